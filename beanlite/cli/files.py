@@ -19,7 +19,7 @@ from beanlite.errors import BeanliteError, ConfigError, JournalRefused
 from beanlite.host.signals import terminable
 
 if TYPE_CHECKING:
-    from beanlite.journal.sqlite.tools.salvage import Salvaged
+    from beanlite.journal.sqlite.tools.salvage import SalvageResult
 
 EPILOG: Final = {
     "backup": (
@@ -213,7 +213,7 @@ def salvage(
     raise JournalRefused("; ".join([*_losses(source, result), *_in_doubt(result)]))
 
 
-def _losses(source: Path, result: "Salvaged") -> list[str]:
+def _losses(source: Path, result: "SalvageResult") -> list[str]:
     left_out = []
     if result.lost:
         left_out.append(f"{units.jobs(len(result.lost))} of which only a part is left ({ids_text(result.lost)})")
@@ -230,7 +230,7 @@ def _losses(source: Path, result: "Salvaged") -> list[str]:
     return [f"not saved from {source}: {'; '.join(left_out)}"] if left_out else []
 
 
-def _in_doubt(result: "Salvaged") -> list[str]:
+def _in_doubt(result: "SalvageResult") -> list[str]:
     doubts = []
     if result.jobs_at_stop not in {None, result.jobs}:
         doubts.append(f"{units.jobs(result.jobs)} saved, and {result.jobs_at_stop:,} were there at the last stop")

@@ -1,7 +1,5 @@
 """Logs when memory runs short, and when it has room again."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.memory import Memory
@@ -13,7 +11,7 @@ ROOM_AGAIN: Final = 16
 
 
 class Crossings:
-    """Remembers on which side of each bound memory was at the last look, and logs crossings."""
+    """A log of crossings: it remembers on which side of each bound memory was at the last look."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory

@@ -4,8 +4,6 @@ Like the group commit it works in rounds: while one round is under way, requests
 fetches for many clients.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
@@ -32,7 +30,7 @@ class Waiter(Protocol):
 
 
 class Fetcher:
-    """Fetches bodies round by round."""
+    """The reader of bodies, which works round by round."""
 
     def __init__(
         self,
@@ -45,7 +43,7 @@ class Fetcher:
         self._engine = engine
         self._journal = journal
         self._tell_failure = tell_failure
-        self._wanted: dict[Job, list[Waiter]] = {}
+        self._waiters: dict[Job, list[Waiter]] = {}
         """Jobs whose bodies clients wait for, and these clients' connections."""
         self._round_jobs = ROUND_JOBS
         """How many jobs the next round may have; fewer after memory was short."""
@@ -55,22 +53,22 @@ class Fetcher:
 
     def fetch(self, job: Job, waiter: Waiter) -> None:
         """Fetch the body of a job for a client that waits for it."""
-        self._wanted.setdefault(job, []).append(waiter)
-        self._engine.bodies.missed(job)
+        self._waiters.setdefault(job, []).append(waiter)
+        self._engine.bodies.note_miss(job)
         self._begin()
 
     def _begin(self) -> None:
         if self._task is None and not self._closed:
             self._task = self._loop.create_task(self._fetch_all())
-            self._task.add_done_callback(self._ended)
+            self._task.add_done_callback(self._on_end)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_end(self, task: asyncio.Task[None]) -> None:
         self._task = None
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self._closed = True
             self._tell_failure(error if isinstance(error, Exception) else RuntimeError(repr(error)))
-        elif self._wanted or self._engine.bodies.due:  # requested while the task was about to end
+        elif self._waiters or self._engine.bodies.due:  # requested while the task was about to end
             self._begin()
 
     async def _fetch_all(self) -> None:
@@ -79,22 +77,22 @@ class Fetcher:
             if not jobs:
                 break
             try:
-                found = await self._journal.fetch([job.id for job in jobs])
+                bodies = await self._journal.fetch([job.id for job in jobs])
             except MemoryError:
                 self._lack_memory(jobs)
                 continue
             self._round_jobs = min(2 * self._round_jobs, ROUND_JOBS)
-            for done, _ in enumerate(self._hand_over(jobs, found), 1):
-                if not done % AT_ONCE:
+            for count, _ in enumerate(self._hand_over(jobs, bodies), 1):
+                if not count % AT_ONCE:
                     await asyncio.sleep(0)
             await asyncio.sleep(0)
 
-    def _hand_over(self, jobs: list[Job], found: list[bytes | None]) -> Iterator[None]:
+    def _hand_over(self, jobs: list[Job], bodies: list[bytes | None]) -> Iterator[None]:
         """Pass the bodies on to the clients that wait for them, one client at a time; the others were fetched ahead."""
         engine = self._engine
-        for job, body in zip(jobs, found, strict=True):
+        for job, body in zip(jobs, bodies, strict=True):
             engine.memory.fetched += body is not None
-            waiting = self._wanted.pop(job, None)
+            waiting = self._waiters.pop(job, None)
             if waiting is None:
                 if body is not None:
                     engine.bodies.load(job, body)
@@ -108,14 +106,14 @@ class Fetcher:
         """Fetch fewer in the next round. If there was no room for a single body, its clients do without it."""
         self._round_jobs = max(1, len(jobs) // 2)
         if len(jobs) == 1:
-            for waiter in self._wanted.pop(jobs[0], ()):
+            for waiter in self._waiters.pop(jobs[0], ()):
                 waiter.lack_memory()
 
     def _next_round(self) -> list[Job]:
-        """The jobs whose bodies clients wait for; if there are none, those whose bodies will be needed next."""
+        """Return the jobs whose bodies clients wait for; if there are none, those whose bodies will be needed next."""
         jobs: list[Job] = []
         size = 0
-        for job in self._wanted:
+        for job in self._waiters:
             if size >= ROUND_BYTES or len(jobs) >= self._round_jobs:
                 break
             size += job.size

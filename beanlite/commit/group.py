@@ -4,8 +4,6 @@ All changes that connections make within one turn of the loop become one batch. 
 the changes that arrive form the next one: there is no timer, and no added delay.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable
@@ -44,9 +42,9 @@ class Holder(Protocol):
 
 
 class GroupCommit:
-    """Gathers changes and the replies that wait for them, and hands the changes to the journal batch by batch.
+    """The collector of changes and of replies that wait for them; it gives the journal changes batch by batch.
 
-    It is the journal's ``Listener``.
+    It is the journal's ``Observer``.
     """
 
     def __init__(
@@ -151,10 +149,10 @@ class GroupCommit:
         """Update ``in_doubt``; to be called in each turn of the loop before any command is answered."""
         self.in_doubt = self._journal.in_doubt
 
-    def turn_ends(self, began_ns: int, now_ns: int, served: int) -> None:
+    def turn_ends(self, began_ns: int, now_ns: int, clients: int) -> None:
         """Note that a turn of the loop has ended, when it began, and how many clients were served in it."""
         if self._latencies is not None:
-            self._latencies.turn_ends(began_ns, now_ns, served, len(self._held))
+            self._latencies.turn_ends(began_ns, now_ns, clients, len(self._held))
 
     @property
     def idle(self) -> bool:
@@ -213,7 +211,7 @@ class GroupCommit:
             self.ready()
 
     def durable(self, batch: int, last_id: int) -> None:
-        """Called by the journal when batches are durable: release their replies, whatever has changed since."""
+        """Release the replies of batches that the journal reports durable, whatever has changed since."""
         self._engine.stored(batch, last_id)
         self._progress.set()
         self.look()
@@ -234,7 +232,7 @@ class GroupCommit:
             self._tell_room()
 
     def ready(self) -> None:
-        """Called by the journal when it can take another batch: have one made if there is something to commit.
+        """Have a batch made if there is something to commit: the journal can take another one.
 
         The batch is made at the end of the loop's next turn rather than this one, so that what clients sent during the
         last sync is read first. That makes batches larger and the server faster.
@@ -245,7 +243,7 @@ class GroupCommit:
             self._loop.call_soon(self._loop.call_soon, self._turn)
 
     def failed(self, error: Exception) -> None:
-        """Called by the journal when nothing more will become durable."""
+        """Commit nothing more, because the journal reports that nothing more will become durable."""
         self.close()
         self._tell_failure(error)
 
@@ -268,12 +266,12 @@ class GroupCommit:
 
     async def _until_idle(self) -> None:
         ledger = self._engine.ledger
-        stored, looks = ledger.stored_batch, 0
+        batch, looks = ledger.stored_batch, 0
         while not self._closed and (
             self._journal.busy or self._turn_due or self._deferred_due or self._totals_due or self._committing
         ):
-            if ledger.stored_batch != stored:
-                stored, looks = ledger.stored_batch, 0
+            if ledger.stored_batch != batch:
+                batch, looks = ledger.stored_batch, 0
             if looks * LOOK_S >= FLUSH_S:
                 raise JournalFailed(
                     f"the last batch could not be stored within {FLUSH_S:.0f} s; none of it was acknowledged"

@@ -28,8 +28,8 @@ def in_words(which: Filter) -> str:
     where = " ".join(part for part in (which.state, which.tube and f"in tube {which.tube}") if part)
     parts = [where] if where else []
     for key, value in which.criteria().items():
-        if key in CRITERIA and CRITERIA[key].said:
-            parts.append(CRITERIA[key].said.format(units.age(value) if key.endswith("_s") else value))
+        if key in CRITERIA and CRITERIA[key].phrase:
+            parts.append(CRITERIA[key].phrase.format(units.age(value) if key.endswith("_s") else value))
     return ", ".join(parts)
 
 

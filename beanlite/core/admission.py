@@ -1,7 +1,5 @@
 """Whether puts are accepted, which depends on the operator, on the disk and on memory."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.memory import BODY_BYTES, JOB_BYTES, NO_BOUND, Memory

@@ -5,8 +5,6 @@ unloaded: those of the latest jobs, except the very latest, which may be passing
 a tube's next ready jobs lack are fetched ahead, before these jobs are reserved.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable
 from heapq import heappop, heappush
@@ -27,11 +25,11 @@ AHEAD_PART: Final = 2
 
 
 class Bodies:
-    """Unloads bodies, and decides which to fetch."""
+    """The choice of bodies to unload, and of those to fetch."""
 
     __slots__ = (
+        "_ahead_counts",
         "_hand",
-        "_left",
         "_memory",
         "_older",
         "_queues",
@@ -56,7 +54,7 @@ class Bodies:
         """Jobs whose bodies have been fetched ahead, and that have not been reserved yet."""
         self.ahead_bytes = 0
         """What these bodies take, with BODY_BYTES for each."""
-        self._left: dict[Tube, int] = {}
+        self._ahead_counts: dict[Tube, int] = {}
         """How many jobs each tube has in ``ahead``."""
         self._run: dict[Tube, int] = {}
         """How many there were after the last one was fetched for the tube."""
@@ -70,11 +68,11 @@ class Bodies:
 
     # -- out of memory
 
-    def recovered(self, last_id: int) -> None:
+    def end_restore(self, last_id: int) -> None:
         """End the restore: jobs up to this id are older, and later ones are unloaded before them."""
         self._hand = last_id
 
-    def stored(self, last_id: int) -> None:
+    def note_stored(self, last_id: int) -> None:
         """Note that all jobs up to this id are in the journal, and unload some bodies if there is too little room."""
         memory = self._memory
         if not memory.fetches:
@@ -124,12 +122,12 @@ class Bodies:
         memory.unloaded += 1
         memory.unloaded_bytes += job.size
 
-    def given(self, job: Job) -> None:
+    def note_delivery(self, job: Job) -> None:
         """Note that a client has been given a job: if the body was fetched ahead, it is unloaded."""
         if job.id in self.ahead and job.state is RESERVED:
             self.unload(job)
 
-    def deleted(self, job: Job) -> None:
+    def note_delete(self, job: Job) -> None:
         """Note that a job is deleted whose body is not in memory, or may have been fetched ahead."""
         memory = self._memory
         if job.body is None:
@@ -143,11 +141,11 @@ class Bodies:
     def _no_longer_ahead(self, job: Job) -> None:
         tube = job.tube
         self.ahead_bytes -= job.size + BODY_BYTES
-        left = self._left[tube] = self._left[tube] - 1
-        if left <= self._run[tube] // 2:
+        count = self._ahead_counts[tube] = self._ahead_counts[tube] - 1
+        if count <= self._run[tube] // 2:
             self._make_due(tube)
-        if not left:
-            del self._left[tube], self._run[tube]
+        if not count:
+            del self._ahead_counts[tube], self._run[tube]
 
     def _make_due(self, tube: Tube) -> None:
         if not self.due:
@@ -156,7 +154,7 @@ class Bodies:
 
     # -- into memory
 
-    def missed(self, job: Job) -> None:
+    def note_miss(self, job: Job) -> None:
         """Note that a client needs a body that is not in memory; if it reserved the job, the next ones are due."""
         if job.state is RESERVED:
             self._make_due(job.tube)
@@ -166,42 +164,42 @@ class Bodies:
 
         There may be very many tubes without such jobs. If some tubes are still ``due`` afterwards, call it again.
         """
-        found: list[Job] = []
+        due_jobs: list[Job] = []
         room = self._memory.body_room_bytes // AHEAD_PART - self.ahead_bytes
         looks = LOOKED_AT_MAX
-        while self.due and room > 0 and len(found) < AHEAD_JOBS and looks > 0:
+        while self.due and room > 0 and len(due_jobs) < AHEAD_JOBS and looks > 0:
             tube, _ = self.due.popitem(last=False)
-            left_bytes = min(room, AHEAD_BYTES)
-            jobs, looked = self._next_of(tube)
-            looks -= 1 + looked
+            rest_bytes = min(room, AHEAD_BYTES)
+            jobs, count = self._next_of(tube)
+            looks -= 1 + count
             for job in jobs:
-                if left_bytes <= 0:
+                if rest_bytes <= 0:
                     break
                 takes_bytes = job.size + BODY_BYTES
-                left_bytes -= takes_bytes
+                rest_bytes -= takes_bytes
                 room -= takes_bytes
-                found.append(job)
+                due_jobs.append(job)
         if looks > 0:
             self.due.clear()
-        return found
+        return due_jobs
 
     def _next_of(self, tube: Tube) -> tuple[list[Job], int]:
-        """The next ready jobs of a tube that have no body in memory, in order, and how many jobs were looked at."""
+        """Return a tube's next ready jobs without a body in memory, in order, and how many jobs were looked at."""
         keys = tube.ready.keys
-        found: list[Job] = []
+        jobs: list[Job] = []
         places = [(keys[0], 0)] if keys else []
-        looked = 0
-        while places and len(found) < AHEAD_JOBS and looked < 2 * AHEAD_JOBS:  # half of these may be in memory already
-            looked += 1
+        looks = 0
+        while places and len(jobs) < AHEAD_JOBS and looks < 2 * AHEAD_JOBS:  # half of these may be in memory already
+            looks += 1
             key, place = heappop(places)
             job = self._queues.jobs.find(key & ID_MASK)
             # A removed entry may still be in the heap, even if its job has a new entry.
             if job is not None and job.key == key and job.state is READY and job.body is None:
-                found.append(job)
+                jobs.append(job)
             for child in (2 * place + 1, 2 * place + 2):
                 if child < len(keys):
                     heappush(places, (keys[child], child))
-        return found, looked
+        return jobs, looks
 
     def load(self, job: Job, body: bytes) -> None:
         """Keep a body that was fetched ahead, unless the job is not ready any more or already has its body."""
@@ -214,8 +212,8 @@ class Bodies:
         memory.unloaded_bytes -= job.size
         self.ahead[job.id] = job
         self.ahead_bytes += job.size + BODY_BYTES
-        left = self._left[job.tube] = self._left.get(job.tube, 0) + 1
-        self._run[job.tube] = left
+        count = self._ahead_counts[job.tube] = self._ahead_counts.get(job.tube, 0) + 1
+        self._run[job.tube] = count
 
 
 def _nobody() -> None:

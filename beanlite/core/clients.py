@@ -1,7 +1,5 @@
 """The connected clients: what each of them uses and watches, and its wait for a job."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from enum import Enum
 from typing import Final
@@ -106,10 +104,10 @@ class Clients:
                 return Refusal.WATCHED
             if not self._memory.takes_tubes(1):
                 return Refusal.MEMORY
-            found = self.tube(name)
-            if isinstance(found, Refusal):
-                return found
-            tube = found
+            result = self.tube(name)
+            if isinstance(result, Refusal):
+                return result
+            tube = result
             watched[tube] = None
             tube.watching += 1
             self._counts.watched += 1
@@ -128,11 +126,11 @@ class Clients:
         return len(client.watched)
 
     def tube(self, name: bytes) -> Tube | Refusal:
-        """The tube of this name, or why there can't be another. One that is newly made has to be used at once."""
+        """Return the tube of this name, or why there can't be another. One that is new has to be used at once."""
         return self._tubes.get(name) or self.refusal_of_tubes(1) or self._queues.make_tube(name)
 
     def refusal_of_tubes(self, tubes: int) -> Refusal | None:
-        """Why so many tubes more can't be made; None if they can."""
+        """Return why so many tubes more can't be made; None if they can."""
         if len(self._tubes) + tubes > self.max_tubes:
             return Refusal.TUBES
         return None if self._memory.takes_tubes(tubes) else Refusal.MEMORY
@@ -152,7 +150,7 @@ class Clients:
         self._ticker.set_timer(client)
 
     def stop_waiting(self, client: Client) -> None:
-        """If the client waits, end its wait without giving it anything."""
+        """End the client's wait, if it waits, without giving it anything."""
         self._queues.stop_waiting(client)
 
     def take_woken(self) -> list[tuple[Client, Job | Outcome]]:

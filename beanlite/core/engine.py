@@ -124,7 +124,7 @@ class Engine:
             ledger.record(job, DELETE, client.peer, now_ns, body=job.body, by_operator=by_operator)
         self._queues.leave_state(job, now_ns)
         if job.body is None or self.bodies.ahead:
-            self.bodies.deleted(job)
+            self.bodies.note_delete(job)
         else:
             self.memory.body_bytes -= job.size + BODY_BYTES
         if job.reserves or job.past is not NO_PAST:
@@ -258,7 +258,7 @@ class Engine:
         ledger = self.ledger
         self.last_id = ledger.taken_id = ledger.stored_id = last_id
         ledger.stored_batch, ledger.batch = batch, batch + 1
-        self.bodies.recovered(last_id)
+        self.bodies.end_restore(last_id)
         self.admission.grant()
 
     def forget_jobs(self) -> None:
@@ -278,7 +278,7 @@ class Engine:
         """Note that the journal has stored this batch, and with it all jobs up to ``last_id``."""
         self.ledger.stored_batch = batch
         self.ledger.stored_id = last_id
-        self.bodies.stored(last_id)
+        self.bodies.note_stored(last_id)
 
     # -- for the server
 

@@ -4,8 +4,6 @@ While ``Ledger.recording``, ``Ledger.record`` makes an event of each thing that 
 always recorded. The events of a batch are in ``Changes.events``, in the order in which they happened.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.tube import Peer, Tube

@@ -1,7 +1,5 @@
 """A job, its states, and the keys that order it in its queue."""
 
-from __future__ import annotations
-
 from enum import Enum
 from typing import Final
 
@@ -115,7 +113,7 @@ class Job:
         self.past = NO_PAST
 
     def own_past(self) -> Past:
-        """The job's own ``Past``, which may be changed."""
+        """Return the job's own ``Past``, which may be changed."""
         if self.past is NO_PAST:
             self.past = Past()
         return self.past

@@ -1,7 +1,5 @@
 """Measurements for metrics: made only if somebody may ask for them, so that a server without metrics pays nothing."""
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from typing import Final
 

@@ -4,8 +4,6 @@ Jobs, their bodies, tubes, clients and clients' buffers are counted. The count i
 bytes. It follows each change at once, unlike the size that the system reports for the process.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Final
 
@@ -156,7 +154,7 @@ class Memory:
         return self.body_room_beside(self.job_bytes)
 
     def body_room_beside(self, job_bytes: int) -> int:
-        """The same, when jobs without their bodies take ``job_bytes``."""
+        """Return ``body_room_bytes`` as it is when jobs without their bodies take ``job_bytes``."""
         rest = _without_gaps(self.max_bytes - job_bytes - self.other_bytes)
         return min(self.body_max_bytes, max(rest, _without_gaps(self.max_bytes // BODIES_LEAST)))
 

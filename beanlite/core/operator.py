@@ -3,8 +3,6 @@
 Each change is recorded as an event, whether a history is kept or not.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.bodies import Bodies
@@ -110,7 +108,7 @@ class Operator:
             queues.make_buried(job, place, why, since_ns)
         queues.drop_if_unused(before)
 
-    def copied(self, job: Job, by: Peer, now_ns: int) -> None:
+    def record_copy(self, job: Job, by: Peer, now_ns: int) -> None:
         """Record that this job was put as a copy of another one."""
         self._record(job, COPY, by, now_ns, _delay_s(job))
 
@@ -135,5 +133,5 @@ class Operator:
 
 
 def _delay_s(job: Job) -> int:
-    """The delay of a job that is delayed; 0 of any other."""
+    """Return the delay of a job that is delayed; 0 of any other."""
     return job.delay_s if job.state is DELAYED else 0

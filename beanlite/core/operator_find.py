@@ -4,8 +4,6 @@ A slice looks at a bounded number of jobs and bytes, and returns where the next 
 slices. Everything here only reads.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Any, Final
@@ -32,14 +30,14 @@ _EARLIEST_NS: Final = -_LATEST_NS
 
 
 class TooDeep(Exception):
-    """The order of a queue can't be listed so far from its head."""
+    """An order of a queue that can't be listed so far from its head."""
 
 
 class Filter:
     """The conditions that a job has to meet, all of them."""
 
     def __init__(self, engine: Engine, last_id: int, now_ns: int, criteria: Mapping[str, Any]) -> None:
-        """A filter of jobs up to ``last_id`` by the criteria of the protocol that are given."""
+        """Make a filter of jobs up to ``last_id`` by the criteria of the protocol that are given."""
         self.ids: list[int] | None = criteria.get("ids")
         tube: str | None = criteria.get("tube")
         self.tube = None if tube is None else engine.tubes.get(tube.encode())
@@ -77,10 +75,10 @@ def _ago(now_ns: int, age_s: float | None, otherwise_ns: int) -> int:
     return otherwise_ns if age_s is None else now_ns - int(age_s * SECOND_NS)
 
 
-class Found:
-    """What a slice has found."""
+class Matches:
+    """The jobs of a slice that match."""
 
-    __slots__ = ("bodies", "jobs", "looked", "missing", "next")
+    __slots__ = ("bodies", "jobs", "looks", "missing", "next")
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -89,60 +87,60 @@ class Found:
         fetched."""
         self.missing: list[Job] = []
         """Those of ``jobs`` whose bodies are needed and not in memory; whether such a body fits is not known yet."""
-        self.looked = 0
+        self.looks = 0
         """How many jobs have been looked at."""
         self.next: int | None = None
         """The place after which the next slice continues; None if there are no more jobs."""
 
 
 def find(
-    engine: Engine, asked: Filter, after: int, limit: int, *, by_queue: bool = False, need_bodies: bool = False
-) -> Found:
+    engine: Engine, conditions: Filter, after: int, limit: int, *, by_queue: bool = False, need_bodies: bool = False
+) -> Matches:
     """Find the next jobs that are asked for, up to ``limit``. ``need_bodies``: the caller needs their bodies.
 
     ``after`` is a place: an id or, with ``by_queue``, a key, in the order in which jobs leave the queue of the tube and
     state that are asked for. Raises TooDeep.
     """
-    found = Found()
-    if asked.is_in_vain:
-        return found
-    places, more = _queue_places(asked, after) if by_queue else _id_places(engine, asked, after)
-    bytes_left = BYTES_MAX
-    searches = asked.text is not None
+    matches = Matches()
+    if conditions.is_in_vain:
+        return matches
+    places, more = _queue_places(conditions, after) if by_queue else _id_places(engine, conditions, after)
+    budget = BYTES_MAX
+    searches = conditions.text is not None
     for place in places:
-        found.looked += 1
+        matches.looks += 1
         job = engine.jobs.find(place & ID_MASK)
-        if job is None or (by_queue and job.key != place) or not asked.fits(job):
+        if job is None or (by_queue and job.key != place) or not conditions.fits(job):
             continue
         body = job.body
         if searches or need_bodies:
-            bytes_left -= job.size
+            budget -= job.size
             if body is None:
-                found.missing.append(job)
-        if body is None or not searches or asked.fits_body(body):
-            found.jobs.append(job)
+                matches.missing.append(job)
+        if body is None or not searches or conditions.fits_body(body):
+            matches.jobs.append(job)
             if need_bodies and body is not None:
-                found.bodies[job] = body
-        if len(found.jobs) == limit or bytes_left <= 0:
+                matches.bodies[job] = body
+        if len(matches.jobs) == limit or budget <= 0:
             more = more or place != places[-1]
             break
-    found.next = places[found.looked - 1] if more and places else None
-    return found
+    matches.next = places[matches.looks - 1] if more and places else None
+    return matches
 
 
-def _queue_places(asked: Filter, after: int) -> tuple[list[int], bool]:
-    """The next keys of a queue, and whether there may be more."""
-    assert asked.tube is not None
-    assert asked.state is not None
-    keys = _queue(asked.tube, asked.state).after(after, WALKED_MAX, DEPTH_MAX)
+def _queue_places(conditions: Filter, after: int) -> tuple[list[int], bool]:
+    """Return the next keys of a queue, and whether there may be more."""
+    assert conditions.tube is not None
+    assert conditions.state is not None
+    keys = _queue(conditions.tube, conditions.state).after(after, WALKED_MAX, DEPTH_MAX)
     if keys is None:
         raise TooDeep
     return keys, len(keys) == WALKED_MAX
 
 
-def _id_places(engine: Engine, asked: Filter, after: int) -> tuple[list[int], bool]:
-    """The next ids to look at, and whether there may be more."""
-    ids = _few_ids(engine, asked)
+def _id_places(engine: Engine, conditions: Filter, after: int) -> tuple[list[int], bool]:
+    """Return the next ids to look at, and whether there may be more."""
+    ids = _few_ids(engine, conditions)
     if ids is None:
         ids = engine.jobs.ids_after(after, LOOKS_MAX)
         more = len(ids) == LOOKS_MAX
@@ -150,26 +148,26 @@ def _id_places(engine: Engine, asked: Filter, after: int) -> tuple[list[int], bo
         ids = ids[bisect_right(ids, after) :]
         more = len(ids) > LOOKS_MAX
         ids = ids[:LOOKS_MAX]
-    if ids and ids[-1] > asked.up_to_id:
-        return ids[: bisect_right(ids, asked.up_to_id)], False
+    if ids and ids[-1] > conditions.up_to_id:
+        return ids[: bisect_right(ids, conditions.up_to_id)], False
     return ids, more
 
 
-def _few_ids(engine: Engine, asked: Filter) -> list[int] | None:
-    """The ids of all jobs that can match, ascending; None if they are too many to gather."""
-    if asked.ids is not None:
-        return sorted(set(asked.ids))
-    queues = _few_queues(engine, asked)
+def _few_ids(engine: Engine, conditions: Filter) -> list[int] | None:
+    """Return the ids of all jobs that can match, ascending; None if they are too many to gather."""
+    if conditions.ids is not None:
+        return sorted(set(conditions.ids))
+    queues = _few_queues(engine, conditions)
     if queues is None or sum(len(queue.keys) for queue in queues) > FEW_MAX:
         return None
     return sorted({key & ID_MASK for queue in queues for key in queue.keys})
 
 
-def _few_queues(engine: Engine, asked: Filter) -> list[KeyHeap] | None:
-    """The queues that hold all jobs that can match; None if any job may."""
-    tube, state = asked.tube, asked.state
-    if asked.holder is not None:
-        client = engine.clients.connected.get(asked.holder)
+def _few_queues(engine: Engine, conditions: Filter) -> list[KeyHeap] | None:
+    """Return the queues that hold all jobs that can match; None if any job may."""
+    tube, state = conditions.tube, conditions.state
+    if conditions.holder is not None:
+        client = engine.clients.connected.get(conditions.holder)
         return [] if client is None else [client.deadlines]
     queues: list[KeyHeap] = []
     if state is RESERVED or (tube is not None and state is None and tube.reserved):

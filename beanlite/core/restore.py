@@ -1,7 +1,5 @@
 """Taking over at the start what the journal has kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
@@ -67,7 +65,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     be a job.
     """
     tubes, deferred = queues.tubes, queues.ledger.deferred
-    shared = dict[int, int]().setdefault  # equal numbers become one object, as in puts that are alike: saves memory
+    share = dict[int, int]().setdefault  # equal numbers become one object, as in puts that are alike: saves memory
     peers: dict[tuple[str, int], Peer] = {}
     whys = dict[str, str]().setdefault
     queues.jobs.make_room()
@@ -88,12 +86,12 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
         job = newest[job_id] = Job(
             job_id,
             tube,
-            shared(pri, pri),
+            share(pri, pri),
             delay_s,
-            shared(ttr_s, ttr_s),
+            share(ttr_s, ttr_s),
             created_ns,
             body,
-            shared(body_size, body_size),
+            share(body_size, body_size),
         )
         job.reserves = reserves
         counts.with_past += reserves > 0 or past > 0 or why is not None
@@ -132,7 +130,7 @@ def _count_body(memory: Memory, body: bytes | int) -> int:
 
 
 def _peer(peers: dict[tuple[str, int], Peer], address: str | None, number: int | None) -> Peer:
-    """The client that had a job reserved: one object for all jobs of the same client."""
+    """Return the client that had a job reserved: one object for all jobs of the same client."""
     if address is None or number is None:
         raise ValueError("a client has no address, or no number")
     peer = peers.get((address, number))

@@ -3,8 +3,6 @@
 How they are presented is up to the caller.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from beanlite.core.engine import Engine
@@ -97,7 +95,7 @@ class ClientSnapshot(NamedTuple):
 
 
 def server_snapshot(engine: Engine) -> ServerSnapshot:
-    """All queues together, and the clients."""
+    """Return a snapshot of all queues together, and of the clients."""
     counts, memory = engine.counts, engine.memory
     return ServerSnapshot(
         urgent=counts.urgent,
@@ -128,7 +126,7 @@ def server_snapshot(engine: Engine) -> ServerSnapshot:
 
 
 def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
-    """One tube."""
+    """Return a snapshot of a tube."""
     return TubeSnapshot(
         name=tube.name.decode(),
         urgent=tube.urgent,
@@ -148,7 +146,7 @@ def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
 
 
 def job_snapshot(job: Job, now_ns: int) -> JobSnapshot:
-    """One job. Its times are whole seconds, rounded down."""
+    """Return a snapshot of a job. Its times are whole seconds, rounded down."""
     timed = job.state is DELAYED or job.state is RESERVED
     past = job.past
     return JobSnapshot(
@@ -169,14 +167,14 @@ def job_snapshot(job: Job, now_ns: int) -> JobSnapshot:
 
 
 def first_s(engine: Engine, queue: KeyHeap, now_ns: int) -> int | None:
-    """For how long the first job of a queue has been in its state; None if the queue is empty."""
+    """Return for how long the first job of a queue has been in its state; None if the queue is empty."""
     return (now_ns - engine.jobs[queue.keys[0] & ID_MASK].since_ns) // SECOND_NS if queue.keys else None
 
 
 def client_snapshot(engine: Engine, client: Client, now_ns: int) -> ClientSnapshot:
-    """One client. Only HOLDS_MAX of its jobs are searched for the one that it has held longest."""
-    held = [engine.jobs.find(key & ID_MASK) for key in client.deadlines.keys[:HOLDS_MAX]]
-    since_ns = [job.since_ns for job in held if job is not None and job.holder is client]
+    """Return a snapshot of a client. Only HOLDS_MAX of its jobs are searched for the one that it has held longest."""
+    jobs = [engine.jobs.find(key & ID_MASK) for key in client.deadlines.keys[:HOLDS_MAX]]
+    since_ns = [job.since_ns for job in jobs if job is not None and job.holder is client]
     return ClientSnapshot(
         number=client.peer.number,
         address=client.peer.address,

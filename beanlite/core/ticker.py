@@ -1,7 +1,5 @@
 """What happens with time: delays, pauses and ttrs end, and no client waits longer than it asked to."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Final
 
@@ -22,7 +20,7 @@ def is_deadline_soon(client: Client, now_ns: int) -> bool:
 
 
 class Ticker:
-    """Applies to the queues what has become due."""
+    """The changes that time brings: it applies to the queues what has become due."""
 
     __slots__ = ("_counts", "_jobs", "_ledger", "_overdue", "_queues", "_timers")
 
@@ -73,17 +71,17 @@ class Ticker:
         The rest follows in later ticks.
         """
         keys = client.deadlines.keys
-        done = 0
-        while keys and done < budget:
+        cost = 0
+        while keys and cost < budget:
             job = self._jobs[keys[0] & ID_MASK]
             self._queues.leave_state(job, now_ns)
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, CLIENT_GONE, client.peer, now_ns)
-            done += self._queues.make_ready(job, now_ns)
+            cost += self._queues.make_ready(job, now_ns)
         if keys:
             self._timers.set(client, now_ns)
-        return done + 1
+        return cost + 1
 
     def pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
         """Hand out no job of the tube for ``pause_s``; 0 ends a pause."""
@@ -130,32 +128,32 @@ class Ticker:
             self._timers.set(self._queues.default, now_ns)  # any timer brings us back, and this tube always exists
 
     def _tick_tube(self, tube: Tube, now_ns: int, budget: int) -> int:
-        done = 0
+        cost = 0
         if tube.pause_until_ns and tube.pause_until_ns <= now_ns:
-            done = self._end_pause(tube, now_ns)
+            cost = self._end_pause(tube, now_ns)
         keys = tube.delayed.keys
-        while keys and done < budget and keys[0] >> ID_BITS <= now_ns:
+        while keys and cost < budget and keys[0] >> ID_BITS <= now_ns:
             job = self._jobs[keys[0] & ID_MASK]
             self._queues.leave_state(job, now_ns)
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, DELAY_OVER, None, now_ns)
-            done += self._queues.make_ready(job, now_ns)
+            cost += self._queues.make_ready(job, now_ns)
         if keys:
             self._timers.set(tube, keys[0] >> ID_BITS)
         if tube.pause_until_ns:
             self._timers.set(tube, tube.pause_until_ns)
         else:
             self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it alive
-        return done + 1
+        return cost + 1
 
     def _time_out_jobs(self, client: Client, now_ns: int, budget: int) -> int:
-        done = 0
+        cost = 0
         keys = client.deadlines.keys
         if client.waiting and keys and keys[0] >> ID_BITS <= now_ns:
             # DEADLINE_SOON was due a second ago, before this job could have come back to the same client.
             self._queues.wake(client, Outcome.DEADLINE_SOON)
-        while keys and done < budget and keys[0] >> ID_BITS <= now_ns:
+        while keys and cost < budget and keys[0] >> ID_BITS <= now_ns:
             job = self._jobs[keys[0] & ID_MASK]
             self._queues.leave_state(job, now_ns)
             job.own_past().timeouts += 1
@@ -164,7 +162,7 @@ class Ticker:
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, TTR_OVER, client.peer, now_ns)
-            done += self._queues.make_ready(job, now_ns)
+            cost += self._queues.make_ready(job, now_ns)
         if not client.waiting:
             self.set_timer(client)  # else ``_end_waits`` does, when it knows whether the wait is over
-        return done + 1
+        return cost + 1

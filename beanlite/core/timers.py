@@ -1,7 +1,5 @@
 """Timers: at most one for each tube and client, all in one heap."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.heap import KeyHeap
@@ -14,7 +12,7 @@ _SERIAL_BITS: Final = 64
 _SERIAL_MASK: Final = (1 << _SERIAL_BITS) - 1
 
 
-class Timed:
+class TimerOwner:
     """The base of everything that can have a timer."""
 
     __slots__ = ("serial", "timer_ns")
@@ -38,11 +36,11 @@ class Timers:
 
     def __init__(self) -> None:
         self._heap = KeyHeap()
-        self._owners: dict[int, Timed] = {}
+        self._owners: dict[int, TimerOwner] = {}
         self.next_ns = NEVER_NS
         """When the next timer expires."""
 
-    def set(self, owner: Timed, when_ns: int) -> None:
+    def set(self, owner: TimerOwner, when_ns: int) -> None:
         """Have the owner's timer expire by ``when_ns`` at the latest."""
         if when_ns >= owner.timer_ns:
             return
@@ -52,14 +50,14 @@ class Timers:
         self._heap.push(when_ns << _SERIAL_BITS | owner.serial)
         self._update_next()
 
-    def cancel(self, owner: Timed) -> None:
+    def cancel(self, owner: TimerOwner) -> None:
         """Remove the owner's timer, if it has one."""
         if self._owners.pop(owner.serial, None) is not None:
             self._heap.remove(owner.timer_ns << _SERIAL_BITS | owner.serial)
             owner.timer_ns = NEVER_NS
             self._update_next()
 
-    def pop(self) -> Timed:
+    def pop(self) -> TimerOwner:
         """Remove the next timer to expire, and return its owner. Raises IndexError if there is none."""
         owner = self._owners.pop(self._heap.pop() & _SERIAL_MASK)
         owner.timer_ns = NEVER_NS

@@ -4,8 +4,6 @@ The engine doesn't consult the table: each of its commands makes the transitions
 engine to the table, and the diagram in the documentation is drawn from it.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 
 from beanlite.core.job import BURIED, DELAYED, GONE, READY, RESERVED, State

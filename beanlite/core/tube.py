@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import Final
 
 from beanlite.core.heap import KeyHeap
-from beanlite.core.timers import NEVER_NS, Timed
+from beanlite.core.timers import NEVER_NS, TimerOwner
 from beanlite.core.totals import Tally
 
 # Shared by all tubes that have no such jobs, or no waiting clients; never added to.
@@ -45,7 +45,7 @@ class Peer:
         """The person on whose behalf it acted; empty if it did not say."""
 
 
-class Tube(Timed):
+class Tube(TimerOwner):
     """A named queue of jobs. It lives while it is used, watched or holds a job.
 
     There may be very many tubes, most of which have nothing delayed or buried, so these queues are made when needed.
@@ -107,7 +107,7 @@ class Tube(Timed):
         return bool(self.ready.keys or self.reserved or self.delayed.keys or self.buried.keys)
 
 
-class Client(Timed):
+class Client(TimerOwner):
     """A connection as the engine sees it: what it uses, watches, has reserved and waits for."""
 
     __slots__ = (

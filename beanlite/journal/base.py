@@ -13,8 +13,6 @@ To write a new one, subclass ``Journal``, have ``server.make_journal`` choose it
 ``tests/journal/test_base.py``.
 """
 
-from __future__ import annotations
-
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -44,16 +42,16 @@ class Observer(Protocol):
     """The callbacks of a journal's user, which report what has become of its commits. All run in the loop's thread."""
 
     def durable(self, batch: int, last_id: int) -> None:
-        """All batches up to this one are durable, and with them all jobs up to this id: their replies may be sent.
+        """Note that all batches up to this one and all jobs up to this id are durable: their replies may be sent.
 
         One call may cover several batches.
         """
 
     def ready(self) -> None:
-        """The journal is not ``busy`` and accepts another batch. Superfluous calls do no harm."""
+        """Note that the journal is not ``busy`` and accepts another batch. Superfluous calls do no harm."""
 
     def failed(self, error: Exception) -> None:
-        """Nothing more becomes durable: the disk has failed, or the right to write is lost. The server has to end.
+        """Note that nothing more becomes durable: the disk has failed, or the right to write is lost. The server ends.
 
         The call may come at any time, and is the last one: neither ``durable`` nor ``ready`` follows. Batches that were
         committed but never reported durable may or may not be stored. The error is a JournalFailed, whose text is shown
@@ -164,7 +162,7 @@ class Journal(ABC):
 
     @abstractmethod
     def facts(self) -> JournalFacts:
-        """Statistics about the journal; may be called at any time after ``recover``."""
+        """Return statistics about the journal; may be called at any time after ``recover``."""
 
     @abstractmethod
     async def close(self) -> str | None:

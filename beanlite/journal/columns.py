@@ -65,7 +65,7 @@ def stored_job(*, tube: str, time: str, body: str, row_crc32: str) -> str:
     ``tube`` makes bytes of the name, and ``time`` nanoseconds of the clock of a column of seconds, which its {} stands
     for. The state of a ready job, as most are, is NULL.
     """
-    read = {
+    expressions = {
         "tube": tube,
         "state": "CASE state WHEN 'ready' THEN NULL ELSE coalesce(state, '') END",
         "created_ns": time.format("created_at"),
@@ -74,9 +74,9 @@ def stored_job(*, tube: str, time: str, body: str, row_crc32: str) -> str:
         "body": body,
         "row_crc32": row_crc32,
     }
-    return listed(tuple(read.get(field, field) for field in StoredJob._fields))
+    return as_list(tuple(expressions.get(field, field) for field in StoredJob._fields))
 
 
-def listed(names: tuple[str, ...] = NAMES) -> str:
+def as_list(names: tuple[str, ...] = NAMES) -> str:
     """Return names as SQL lists them."""
     return ", ".join(names)

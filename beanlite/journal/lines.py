@@ -28,12 +28,12 @@ _HEAD_BYTES: Final = 1 << 16
 
 
 def line_of(kind: str, values: dict[str, object]) -> str:
-    """A record of a kind with these values, as a line of JSON without a newline."""
+    """Return a record of a kind with these values, as a line of JSON without a newline."""
     return json.dumps({"kind": kind} | values, ensure_ascii=False)
 
 
 def body_of(body: bytes) -> dict[str, object]:
-    """A body as JSON can hold it: as text, or in base64 if it is not UTF-8."""
+    """Return a body as JSON can hold it: as text, or in base64 if it is not UTF-8."""
     try:
         return {"body": body.decode()}
     except UnicodeDecodeError:

@@ -14,20 +14,20 @@ FOLDER = next(
 
 
 def find_migrations(folder: Path = FOLDER) -> list[Path]:
-    """The migrations in a folder, in order.
+    """Return the migrations in a folder, in order.
 
     JournalRefused: they can't be read. RuntimeError: they are not numbered from 1 without gaps.
     """
     try:
-        found = sorted(path for path in folder.iterdir() if path.suffix == ".sql")
-        for path in found:
+        files = sorted(path for path in folder.iterdir() if path.suffix == ".sql")
+        for path in files:
             os.close(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         raise JournalRefused(
             f"installation can't be read: {error.filename}: {error.strerror}; see who may read the installation"
         ) from error
-    if not found:
+    if not files:
         raise JournalRefused(f"installation is incomplete: no migrations in {folder}; install it again")
-    if [path.name[:5] for path in found] != [f"{number:04}_" for number in range(1, len(found) + 1)]:
+    if [path.name[:5] for path in files] != [f"{number:04}_" for number in range(1, len(files) + 1)]:
         raise RuntimeError(f"the migrations in {folder} are not numbered 0001_ and so on")
-    return found
+    return files

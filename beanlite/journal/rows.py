@@ -9,7 +9,7 @@ from beanlite.host.clock import utc_s
 
 
 def row_of(job: Job) -> tuple[object, ...]:
-    """The values of all columns except the checksums and those about the body."""
+    """Return the values of all columns except the checksums and those about the body."""
     state = job.state
     due_at: float | None = None
     buried_seq: int | None = None
@@ -33,8 +33,8 @@ def row_of(job: Job) -> tuple[object, ...]:
     )  # fmt: skip
 
 
-def fitted(rows: list[StoredJob], room: int) -> list[StoredJob]:
-    """The same jobs, but without bodies from the first job on whose body does not fit into ``room`` bytes of memory."""
+def fit(rows: list[StoredJob], room: int) -> list[StoredJob]:
+    """Return the same jobs, but without bodies from the first on that does not fit into ``room`` bytes of memory."""
     for at, row in enumerate(rows):
         body = row[BODY_AT]  # rows are read by position
         if isinstance(body, bytes):

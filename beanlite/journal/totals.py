@@ -1,7 +1,5 @@
 """Computes what is added to each tube's totals of the hour and of the day."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.job import SECOND_NS
@@ -20,7 +18,7 @@ TotalsRow = tuple[object, ...]
 
 
 class Totals:
-    """Decides which tubes have rows of their own: in each hour and day, the first TUBES_MAX to occur."""
+    """The tubes that have rows of their own: in each hour and day, the first TUBES_MAX to occur."""
 
     def __init__(self) -> None:
         self._spans: dict[int, tuple[int, set[bytes]]] = {span_s: (0, set()) for span_s in KEPT_S}
@@ -31,19 +29,19 @@ class Totals:
         self._spans[span_s] = (at_s, tubes - {REST})
 
     def rows(self, tallies: list[Tally], now_s: float) -> list[TotalsRow]:
-        """The rows to add to the hour and the day of ``now_s``, in UTC seconds; each tube has at most one tally."""
+        """Return what to add to the hour and the day of ``now_s``, in UTC seconds; each tube has at most one tally."""
         return [row for span_s in KEPT_S for row in self._rows_of_span(span_s, began_s(span_s, now_s), tallies)]
 
     def _rows_of_span(self, span_s: int, at_s: int, tallies: list[Tally]) -> list[TotalsRow]:
-        last_s, named = self._spans[span_s]
+        last_s, names = self._spans[span_s]
         if last_s != at_s:
-            named = set()
-            self._spans[span_s] = (at_s, named)
+            names = set()
+            self._spans[span_s] = (at_s, names)
         rows: list[TotalsRow] = []
         rest: Tally | None = None
         for tally in tallies:
-            if len(named) < TUBES_MAX or tally.name in named:
-                named.add(tally.name)
+            if len(names) < TUBES_MAX or tally.name in names:
+                names.add(tally.name)
                 rows.append(_row(span_s, at_s, tally))
             else:
                 if rest is None:
@@ -55,7 +53,7 @@ class Totals:
 
 
 def began_s(span_s: int, now_s: float) -> int:
-    """When the hour or the day of ``now_s`` began, in UTC seconds."""
+    """Return when the hour or the day of ``now_s`` began, in UTC seconds."""
     return int(now_s) // span_s * span_s
 
 

@@ -1,7 +1,5 @@
 """A journal that stores nothing: jobs are lost when the process ends."""
 
-from __future__ import annotations
-
 import asyncio
 
 from beanlite.core.engine import Engine
@@ -11,18 +9,18 @@ from beanlite.journal.base import Journal, JournalFacts, Observer
 
 
 class MemoryJournal(Journal):
-    """Stores nothing, so everything is at once as durable as it will ever be."""
+    """A journal that stores nothing, so everything is at once as durable as it will ever be."""
 
     immediate = True
 
     @property
     def busy(self) -> bool:
-        """Never."""
+        """Whether no batch may be committed: never."""
         return False
 
     @property
     def syncing(self) -> bool:
-        """Never."""
+        """Whether a batch is being synced: never."""
         return False
 
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:  # noqa: ARG002 - nothing to recover
@@ -39,18 +37,18 @@ class MemoryJournal(Journal):
         self._listener.ready()
 
     def poll(self) -> None:
-        """No batch is ever under way."""
+        """Do nothing: no batch is ever under way."""
 
     def begin_stop(self) -> None:
-        """There is no upkeep."""
+        """Do nothing: there is no upkeep."""
 
     async def flush(self) -> None:
-        """There is nothing to flush."""
+        """Do nothing: there is nothing to flush."""
 
     def facts(self) -> JournalFacts:
         """Report that no jobs are kept."""
         return JournalFacts(keeps_jobs=False, records=0, log_bytes=0, log_bytes_max=0)
 
     async def close(self) -> str | None:
-        """There is nothing to close."""
+        """Do nothing: there is nothing to close."""
         return None

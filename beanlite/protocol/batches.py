@@ -1,7 +1,5 @@
 """Putting and reserving many jobs at once. ``docs/protocol.md`` describes these commands and their replies."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from beanlite.core.admission import PUT_BYTES
@@ -24,7 +22,7 @@ LOOKS_MAX: Final = 100 * SLICE
 
 
 def refusal_of_puts(engine: Engine, size: int, jobs: int = 1) -> str | None:
-    """Why jobs whose bodies have this total size can't be put now; None if they can."""
+    """Return why jobs whose bodies have this total size can't be put now; None if they can."""
     admission = engine.admission
     if admission.draining:
         return DRAINING
@@ -35,13 +33,13 @@ def refusal_of_puts(engine: Engine, size: int, jobs: int = 1) -> str | None:
 
 
 def on_behalf_of(person: str | None, client: Client) -> Peer:
-    """The identity with which the client's changes are recorded, including the person that it named, if any."""
+    """Return the identity with which the client's changes are recorded, including the person that it named, if any."""
     peer = client.peer
     return peer if person is None else Peer(peer.address, peer.number, person)
 
 
 def acting_in(tube: Tube, by: Peer) -> Client:
-    """A client to act with in a tube that ``by`` doesn't use; it is not one of the connected clients."""
+    """Return a client to act with in a tube that ``by`` doesn't use; it is not one of the connected clients."""
     return Client(tube, 0, by)
 
 
@@ -54,9 +52,9 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
     if refusal is not None:
         return refusal.encode() + replies.END
     new_tubes = {name for name, _, _ in jobs} - engine.tubes.keys()
-    refused = engine.clients.refusal_of_tubes(len(new_tubes)) if new_tubes else None
-    if refused is not None:
-        session.service.refused(refused.value)
+    tube_refusal = engine.clients.refusal_of_tubes(len(new_tubes)) if new_tubes else None
+    if tube_refusal is not None:
+        session.service.refused(tube_refusal.value)
         return replies.OUT_OF_MEMORY
     if jobs and not client.producer:
         engine.clients.becomes_producer(client)
@@ -69,14 +67,14 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
     ids = []
     for name, job, body in jobs:
         ttr_s = TTR_S if job.ttr_s is None else max(1, job.ttr_s)
-        put = engine.put(putting[name], job.pri or 0, job.delay_s or 0, ttr_s, body, now_ns)
-        ids.append(put.id)
+        new_job = engine.put(putting[name], job.pri or 0, job.delay_s or 0, ttr_s, body, now_ns)
+        ids.append(new_job.id)
     session.waits = session.waits or bool(ids)
     return session.ok_reply(as_json({"ids": ids}))
 
 
-def reserve_batch(session: Session, asked: tuple[int, int], now_ns: int) -> bytes | None:
-    most, timeout_s = asked
+def reserve_batch(session: Session, args: tuple[int, int], now_ns: int) -> bytes | None:
+    most, timeout_s = args
     return _reserve_until(session, most, now_ns + timeout_s * SECOND_NS, now_ns)
 
 
@@ -92,7 +90,7 @@ def _reserve_until(session: Session, most: int, until_ns: int, now_ns: int) -> b
             return _batch_reply(session, bodies)
         # The other bodies are kept for the reply: they may be unloaded while these are fetched.
         session.gather(
-            missing, lambda fetched, then_ns: _tell_fetched(session, most, bodies | fetched, until_ns, then_ns), WORKING
+            missing, lambda late, then_ns: _reply_late(session, most, bodies | late, until_ns, then_ns), WORKING
         )
         return None
     if is_deadline_soon(client, now_ns):
@@ -105,7 +103,7 @@ def _reserve_until(session: Session, most: int, until_ns: int, now_ns: int) -> b
     return None
 
 
-def _tell_fetched(
+def _reply_late(
     session: Session, most: int, bodies: dict[Job, bytes | None], until_ns: int, now_ns: int
 ) -> bytes | None:
     """Reply with the jobs that the client still has; if it has none of them any more, reserve again."""
@@ -127,13 +125,13 @@ def _reserve(session: Session, most: int, now_ns: int) -> list[Job]:
 def _batch_reply(session: Session, bodies: dict[Job, bytes | None]) -> bytes:
     """Make the reply with those of these jobs that the client still has; empty if it has none of them."""
     engine = session.engine
-    told: list[bytes] = []
+    parts: list[bytes] = []
     for job, body in bodies.items():
         if body is None or not session.still_has(job, body):
             continue
         session.show(job)
         if engine.bodies.ahead:
-            engine.bodies.given(job)
+            engine.bodies.note_delivery(job)
         session.count_bytes(len(body))
-        told.append(replies.with_job(replies.RESERVED, job.id, body))
-    return replies.RESERVED_BATCH % len(told) + b"".join(told) if told else b""
+        parts.append(replies.with_job(replies.RESERVED, job.id, body))
+    return replies.RESERVED_BATCH % len(parts) + b"".join(parts) if parts else b""

@@ -258,7 +258,7 @@ class Session:
         if job.id > self.engine.ledger.stored_id:  # as in ``show``, without a call in each reserve
             self.waits = True
         if self.engine.bodies.ahead:
-            self.engine.bodies.given(job)
+            self.engine.bodies.note_delivery(job)
         size = len(body)
         self._body_bytes += size
         if self._body_bytes > REPLIES_MAX:

@@ -3,8 +3,6 @@
 The keys are in the order of beanstalkd 1.13, and strings are quoted as it does; keys of our own come last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -34,7 +32,7 @@ class Facts(NamedTuple):
 
 
 def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], facts: Facts, max_job_size: int) -> bytes:
-    """The body of ``stats``. ``commands``: how often each command was given, as keys and numbers."""
+    """Return the body of ``stats``. ``commands``: how often each command was given, as keys and numbers."""
     return _yaml(
         ("current-jobs-urgent", server.urgent),
         ("current-jobs-ready", server.ready),
@@ -52,7 +50,7 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         ("current-waiting", server.waiting),
         ("total-connections", server.total_clients),
         ("pid", facts.pid),
-        ("version", _quoted(facts.version)),
+        ("version", _quote(facts.version)),
         ("rusage-utime", f"{facts.user_s:.6f}"),
         ("rusage-stime", f"{facts.system_s:.6f}"),
         ("uptime", facts.uptime_s),
@@ -63,9 +61,9 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         ("binlog-max-size", facts.wal_bytes_max),
         ("draining", str(server.draining).lower()),
         ("id", facts.instance),
-        ("hostname", _quoted(facts.hostname)),
-        ("os", _quoted(facts.os)),
-        ("platform", _quoted(facts.platform)),
+        ("hostname", _quote(facts.hostname)),
+        ("os", _quote(facts.os)),
+        ("platform", _quote(facts.platform)),
         ("journal-batches", facts.batches),
         ("journal-wal-bytes", facts.wal_bytes),
         ("disk-full", str(server.disk_full).lower()),
@@ -78,16 +76,16 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         ("bodies-on-disk-bytes", server.unloaded_bytes),
         ("bodies-fetched", server.fetched),
         ("puts-out-of-memory", server.puts_refused),
-        *((f"refused-{limited}", times) for limited, times in facts.refused.items()),
+        *((f"refused-{limit}", times) for limit, times in facts.refused.items()),
         ("backup-succeeded-at", facts.backup_succeeded_at),
         ("backup-failed-at", facts.backup_failed_at),
     )
 
 
 def tube_stats(tube: TubeSnapshot) -> bytes:
-    """The body of ``stats-tube``."""
+    """Return the body of ``stats-tube``."""
     return _yaml(
-        ("name", _quoted(tube.name)),
+        ("name", _quote(tube.name)),
         ("current-jobs-urgent", tube.urgent),
         ("current-jobs-ready", tube.ready),
         ("current-jobs-reserved", tube.reserved),
@@ -105,10 +103,10 @@ def tube_stats(tube: TubeSnapshot) -> bytes:
 
 
 def job_stats(job: JobSnapshot, *, journaled: bool) -> bytes:
-    """The body of ``stats-job``."""
+    """Return the body of ``stats-job``."""
     return _yaml(
         ("id", job.id),
-        ("tube", _quoted(job.tube)),
+        ("tube", _quote(job.tube)),
         ("state", job.state),
         ("pri", job.pri),
         ("age", job.age_s),
@@ -125,7 +123,7 @@ def job_stats(job: JobSnapshot, *, journaled: bool) -> bytes:
 
 
 def tube_list(names: Sequence[bytes]) -> bytes:
-    """The body of ``list-tubes`` and ``list-tubes-watched``."""
+    """Return the body of ``list-tubes`` and ``list-tubes-watched``."""
     return b"---\n- " + b"\n- ".join(names) + b"\n"
 
 
@@ -133,5 +131,5 @@ def _yaml(*items: tuple[str, object]) -> bytes:
     return ("---\n" + "".join(f"{key}: {value}\n" for key, value in items)).encode()
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return f'"{text}"'

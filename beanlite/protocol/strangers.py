@@ -4,8 +4,6 @@ Any page can have a browser send what it likes to a port of this machine, as the
 before the body, the page can't choose.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

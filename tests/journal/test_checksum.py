@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.columns import COUNTERS, NAMES, TEXTS, listed
+from beanlite.journal.columns import COUNTERS, NAMES, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file import checksum
 from beanlite.journal.sqlite.file.checksum import checksum_of_row, find_changed
@@ -47,7 +47,7 @@ def path(tmp_path):
 
 
 def stored(connection):
-    return connection.execute(f"SELECT {listed()}, row_crc32 FROM jobs").fetchall()  # noqa: S608
+    return connection.execute(f"SELECT {as_list()}, row_crc32 FROM jobs").fetchall()  # noqa: S608
 
 
 def changed(path, statement):

@@ -43,8 +43,8 @@ MUTANTS = {
     "replies out of order": Mutant("net.outbox", "elif not self.held:", "elif True:"),
     "a batch not stored as a whole": Mutant(
         "journal.sqlite.served.writer",
-        "                changed = cursor.executemany(",
-        '                cursor.executescript("COMMIT; BEGIN")\n                changed = cursor.executemany(',
+        "                rows = cursor.executemany(",
+        '                cursor.executescript("COMMIT; BEGIN")\n                rows = cursor.executemany(',
     ),
     "a batch forgotten on a full disk": Mutant(
         "journal.sqlite.served.upkeep",
@@ -109,8 +109,8 @@ MUTANTS = {
     ),
     "a body unloaded while a batch is fetched": Mutant(
         "protocol.batches",
-        "bodies | fetched",
-        "{job: fetched.get(job, job.body) for job in jobs}",
+        "bodies | late",
+        "{job: late.get(job, job.body) for job in jobs}",
     ),
     "a job told that the client no longer has": Mutant(
         "protocol.session", "        return job.holder is self.client", "        return True"

@@ -52,7 +52,7 @@ class FetchingCore(Core):
         for job in session.gathering.jobs:
             # The body may have been fetched ahead meanwhile, and the job may even have been deleted.
             assert job.body is None or job.id in self.engine.bodies.ahead or job.state is GONE
-            self.engine.bodies.missed(job)
+            self.engine.bodies.note_miss(job)
             session.bring(job, self.shelf[job.id])
         session.resume(self.now_ns)
 
@@ -81,4 +81,4 @@ class FetchingCore(Core):
         ahead = list(bodies.ahead.values())
         assert set(ahead) <= set(loaded)
         assert bodies.ahead_bytes == sum(job.size + BODY_BYTES for job in ahead)
-        assert bodies._left == Counter(job.tube for job in ahead)
+        assert bodies._ahead_counts == Counter(job.tube for job in ahead)

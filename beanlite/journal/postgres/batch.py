@@ -6,15 +6,13 @@ any part changes a different number of rows than it should, the statement ends w
 the batch is stored.
 """
 
-from __future__ import annotations
-
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
 from beanlite.host.clock import utc_s
-from beanlite.journal.columns import JOB, NAMES, PUT, listed
+from beanlite.journal.columns import JOB, NAMES, PUT, as_list
 from beanlite.journal.postgres.schema import NOW
 from beanlite.journal.rows import row_of
 from beanlite.journal.totals import Totals
@@ -51,7 +49,7 @@ class _Part(NamedTuple):
     """The expression that counts the rows that it has changed; empty if the number is not checked."""
 
 
-_ALL: Final = listed((*NAMES, "crc32", "body"))
+_ALL: Final = as_list((*NAMES, "crc32", "body"))
 _OF_BODY: Final = ("bigint", "bytea")
 # Most jobs are first written this way: they have been in the ready state ever since they were put.
 _PUT: Final = _Part(
@@ -59,8 +57,8 @@ _PUT: Final = _Part(
     (*(column.type for column in PUT), *_OF_BODY),
     f"""
     INSERT INTO jobs ({_ALL})
-    SELECT {listed(tuple(column.ready or column.name for column in JOB))}, crc32, body
-    FROM {{rows}} AS new ({listed(tuple(column.name for column in PUT))}, crc32, body) {_FENCED}
+    SELECT {as_list(tuple(column.ready or column.name for column in JOB))}, crc32, body
+    FROM {{rows}} AS new ({as_list(tuple(column.name for column in PUT))}, crc32, body) {_FENCED}
     RETURNING 1
     """,
     "count(*)",
@@ -78,7 +76,7 @@ _CHANGED: Final = _Part(
     tuple(column.type for column in JOB),
     f"""
     INSERT INTO jobs ({_ALL}) SELECT *, 0, '' FROM {{rows}} AS new {_FENCED}
-    ON CONFLICT (id) DO UPDATE SET {listed(tuple(f"{name} = excluded.{name}" for name in NAMES[1:]))}
+    ON CONFLICT (id) DO UPDATE SET {as_list(tuple(f"{name} = excluded.{name}" for name in NAMES[1:]))}
     RETURNING xmax
     """,
     "count(*) FILTER (WHERE xmax <> 0)",  # only if the row existed before
@@ -159,31 +157,31 @@ def _statement(present: tuple[bool, ...]) -> str:
 
 def batch_of(changes: Changes, totals: Totals, now_s: float) -> Batch:
     """Make the statement of a batch and its parameters. ``now_s`` is UTC by the database's clock."""
-    put: list[tuple[object, ...]] = []
-    put_otherwise: list[tuple[object, ...]] = []
-    changed: list[tuple[object, ...]] = []
-    gone: list[tuple[object, ...]] = []
+    puts: list[tuple[object, ...]] = []
+    other_puts: list[tuple[object, ...]] = []
+    updates: list[tuple[object, ...]] = []
+    deletes: list[tuple[object, ...]] = []
     first_id = changes.first_id
     for job in changes.jobs:
         state = job.state
         if state is GONE:
-            gone.append((job.id,))
+            deletes.append((job.id,))
             continue
         if job.id < first_id:
-            changed.append(row_of(job))
+            updates.append(row_of(job))
             continue
         body = job.body
         assert body is not None  # a body stays in memory at least until it is stored
         if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
             name, created_s = job.tube.name.decode(), utc_s(job.created_ns)
-            put.append((job.id, name, job.pri, job.delay_s, job.ttr_s, created_s, crc32(body), body))
+            puts.append((job.id, name, job.pri, job.delay_s, job.ttr_s, created_s, crc32(body), body))
         else:
-            put_otherwise.append((*row_of(job), crc32(body), body))
-    paused = [
+            other_puts.append((*row_of(job), crc32(body), body))
+    pauses = [
         (tube.name.decode(), tube.pause_s, utc_s(tube.pause_until_ns)) for tube in changes.pauses if tube.pause_until_ns
     ]
-    resumed = [(tube.name.decode(),) for tube in changes.pauses if not tube.pause_until_ns]
-    rows = (put, put_otherwise, changed, gone, paused, resumed, totals.rows(changes.tallies, now_s))
+    resumes = [(tube.name.decode(),) for tube in changes.pauses if not tube.pause_until_ns]
+    rows = (puts, other_puts, updates, deletes, pauses, resumes, totals.rows(changes.tallies, now_s))
     parameters: Parameters = [changes.batch, changes.last_id]
     for part_rows in rows:
         parameters += zip(*part_rows, strict=True)

@@ -19,7 +19,7 @@ from beanlite.journal.postgres.lease import Applicant, take
 from beanlite.journal.postgres.link import name_of
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
-from beanlite.journal.rows import fitted
+from beanlite.journal.rows import fit
 from beanlite.journal.totals import HOUR_S, Totals
 
 # How often the log reports the progress of the recovery.
@@ -118,7 +118,7 @@ class PostgresJournal(Journal):
         room = memory.body_room_beside(of * JOB_BYTES)
         async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
             try:
-                engine.restore(fitted(rows, room - memory.body_bytes), clock())
+                engine.restore(fit(rows, room - memory.body_bytes), clock())
             except (TypeError, ValueError) as error:
                 raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
             jobs += len(rows)

@@ -1,13 +1,11 @@
 """The operators' command that changes many jobs. ``docs/protocol.md`` describes it and its reply."""
 
-from __future__ import annotations
-
 from beanlite.core.clients import Refusal
 from beanlite.core.engine import Engine
 from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, RELEASE
 from beanlite.core.job import Job
 from beanlite.core.operator import CONCERNS
-from beanlite.core.operator_find import Filter, Found, find
+from beanlite.core.operator_find import Filter, Matches, find
 from beanlite.core.tube import Tube
 from beanlite.protocol.batches import OUT_OF_MEMORY, acting_in, on_behalf_of, refusal_of_puts
 from beanlite.protocol.blocked import WORKING
@@ -19,12 +17,12 @@ from beanlite.protocol.session import Session
 
 def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | None:
     engine = session.engine
-    asked = filter_of(engine, request, now_ns)
+    conditions = filter_of(engine, request, now_ns)
     copies = request.do == COPY and not request.dry_run
-    found = find(engine, asked, place_of(request), request.limit or CHANGED_MAX, need_bodies=copies)
-    change = Change(session, request, asked, found)
-    if found.missing:
-        session.gather(found.missing, change.carry_out, WORKING)
+    matches = find(engine, conditions, place_of(request), request.limit or CHANGED_MAX, need_bodies=copies)
+    change = Change(session, request, conditions, matches)
+    if matches.missing:
+        session.gather(matches.missing, change.carry_out, WORKING)
         return None
     return change.carry_out({}, now_ns)
 
@@ -33,64 +31,64 @@ class Change:
     """A change to the jobs that a slice has found."""
 
     __slots__ = (
-        "_asked",
         "_by",
-        "_changed",
+        "_changed_ids",
+        "_conditions",
         "_engine",
-        "_found",
         "_last_id",
-        "_left",
+        "_matches",
+        "_refusal",
         "_request",
         "_session",
-        "_stopped",
+        "_skipped_ids",
         "_to",
     )
 
-    def __init__(self, session: Session, request: ChangeJobs, asked: Filter, found: Found) -> None:
+    def __init__(self, session: Session, request: ChangeJobs, conditions: Filter, matches: Matches) -> None:
         self._session = session
         self._engine: Engine = session.engine
         self._request = request
-        self._asked = asked
+        self._conditions = conditions
         self._by = on_behalf_of(request.by, session.client)
-        self._found = found
+        self._matches = matches
         self._last_id = session.engine.last_id
-        self._changed: list[int] = []
+        self._changed_ids: list[int] = []
         """The ids of the jobs that were changed, or would be."""
-        self._left: list[int] = []
+        self._skipped_ids: list[int] = []
         """The ids of those that were skipped."""
         self._to: Tube | None = None
         """The tube to move or copy to, once a job needs it."""
-        self._stopped: str | None = None
+        self._refusal: str | None = None
         """Why the rest was left undone: the word with which a put is refused."""
 
-    def carry_out(self, fetched: dict[Job, bytes | None], now_ns: int) -> bytes:
-        """Make the change, and return the reply. ``fetched``: the bodies that were not in memory."""
-        session, found = self._session, self._found
-        next_place, place = found.next, max(0, place_of(self._request))
-        for job in found.jobs:
-            if fetched and not still_fits(self._asked, job, fetched):
+    def carry_out(self, late_bodies: dict[Job, bytes | None], now_ns: int) -> bytes:
+        """Make the change, and return the reply. ``late_bodies``: those that were not in memory."""
+        session, matches = self._session, self._matches
+        next_place, place = matches.next, max(0, place_of(self._request))
+        for job in matches.jobs:
+            if late_bodies and not still_fits(self._conditions, job, late_bodies):
                 continue
             if not self._concerns(job):
-                self._left.append(job.id)
-            elif self._request.dry_run or self._change(job, fetched.get(job, found.bodies.get(job)), now_ns):
-                self._changed.append(job.id)
+                self._skipped_ids.append(job.id)
+            elif self._request.dry_run or self._change(job, late_bodies.get(job, matches.bodies.get(job)), now_ns):
+                self._changed_ids.append(job.id)
             else:
                 next_place = place
                 break
             place = job.id
-        if self._changed and not self._request.dry_run:
+        if self._changed_ids and not self._request.dry_run:
             session.waits = True
         reply: Record = {
-            "done": len(self._changed),
-            "skipped": len(self._left),
-            "next": cursor(next_place, self._asked.up_to_id),
-            "looked": self._found.looked,
+            "done": len(self._changed_ids),
+            "skipped": len(self._skipped_ids),
+            "next": cursor(next_place, self._conditions.up_to_id),
+            "looked": self._matches.looks,
             "last_id": self._last_id,
         }
         if self._request.ids is not None:
-            reply["changed"], reply["left"] = self._changed, self._left
-        if self._stopped is not None:
-            reply["stopped"] = self._stopped
+            reply["changed"], reply["left"] = self._changed_ids, self._skipped_ids
+        if self._refusal is not None:
+            reply["stopped"] = self._refusal
         return session.ok_reply(as_json(reply))
 
     def _concerns(self, job: Job) -> bool:
@@ -128,22 +126,22 @@ class Change:
     def _copy(self, body: bytes, pri: int, delay_s: int, ttr_s: int, now_ns: int) -> bool:
         """Put a copy, if puts are accepted; returns whether that was done."""
         engine, by = self._engine, self._by
-        self._stopped = refusal_of_puts(engine, len(body))
-        tube = None if self._stopped else self._tube()
+        self._refusal = refusal_of_puts(engine, len(body))
+        tube = None if self._refusal else self._tube()
         if tube is None:
             return False
         copy = engine.put(acting_in(tube, by), pri, delay_s, ttr_s, body, now_ns, by_operator=True)
-        engine.operator.copied(copy, by, now_ns)
+        engine.operator.record_copy(copy, by, now_ns)
         return True
 
     def _tube(self) -> Tube | None:
-        """The tube to move or copy to, or None if there are too many tubes."""
+        """Return the tube to move or copy to, or None if there are too many tubes."""
         to = self._request.to
         if self._to is None and to is not None:
             tube = self._engine.clients.tube(to)
             if isinstance(tube, Refusal):
                 self._session.service.refused(tube.value)
-                self._stopped = OUT_OF_MEMORY
+                self._refusal = OUT_OF_MEMORY
             else:
                 self._to = tube
         return self._to

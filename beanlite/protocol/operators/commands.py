@@ -3,8 +3,6 @@
 Most of them take a JSON object, which follows the command line as a put's body does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -15,7 +13,7 @@ from beanlite.protocol.batches import put_jobs, reserve_batch
 from beanlite.protocol.blocked import LOOKING, WORKING, Blocked
 from beanlite.protocol.operators.changes import change_jobs
 from beanlite.protocol.operators.lists import list_clients, list_jobs, list_tube_stats, show_job
-from beanlite.protocol.operators.replies import as_json, refused
+from beanlite.protocol.operators.replies import as_json, refusal
 from beanlite.protocol.operators.requests import (
     ChangeJobs,
     ListClients,
@@ -31,7 +29,7 @@ from beanlite.protocol.session import Command, Session, at_leisure
 
 REQUEST_MAX: Final = 1 << 20  # bytes in the body of a request
 
-_Given = TypeVar("_Given", bound=Request)
+_Model = TypeVar("_Model", bound=Request)
 
 
 class RequestLine(Put):
@@ -62,15 +60,15 @@ def finish_request(session: Session, line: Put, body: bytes | None) -> bytes | N
     return None
 
 
-def _carry_out_request(session: Session, asked: tuple[RequestLine, bytes], now_ns: int) -> bytes | None:
-    line, body = asked
+def _carry_out_request(session: Session, item: tuple[RequestLine, bytes], now_ns: int) -> bytes | None:
+    line, body = item
     try:
         request = read(line.model, body)
         return replies.BAD_FORMAT if request is None else line.carry_out(session, request, now_ns)
     except Refused as why:
-        return refused(str(why))
+        return refusal(str(why))
     except TooDeep:
-        return refused("the order of a queue is not known so far from its head; ask for the order of ids")
+        return refusal("the order of a queue is not known so far from its head; ask for the order of ids")
 
 
 def watch_events(session: Session, request: WatchEvents, now_ns: int) -> bytes:
@@ -81,8 +79,8 @@ def watch_events(session: Session, request: WatchEvents, now_ns: int) -> bytes:
 
 def _taking(
     word: bytes,
-    model: type[_Given],
-    carry_out: Callable[[Session, _Given, int], bytes | None],
+    model: type[_Model],
+    carry_out: Callable[[Session, _Model, int], bytes | None],
     kind: Blocked = LOOKING,
 ) -> Command:
     """Make a command that takes an object described by ``model``; ``kind``: WORKING if it may change jobs."""
@@ -90,7 +88,7 @@ def _taking(
     def receive(session: Session, size: int, _now_ns: int) -> bytes | None:
         line = RequestLine(size, model, carry_out, kind)
         if size > REQUEST_MAX:
-            session.refuse(line, refused(f"the body of a request has at most {REQUEST_MAX} bytes"))
+            session.refuse(line, refusal(f"the body of a request has at most {REQUEST_MAX} bytes"))
         else:
             session.put = line
         return None
@@ -99,7 +97,7 @@ def _taking(
 
 
 def new_operator_commands() -> list[Command]:
-    """All operators' commands, with counts of 0."""
+    """Return all operators' commands, with counts of 0."""
     return [
         _taking(b"list-jobs", ListJobs, list_jobs),
         Command(b"show-job", arguments.parse_id, at_leisure(show_job), in_stats=False),

@@ -15,10 +15,10 @@ IDS_MAX: Final = 1000
 
 
 class Criterion(NamedTuple):
-    """How people are asked for the value of a field, and told of it."""
+    """The words in which people are asked for the value of a field, and told of it."""
 
     help: str  # of its option
-    said: str = ""  # of jobs that fit, with {} for the value; not of a tube or a state, which are told in one phrase
+    phrase: str = ""  # of jobs that fit, with {} for the value; not of a tube or a state, which are told in one phrase
     label: str = ""  # of its input on the page, unless that has a place of its own
     example: str = ""
     short: str = ""
@@ -41,7 +41,7 @@ _State = Literal["ready", "delayed", "reserved", "buried"]
 
 
 class Filter(BaseModel):
-    """Selects the jobs that match all criteria; None matches any job."""
+    """A selection of jobs, which match all criteria; None matches any job."""
 
     model_config = ConfigDict(defer_build=True)  # only requests are validated
 

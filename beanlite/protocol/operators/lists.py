@@ -1,7 +1,5 @@
 """Operators' commands that look at jobs, tubes and clients. ``docs/protocol.md`` describes them and their replies."""
 
-from __future__ import annotations
-
 import fnmatch
 import re
 from base64 import b64encode
@@ -20,7 +18,7 @@ from beanlite.core.tube import Client, Tube
 from beanlite.protocol import replies
 from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.operators.replies import Record, as_json, client_record, cursor, job_record, tube_record
-from beanlite.protocol.operators.requests import Chosen, ListClients, ListJobs, ListTubeStats
+from beanlite.protocol.operators.requests import ListClients, ListJobs, ListTubeStats, Selection
 from beanlite.protocol.session import Session
 
 # How many records a reply has by default.
@@ -33,54 +31,54 @@ CLIENT_FACTS_MAX: Final = 4000
 _BEFORE_ALL: Final = -1  # smaller than any id or key
 
 
-def filter_of(engine: Engine, request: Chosen, now_ns: int) -> Filter:
-    """The filter of a request, which leaves out jobs that were put after its first slice."""
-    last_id = engine.last_id if request.after is None else request.fixed
+def filter_of(engine: Engine, request: Selection, now_ns: int) -> Filter:
+    """Return the filter of a request, which leaves out jobs that were put after its first slice."""
+    last_id = engine.last_id if request.after is None else request.bound
     return Filter(engine, last_id, now_ns, request.criteria())
 
 
-def place_of(request: Chosen) -> int:
-    """The place after which a slice begins."""
+def place_of(request: Selection) -> int:
+    """Return the place after which a slice begins."""
     return _BEFORE_ALL if request.place is None else request.place
 
 
 def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
     engine = session.engine
-    asked = filter_of(engine, request, now_ns)
+    conditions = filter_of(engine, request, now_ns)
     last_id = engine.last_id
-    found = find(
+    matches = find(
         engine,
-        asked,
+        conditions,
         place_of(request),
         request.limit or LIMIT,
         by_queue=request.order == "queue",
         need_bodies=bool(request.preview),
     )
 
-    def reply(fetched: dict[Job, bytes | None], then_ns: int) -> bytes:
+    def reply(late_bodies: dict[Job, bytes | None], then_ns: int) -> bytes:
         jobs = [
-            _listed(session, job, fetched.get(job) or found.bodies.get(job, b""), request.preview or 0, then_ns)
-            for job in found.jobs
-            if not fetched or still_fits(asked, job, fetched)
+            _record(session, job, late_bodies.get(job) or matches.bodies.get(job, b""), request.preview or 0, then_ns)
+            for job in matches.jobs
+            if not late_bodies or still_fits(conditions, job, late_bodies)
         ]
-        next_one = cursor(found.next, asked.up_to_id)
-        return session.ok_reply(as_json({"jobs": jobs, "next": next_one, "looked": found.looked, "last_id": last_id}))
+        next_one = cursor(matches.next, conditions.up_to_id)
+        return session.ok_reply(as_json({"jobs": jobs, "next": next_one, "looked": matches.looks, "last_id": last_id}))
 
-    if found.missing:
-        session.gather(found.missing, reply, LOOKING)
+    if matches.missing:
+        session.gather(matches.missing, reply, LOOKING)
         return None
     return reply({}, now_ns)
 
 
-def still_fits(asked: Filter, job: Job, fetched: dict[Job, bytes | None]) -> bool:
+def still_fits(conditions: Filter, job: Job, late_bodies: dict[Job, bytes | None]) -> bool:
     """Whether a job that was found still fits, now that the missing bodies have been fetched."""
-    if job.state is GONE or not asked.fits(job):
+    if job.state is GONE or not conditions.fits(job):
         return False
-    body = fetched.get(job, b"")
-    return job not in fetched or (body is not None and asked.fits_body(body))
+    body = late_bodies.get(job, b"")
+    return job not in late_bodies or (body is not None and conditions.fits_body(body))
 
 
-def _listed(session: Session, job: Job, body: bytes, preview: int, now_ns: int) -> Record:
+def _record(session: Session, job: Job, body: bytes, preview: int, now_ns: int) -> Record:
     # Without ``session.show``: operators have to see something even while a commit can't be carried out.
     record = job_record(job, now_ns, session.service.utc_s)
     if preview:
@@ -92,14 +90,14 @@ def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
     job = session.engine.jobs.find(job_id)
     if job is None:
         return replies.NOT_FOUND
-    shown = job
+    target = job
 
-    def reply(fetched: dict[Job, bytes | None], then_ns: int) -> bytes:
-        body = fetched.get(shown, shown.body)
-        if body is None or shown.state is GONE:
+    def reply(late_bodies: dict[Job, bytes | None], then_ns: int) -> bytes:
+        body = late_bodies.get(target, target.body)
+        if body is None or target.state is GONE:
             return replies.NOT_FOUND
-        session.show(shown)
-        record = job_record(shown, then_ns, session.service.utc_s)
+        session.show(target)
+        record = job_record(target, then_ns, session.service.utc_s)
         return session.ok_reply(as_json({**record, "body": b64encode(body).decode()}))
 
     if job.body is None:
@@ -118,29 +116,29 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
     else:
         tubes = sorted({engine.tubes[name] for name in request.names if name in engine.tubes}, key=_serial)
     first = 0 if request.place is None else bisect_right(tubes, request.place, key=_serial)
-    looked = tubes[first : first + TUBES_LOOKED_AT]
-    chosen = looked
+    tubes_of_slice = tubes[first : first + TUBES_LOOKED_AT]
+    matches = tubes_of_slice
     if request.like is not None:
         fits = re.compile(fnmatch.translate(request.like).encode()).match
-        chosen = [tube for tube in looked if fits(tube.name)]
+        matches = [tube for tube in tubes_of_slice if fits(tube.name)]
     limit = request.limit or LIMIT
     if request.only is not None:
-        limit = len(chosen)
+        limit = len(matches)
     elif request.order is not None:
-        chosen = _first(engine, chosen, request.order, limit, now_ns)
-    if len(chosen) > limit:
-        chosen = chosen[:limit]
-        looked = looked[: bisect_right(looked, chosen[-1].serial, key=_serial)]
-    more = first + len(looked) < len(tubes)
-    told: list[Any]
+        matches = _first(engine, matches, request.order, limit, now_ns)
+    if len(matches) > limit:
+        matches = matches[:limit]
+        tubes_of_slice = tubes_of_slice[: bisect_right(tubes_of_slice, matches[-1].serial, key=_serial)]
+    more = first + len(tubes_of_slice) < len(tubes)
+    records: list[Any]
     if request.only is None:
-        told = [tube_record(engine, tube, session.client, now_ns) for tube in chosen]
+        records = [tube_record(engine, tube, session.client, now_ns) for tube in matches]
     else:
-        told = list(zip(*[_facts(engine, chosen, fact, now_ns) for fact in request.only], strict=True))
+        records = list(zip(*[_facts(engine, matches, fact, now_ns) for fact in request.only], strict=True))
     reply: Record = {
-        "tubes": told,
-        "next": cursor(looked[-1].serial, 0) if more else None,
-        "looked": len(looked),
+        "tubes": records,
+        "next": cursor(tubes_of_slice[-1].serial, 0) if more else None,
+        "looked": len(tubes_of_slice),
     }
     return session.ok_reply(as_json(reply))
 
@@ -149,7 +147,7 @@ _serial: Final = attrgetter("serial")
 
 
 def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: int) -> list[Tube]:
-    """The first ``limit`` tubes by name, or those with the largest numbers of what ``order`` names, largest first."""
+    """Return the first ``limit`` tubes by name, or those with the largest numbers of ``order``, largest first."""
     if order == "name":
         return nsmallest(limit, tubes, key=attrgetter("name"))
 
@@ -164,7 +162,7 @@ def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: in
 
 
 def _facts(engine: Engine, tubes: list[Tube], fact: str, now_ns: int) -> list[Any]:
-    """One fact about each tube: done fact by fact, because there are many tubes."""
+    """Return one fact about each tube: done fact by fact, because there are many tubes."""
     if fact == "name":
         return [tube.name.decode() for tube in tubes]
     if fact == "first_ready_s":

@@ -1,7 +1,5 @@
 """The replies to operators: JSON objects."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from operator import attrgetter
@@ -17,7 +15,7 @@ from beanlite.protocol.replies import EVENT, REFUSED
 
 Record = dict[str, object]
 
-_shown: Final[Callable[[Job], tuple[object, ...]]] = attrgetter(*SHOWN.values())
+_facts_of: Final[Callable[[Job], tuple[object, ...]]] = attrgetter(*SHOWN.values())
 
 
 def as_json(record: Record) -> bytes:
@@ -25,19 +23,19 @@ def as_json(record: Record) -> bytes:
     return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode()
 
 
-def refused(why: str) -> bytes:
-    """The reply to a request that can't be carried out."""
+def refusal(why: str) -> bytes:
+    """Return the reply to a request that can't be carried out."""
     body = as_json({"error": why})
     return REFUSED % (len(body), body)
 
 
-def cursor(place: int | None, fixed: int) -> str | None:
-    """Make a cursor of the place to continue after and the ``fixed`` bound of all slices; None if there is no more."""
-    return None if place is None else f"{place}-{fixed}"
+def cursor(place: int | None, bound: int) -> str | None:
+    """Make a cursor of the place to continue after and the ``bound`` of all slices; None if there is no more."""
+    return None if place is None else f"{place}-{bound}"
 
 
 def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
-    """A job, without its body. ``utc_s`` converts a time of the clock to UTC."""
+    """Describe a job without its body. ``utc_s`` converts a time of the clock to UTC."""
     timed = job.state is DELAYED or job.state is RESERVED
     return {
         "id": job.id,
@@ -51,19 +49,19 @@ def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
         "delay_s": job.delay_s,
         "ttr_s": job.ttr_s,
         "left_s": max(0, job.due_ns - now_ns) // SECOND_NS if timed else None,
-        **dict(zip(SHOWN, _shown(job), strict=True)),
+        **dict(zip(SHOWN, _facts_of(job), strict=True)),
         "holder": peer_record(job.last_holder),
         "why": job.why,
     }
 
 
 def peer_record(peer: Peer | None) -> Record | None:
-    """The identity of a client."""
+    """Describe the identity of a client."""
     return None if peer is None else {"address": peer.address, "number": peer.number}
 
 
 def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Record:
-    """A tube. The client that asks does not count among those that use and watch it."""
+    """Describe a tube. The client that asks does not count among those that use and watch it."""
     facts = tube_snapshot(tube, now_ns)
     return {
         **facts._asdict(),
@@ -74,13 +72,13 @@ def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Recor
     }
 
 
-def client_record(client: ClientSnapshot, buffered: int, *, asks: bool) -> Record:
-    """A client; ``asks``: it is the one that asks."""
-    return {**client._asdict(), "buffered": buffered, "asks": asks}
+def client_record(client: ClientSnapshot, buffer_bytes: int, *, asks: bool) -> Record:
+    """Describe a client; ``asks``: it is the one that asks."""
+    return {**client._asdict(), "buffered": buffer_bytes, "asks": asks}
 
 
 def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
-    """The reply that reports an event to clients that watch; ``utc_s`` as above."""
+    """Return the reply that reports an event to clients that watch; ``utc_s`` as above."""
     peer, by = event.by, peer_record(event.by)
     if peer is not None and by is not None:
         by |= {"operator": event.by_operator, "person": peer.person or None}
@@ -99,7 +97,7 @@ def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
     return EVENT % (len(body), body)
 
 
-def lost_reply(lost: int) -> bytes:
-    """The reply that reports to a client that watches how many events it has missed."""
-    body = as_json({"lost": lost})
+def lost_reply(events: int) -> bytes:
+    """Return the reply that reports to a client that watches how many events it has missed."""
+    body = as_json({"lost": events})
     return EVENT % (len(body), body)

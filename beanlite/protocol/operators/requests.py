@@ -3,8 +3,6 @@
 This file is not compiled, because pydantic inspects the classes. ``docs/protocol.md`` describes their fields.
 """
 
-from __future__ import annotations
-
 from base64 import b64decode
 from typing import Annotated, Final, Literal, Self, TypeVar
 
@@ -55,7 +53,7 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=False)
 
 
-class Paged(Request):
+class PagedRequest(Request):
     """A request that may take several slices."""
 
     after: Cursor | None = None
@@ -66,16 +64,16 @@ class Paged(Request):
         return None if self.after is None else int(self.after.partition("-")[0])
 
     @property
-    def fixed(self) -> int:
+    def bound(self) -> int:
         """The highest id to look at, fixed by the first slice for the others; 0 where there is no such bound."""
         return 0 if self.after is None else int(self.after.partition("-")[2])
 
 
-class Chosen(Filter, Paged):
+class Selection(Filter, PagedRequest):
     """A request that selects jobs."""
 
 
-class ListJobs(Chosen):
+class ListJobs(Selection):
     """The body of ``list-jobs``."""
 
     order: Literal["id", "queue"] | None = None
@@ -89,7 +87,7 @@ class ListJobs(Chosen):
         return self
 
 
-class ChangeJobs(Chosen):
+class ChangeJobs(Selection):
     """The body of ``change-jobs``."""
 
     do: Literal["kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay"]
@@ -117,7 +115,7 @@ def _require(do: str, key: str, value: object, required: set[str], allowed: set[
         raise ValueError(f"{do} takes no {key}")
 
 
-class ListTubeStats(Paged):
+class ListTubeStats(PagedRequest):
     """The body of ``list-tube-stats``."""
 
     names: list[TubeName] | None = Field(None, max_length=IDS_MAX)
@@ -135,7 +133,7 @@ class ListTubeStats(Paged):
         return self
 
 
-class ListClients(Paged):
+class ListClients(PagedRequest):
     """The body of ``list-clients``."""
 
     limit: Limit | None = None

@@ -29,17 +29,17 @@ _WRONG: Final = (TypeError, ValueError, OverflowError, AttributeError, struct.er
 
 
 def checksum_of_put(tube: bytes, pri: int, delay_s: int, ttr_s: int, created_s: float) -> int:
-    """The checksum of what jobs share that were put at the same time and differ only in their ids and bodies."""
+    """Return the checksum of what jobs share that were put at the same time and differ only in their ids and bodies."""
     return crc32(_PUT(pri, delay_s, ttr_s, clock_ns(created_s)), crc32(tube))
 
 
-def with_id(job_id: int, of_put: int) -> int:
-    """The row checksum of one of these jobs, while it is ready and unchanged since its put."""
-    return crc32(job_id.to_bytes(_ID_BYTES, "little"), of_put)
+def with_id(job_id: int, put_checksum: int) -> int:
+    """Return the row checksum of one of these jobs, while it is ready and unchanged since its put."""
+    return crc32(job_id.to_bytes(_ID_BYTES, "little"), put_checksum)
 
 
 def checksum_of_row(row: tuple[Any, ...]) -> int | None:
-    """The checksum of the columns of ``journal.rows.row_of``, in its order; None: a value has the wrong type."""
+    """Return the checksum of the columns of ``journal.rows.row_of``, in its order; None: a value has the wrong type."""
     (
         job_id, tube, state, pri, delay_s, ttr_s, created_at, place, buried_seq, reserves, timeouts, releases, buries,
         kicks, since, holder, holder_conn, why,
@@ -61,27 +61,27 @@ def checksum_of_row(row: tuple[Any, ...]) -> int | None:
 
 
 # A StoredJob without the later columns. The body is not looked at here.
-_Stored = tuple[
+_Values = tuple[
     int, bytes, str | None, int, int, int, int, int | None, int, int, int, int, int, Any, Any, int | None, str | None,
     int | None, str | None, int | None,
 ]  # fmt: skip
 
 
 def find_changed(rows: Iterable[tuple[_Any, ...]], unchecked_id: int) -> int | None:
-    """The id of the first ``StoredJob`` whose row is not what was written; None if there is none.
+    """Return the id of the first ``StoredJob`` whose row is not what was written; None if there is none.
 
     Rows up to ``unchecked_id`` may lack a checksum.
     """
     alike: tuple[bytes, int, int, int, int] = (b"", 0, 0, 0, 0)  # of the previous job; most jobs share it
-    of_put = _NONE
+    put_checksum = _NONE
     for row in rows:
         try:
             # A value of the wrong type raises an exception here, so no calls are needed to check the types.
-            stored: _Stored = row[: -len(_LATER)] if _LATER else row
+            values: _Values = row[: -len(_LATER)] if _LATER else row
             (
                 job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves,
                 timeouts, releases, buries, kicks, _, _, since_ns, holder, holder_conn, why, row_crc32,
-            ) = stored  # fmt: skip
+            ) = values  # fmt: skip
             if row_crc32 is None and job_id <= unchecked_id:
                 continue
             if (
@@ -89,14 +89,14 @@ def find_changed(rows: Iterable[tuple[_Any, ...]], unchecked_id: int) -> int | N
                 and not reserves | timeouts | releases | buries | kicks
                 and since_ns == created_ns
             ):
-                put = tube, pri, delay_s, ttr_s, created_ns
-                if put != alike:
-                    alike, of_put = put, _NONE
+                put_values = tube, pri, delay_s, ttr_s, created_ns
+                if put_values != alike:
+                    alike, put_checksum = put_values, _NONE
                     checksum = crc32(tube + _AS_PUT(pri, delay_s, ttr_s, created_ns, job_id))
                 else:
-                    if of_put == _NONE:
-                        of_put = crc32(tube + _PUT(pri, delay_s, ttr_s, created_ns))
-                    checksum = with_id(job_id, of_put)
+                    if put_checksum == _NONE:
+                        put_checksum = crc32(tube + _PUT(pri, delay_s, ttr_s, created_ns))
+                    checksum = with_id(job_id, put_checksum)
             else:
                 checksum = _checksum(
                     job_id, tube, state, pri, delay_s, ttr_s, created_ns, place, reserves, timeouts, releases, buries,
@@ -132,7 +132,7 @@ def _checksum(
 
 
 def _with_later(checksum: int, row: tuple[_Any, ...]) -> int:
-    """The checksum of a row, given that of its values without the later columns."""
+    """Return the checksum of a row, given that of its values without the later columns."""
     for (name, default), value in zip(_LATER, row[-len(_LATER) :], strict=True):
         if value != default:
             checksum = crc32(f" {name} {value!r}".encode(), checksum)

@@ -102,21 +102,21 @@ class Database:
         JournalFailed: the disk failed meanwhile. Not to be called after a failed commit, because it writes: the process
         must then end without calling this, and the next start recovers.
         """
-        left = None
+        rest = None
         try:
             self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error as error:
             if not is_full(error, self.path):
                 raise JournalFailed(f"the last checkpoint of {self.path} failed: {text_of(error)}") from error
-            left = "a -wal, because the disk is full"
+            rest = "a -wal, because the disk is full"
         finally:
             self.connection.close()
             os.close(self.index)
             if not wal_size(self.path):
-                left = None
+                rest = None
                 stopped_mark(self.file, self.path).write(self.file)
             os.close(self.file)
-        return left or ("a -wal that a reader is using" if wal_size(self.path) else None)
+        return rest or ("a -wal that a reader is using" if wal_size(self.path) else None)
 
 
 def open_database(
@@ -153,8 +153,8 @@ def open_database(
         check_foreign(connection, path, migrations[:version])
         check_texts(connection, path, migrations[:version])
         index = _open_index(path, after_sqlite) if commits else -1
-        written = index_before.frames if index_before is not None else None
-        lost_batches = _lost_batches(commits, read_frame_count(index), written) if commits else 0
+        frames = index_before.frames if index_before is not None else None
+        lost_batches = _lost_batches(commits, read_frame_count(index), frames) if commits else 0
         if version:  # otherwise this would already make a first page, without auto_vacuum
             connection.executescript("BEGIN IMMEDIATE; ROLLBACK")  # nothing is begun that a lock would then interrupt
         damaged_wal = None
@@ -202,18 +202,18 @@ def lock_file(path: Path, undo: ExitStack) -> int:
 
     JournalRefused: the file can't be opened, or a server has locked it.
     """
-    created = False
+    is_new = False
     try:
         try:
             lock = open_regular(path, os.O_RDWR)
         except FileNotFoundError:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            created = True
+            is_new = True
     except OSError as error:
-        needed = "it must be a file to read and write, in a directory that exists and is writable"
-        raise JournalRefused(f"{path} can't be opened: {error.strerror}; {needed}") from error
+        advice = "it must be a file to read and write, in a directory that exists and is writable"
+        raise JournalRefused(f"{path} can't be opened: {error.strerror}; {advice}") from error
     undo.callback(os.close, lock)
-    if created:
+    if is_new:
         undo.callback(path.unlink)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -234,11 +234,11 @@ def _check_unopened(file: int, path: Path, newest: int) -> Mark | None:
         check_mark(mark, file, path)
     if has_stray_wal(file, path):
         raise stray_wal(path)
-    moved = moved_away(path)
-    if moved is not None:
+    wal = moved_away(path)
+    if wal is not None:
         raise JournalRefused(
             f"a restore of {path} was interrupted: run it again, or, to go on with what was there before, move"
-            f" {moved.name} to another folder, and keep it"
+            f" {wal.name} to another folder, and keep it"
         )
     if not os.fstat(file).st_size:
         # A first start that failed may have emptied it without a sync. SQLite deletes the journal beside an empty file,
@@ -255,12 +255,12 @@ def _set_up(connection: sqlite3.Connection) -> None:
 
 
 def _bytes_to_start(path: Path) -> int:
-    """How much more disk space SQLite needs to read the file and to begin writing."""
+    """Return how much more disk space SQLite needs to read the file and to begin writing."""
     wal_bytes = wal_size(path)
-    needed = index_size(wal_bytes // PAGE_SIZE) + (0 if wal_bytes else _NEW_WAL_BYTES)
+    more_bytes = index_size(wal_bytes // PAGE_SIZE) + (0 if wal_bytes else _NEW_WAL_BYTES)
     with suppress(FileNotFoundError):
-        needed -= shm_of(path).stat().st_blocks * _BLOCK_BYTES  # SQLite will reuse these blocks for a new -shm
-    return max(0, needed)
+        more_bytes -= shm_of(path).stat().st_blocks * _BLOCK_BYTES  # SQLite will reuse these blocks for a new -shm
+    return max(0, more_bytes)
 
 
 def _open_index(path: Path, after_sqlite: ExitStack) -> int:
@@ -286,17 +286,17 @@ def _has_unsynced(mark: Mark | None, fsync: str) -> bool:
     return fsync != "always" if mark is None else mark.has_unsynced
 
 
-def _lost_batches(commits: list[int], recovered: int, written: int | None) -> int:
-    """How many of these commits SQLite has not recovered, given that its recovery ended at frame ``recovered``.
+def _lost_batches(commits: list[int], end: int, frames: int | None) -> int:
+    """Return how many of these commits SQLite has not recovered, given that its recovery ended at frame ``end``.
 
-    ``written`` is the number of frames that a killed server had written, if known; if another program has opened the
-    file since, it is the number that SQLite recovered then. Where ``written`` is of no use, up to UNSYNCED_MAX missing
+    ``frames`` is the number of frames that a killed server had written, if known; if another program has opened the
+    file since, it is the number that SQLite recovered then. Where ``frames`` is of no use, up to UNSYNCED_MAX missing
     commits do not count as lost: they were being written when the power failed.
     """
-    if written is not None and recovered < written:
-        return sum(recovered < number <= written for number in commits)
-    lost = sum(number > recovered for number in commits)
-    return lost if lost > UNSYNCED_MAX else 0
+    if frames is not None and end < frames:
+        return sum(end < number <= frames for number in commits)
+    count = sum(number > end for number in commits)
+    return count if count > UNSYNCED_MAX else 0
 
 
 def _cut_off(connection: sqlite3.Connection, path: Path, index: int) -> None:

@@ -278,7 +278,7 @@ def failing(path: Path | str) -> Iterator[None]:
 
 
 def failed(error: OSError | sqlite3.Error, path: Path | str) -> JournalFailed:
-    """The error to raise for an error of SQLite or the system about the file while it is served."""
+    """Return the error to raise for an error of SQLite or the system about the file while it is served."""
     if isinstance(error, sqlite3.Error):
         return JournalFailed(f"{path} can't be read: {text_with_advice(error)}")
     return JournalFailed(f"{path} can't be looked at: {error.strerror or text_of(error)}")

@@ -38,7 +38,7 @@ _MEDDLING = """
 _TEXTS = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger')"
 
 
-class _Created(NamedTuple):
+class _Schema(NamedTuple):
     """What migrations create: the type and name of each object, and what the statements above find."""
 
     objects: frozenset[tuple[str, str]]
@@ -51,19 +51,19 @@ class _Created(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def _created_by(migrations: tuple[Path, ...]) -> _Created:
+def _schema_of(migrations: tuple[Path, ...]) -> _Schema:
     with closing(_model(list(migrations))) as model:
         objects = frozenset(model.execute("SELECT type, name FROM sqlite_schema"))
         names = json.dumps(sorted(name for _, name in objects))
         tables = tuple(sorted(name for kind, name in objects if kind == "table"))
         shape = frozenset(model.execute(_SHAPE, (names,)))
-        return _Created(
+        return _Schema(
             objects, names, tables, shape, frozenset(meddling(model, tables)), frozenset(model.execute(_TEXTS))
         )
 
 
 def read_version(connection: sqlite3.Connection) -> int:
-    """The number of the last migration that has been applied to the database; 0 if it is new."""
+    """Return the number of the last migration that has been applied to the database; 0 if it is new."""
     version: int = connection.execute("PRAGMA user_version").fetchone()[0]
     return version
 
@@ -79,17 +79,17 @@ def check_schema(connection: sqlite3.Connection, path: Path, migrations: list[Pa
     Returns the names of the tables and views that they create. Names are compared rather than statements, whose text
     differs between versions of SQLite.
     """
-    created = _created_by(tuple(migrations))
-    missing = created.shape - set(connection.execute(_SHAPE, (created.names,)))
+    schema = _schema_of(tuple(migrations))
+    missing = schema.shape - set(connection.execute(_SHAPE, (schema.names,)))
     if missing:
         kind, name, _ = min(missing, key=str)
         raise damaged(path, f"the {kind} {name} is missing or was changed")
-    return frozenset(name for kind, name in created.objects if kind in {"table", "view"})
+    return frozenset(name for kind, name in schema.objects if kind in {"table", "view"})
 
 
 def names_of_ours(migrations: list[Path]) -> frozenset[str]:
-    """The names of everything that these migrations create."""
-    return frozenset(name for _, name in _created_by(tuple(migrations)).objects)
+    """Return the names of everything that these migrations create."""
+    return frozenset(name for _, name in _schema_of(tuple(migrations)).objects)
 
 
 def check_foreign(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
@@ -98,18 +98,18 @@ def check_foreign(connection: sqlite3.Connection, path: Path, migrations: list[P
     SQLite carries out such a trigger within the server's own changes, so that no guard stops it: jobs that have been
     acknowledged could be gone. With a unique index puts would fail. The triggers of our views change nothing of ours.
     """
-    created = _created_by(tuple(migrations))
-    foreign = sorted(meddling(connection, created.tables) - created.meddling)
+    schema = _schema_of(tuple(migrations))
+    foreign = sorted(meddling(connection, schema.tables) - schema.meddling)
     if foreign:
-        raise JournalRefused(f"{path} {told_foreign(path, foreign[0])}")
+        raise JournalRefused(f"{path} {describe_foreign(path, foreign[0])}")
 
 
 def meddling(connection: sqlite3.Connection, tables: Iterable[str]) -> set[tuple[str, str, str]]:
-    """The triggers and the unique indexes of these tables: of each what it is, its name, and its table."""
+    """Return the triggers and the unique indexes of these tables: of each what it is, its name, and its table."""
     return set(connection.execute(_MEDDLING, (json.dumps(sorted(tables)),)))
 
 
-def told_foreign(path: Path, foreign: tuple[str, str, str]) -> str:
+def describe_foreign(path: Path, foreign: tuple[str, str, str]) -> str:
     """Tell which trigger or index of another program a file has, and how to remove it."""
     kind, name, table = foreign
     drop = shlex.join(["sqlite3", str(path), 'DROP {} "{}"'.format(kind, name.replace('"', '""'))])
@@ -124,10 +124,10 @@ def check_texts(connection: sqlite3.Connection, path: Path, migrations: list[Pat
     Returns the names of the views that have another text, or are missing: an operator may have installed a better one,
     and no job depends on it.
     """
-    changed = _created_by(tuple(migrations)).texts - set(connection.execute(_TEXTS))
-    views = sorted(name for kind, name, _ in changed if kind == "view")
-    if len(views) < len(changed):
-        name = min(name for kind, name, _ in changed if kind == "trigger")
+    differences = _schema_of(tuple(migrations)).texts - set(connection.execute(_TEXTS))
+    views = sorted(name for kind, name, _ in differences if kind == "view")
+    if len(views) < len(differences):
+        name = min(name for kind, name, _ in differences if kind == "trigger")
         raise damaged(path, f"the trigger {name} has changed")
     return views
 
@@ -145,13 +145,13 @@ def stand_in(connection: sqlite3.Connection, migrations: list[Path]) -> None:
 
 
 def columns_of_jobs(migrations: list[Path]) -> list[str]:
-    """The columns of the table of jobs that these migrations make, in order: each version appends to those before."""
+    """Return the columns of the table of jobs that these migrations make, in order; each version appends some."""
     with closing(_model(migrations)) as model:
         return [name for (name,) in model.execute("SELECT name FROM pragma_table_info('jobs') ORDER BY cid")]
 
 
 def _model(migrations: list[Path]) -> sqlite3.Connection:
-    """An empty in-memory database created by these migrations."""
+    """Return an empty in-memory database created by these migrations."""
     model = sqlite3.connect(":memory:", isolation_level=None)
     allow_writing(model)
     model.executescript(_script(migrations, 0))
@@ -169,7 +169,7 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
     if version == len(migrations):
         return
     copy = path.with_name(f"{path.name}.before-v{len(migrations)}")
-    partial = _partial(copy)
+    partial = copy.with_name(f"{copy.name}.partial")
     if version:
         _keep_copy(connection, path, copy, partial)
     try:
@@ -177,8 +177,8 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
     except sqlite3.Error as error:
         which = ""
         if connection.in_transaction:
-            failed = [*migrations, migrations[-1]][read_version(connection)]  # the last one if COMMIT itself failed
-            which = f" {failed.name}"
+            migration = [*migrations, migrations[-1]][read_version(connection)]  # the last one if COMMIT itself failed
+            which = f" {migration.name}"
             connection.rollback()
         # Otherwise SQLite has rolled back already, and nothing may be read: if the sync of the emptied file has failed,
         # SQLite would delete the journal, without which the file could have some of its pages after a power failure.
@@ -209,11 +209,6 @@ def _tidy_copies(path: Path, version: int) -> None:
             Path(f"{partial}-journal").unlink(missing_ok=True)
 
 
-def _partial(copy: Path) -> Path:
-    """The name of a copy until the migration for which it is made is in the file."""
-    return copy.with_name(f"{copy.name}.partial")
-
-
 def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: Path) -> None:
     if os.path.lexists(copy):
         raise JournalRefused(f"{copy} is in the way of a copy of {path} before its migration; move it away")
@@ -231,7 +226,7 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: 
 
 
 def _script(migrations: list[Path], version: int) -> str:
-    """The statements that bring a file from this version to the newest one, in one transaction."""
+    """Return the statements that bring a file from this version to the newest one, in one transaction."""
     # A table that is renamed would otherwise be looked for in all views, and an operator's own may be broken.
     parts = ["PRAGMA legacy_alter_table = ON;", "BEGIN;"]
     if version == 0:

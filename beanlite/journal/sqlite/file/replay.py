@@ -12,7 +12,7 @@ from beanlite.core.job import U32_MAX
 from beanlite.core.restore import BODY_AT, CRC32_AT, FAR_NS, StoredJob
 from beanlite.core.tube import is_tube_name
 from beanlite.host.clock import EPOCH_S, clock_ns
-from beanlite.journal.columns import COUNTERS, TEXTS, listed, stored_job
+from beanlite.journal.columns import COUNTERS, TEXTS, as_list, stored_job
 from beanlite.journal.sqlite.file.checksum import find_changed
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen
@@ -51,7 +51,7 @@ _CONDITIONS = {
     """,
     "a counter": f"""
         {" AND ".join(f"typeof({name}) = 'integer'" for name in COUNTERS)}
-        AND min({listed(COUNTERS)}) >= 0 AND max({listed(COUNTERS)}) < :counter_max
+        AND min({as_list(COUNTERS)}) >= 0 AND max({as_list(COUNTERS)}) < :counter_max
     """,
     "state, due_at or buried_seq": """
         typeof(coalesce(buried_seq, 0)) = 'integer' AND coalesce(buried_seq, 0) < :counter_max
@@ -127,7 +127,7 @@ def read_state(connection: sqlite3.Connection, path: Path) -> QueueState:
 
 
 def read_unchecked_id(connection: sqlite3.Connection) -> int:
-    """The id of the last job whose row may lack a checksum because an older version wrote it."""
+    """Return the id of the last job whose row may lack a checksum because an older version wrote it."""
     if read_version(connection) < _TWOFOLD:
         return _ABOVE_ALL
     row = connection.execute("SELECT unchecked_id FROM meta").fetchone()
@@ -164,7 +164,7 @@ def check_count(connection: sqlite3.Connection, path: Path, jobs: int) -> None:
 
 
 def guess_jobs(connection: sqlite3.Connection, path: Path) -> int:
-    """An upper bound on the number of jobs, without counting them. JournalRefused: the file is damaged."""
+    """Return an upper bound on the number of jobs, without counting them. JournalRefused: the file is damaged."""
     with refused(path):
         first, last = connection.execute("SELECT (SELECT min(id) FROM jobs), (SELECT max(id) FROM jobs)").fetchone()
     return int(last) - int(first) + 1 if first is not None else 0
@@ -184,16 +184,16 @@ def read_jobs(
         # between a misplaced page and the right one.
         jobs.execute(statement, (above_id,))
         while rows := jobs.fetchmany(_few_enough(connection, above_id) if bodies else _CHUNK):
-            changed = find_changed(rows, unchecked_id)
-            if changed is not None:
-                raise damaged(path, f"the row of job {changed} has changed")
+            job_id = find_changed(rows, unchecked_id)
+            if job_id is not None:
+                raise damaged(path, f"the row of job {job_id} has changed")
             check(rows, path)
             yield rows
             above_id = rows[-1][0]
 
 
 def _few_enough(connection: sqlite3.Connection, above_id: int) -> int:
-    """How many jobs to read as the next chunk, with their bodies."""
+    """Return how many jobs to read as the next chunk, with their bodies."""
     size = 0
     for job_id, body_size in connection.execute(_LARGE, (above_id, _CHUNK)):
         if size and size + body_size > _CHUNK_BYTES:
@@ -239,9 +239,9 @@ def check_jobs(connection: sqlite3.Connection, path: Path) -> None:
 def check_pages(connection: sqlite3.Connection, path: Path) -> None:
     """Raise JournalRefused if a page is in another's place. It takes longer than a start; see ``check_jobs``."""
     with refused(path):
-        (found,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        raise damaged(path, f"SQLite says {text_of(found)}")
+        (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise damaged(path, f"SQLite says {text_of(verdict)}")
 
 
 def changed_rows(connection: sqlite3.Connection) -> Iterator[tuple[int, str]]:

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from beanlite.journal.columns import NAMES, listed
+from beanlite.journal.columns import NAMES, as_list
 
 # Larger bodies have a table of their own, so that changing a job's state does not rewrite its body. For smaller bodies,
 # that would only cost a second page in each put and delete.
@@ -10,7 +10,7 @@ INLINE_MAX: Final = 1024
 
 # The columns whose values ``row_of`` returns, followed by their checksum and the columns about the body.
 WHOLE: Final = (*NAMES, "row_crc32", "crc32", "body")
-COLUMNS: Final = listed(WHOLE)
+COLUMNS: Final = as_list(WHOLE)
 # A whole row, and a body that is larger than INLINE_MAX.
 INSERT_JOB: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * len(WHOLE))})"
 INSERT_BODY: Final = "INSERT INTO bodies (id, body) VALUES (?, ?)"

@@ -94,12 +94,12 @@ def read_index_header(index: int) -> bytes:
 
 
 def frame_count(header: bytes) -> int:
-    """The number of committed frames according to the header of the -shm."""
+    """Return the number of committed frames according to the header of the -shm."""
     return int.from_bytes(header[_FRAMES_OFFSET:_FRAMES_END], sys.byteorder)
 
 
 def commit_count(header: bytes) -> int:
-    """The counter in the header of the -shm, which each commit increases by one, modulo 2 ** 32."""
+    """Return the counter in the header of the -shm, which each commit increases by one, modulo 2 ** 32."""
     return int.from_bytes(header[_COMMITS_OFFSET:_COMMITS_END], sys.byteorder)
 
 

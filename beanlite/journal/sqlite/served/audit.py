@@ -69,7 +69,7 @@ def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) ->
 
 
 def _parts(engine: Engine, ids: list[int]) -> Iterator[list[int]]:
-    """The ids in slices small enough that clients don't notice the time they take."""
+    """Yield the ids in slices small enough that clients don't notice the time they take."""
     part: list[int] = []
     size = 0
     for job_id in ids:
@@ -84,10 +84,10 @@ def _parts(engine: Engine, ids: list[int]) -> Iterator[list[int]]:
 
 
 def _compare_pauses(connection: sqlite3.Connection, engine: Engine) -> None:
-    stored = dict(connection.execute("SELECT CAST(tube AS BLOB), pause_s FROM pauses"))
-    paused = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
-    for name in stored.keys() | paused.keys():
-        if name not in engine.ledger.pauses and stored.get(name) != paused.get(name):
+    rows = dict(connection.execute("SELECT CAST(tube AS BLOB), pause_s FROM pauses"))
+    pauses = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
+    for name in rows.keys() | pauses.keys():
+        if name not in engine.ledger.pauses and rows.get(name) != pauses.get(name):
             raise _Different(f"the pause of {name!r}")
 
 
@@ -103,14 +103,14 @@ def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int,
         if job is None:
             sound = row is None and body is None
         else:
-            stored = body if job.size > INLINE_MAX else (row[-1] if row is not None and body is None else None)
-            sound = row is not None and _is_body(stored, job) and all(map(_alike, row, _row_with(row, job, stored)))
+            content = body if job.size > INLINE_MAX else (row[-1] if row is not None and body is None else None)
+            sound = row is not None and _is_body(content, job) and all(map(_alike, row, _row_with(row, job, content)))
         if not sound:
             raise _Different(f"job {job_id}")
 
 
 def _row_with(row: _Row, job: Job, body: bytes) -> _Row:
-    """The row as it should be.
+    """Return the row as it should be.
 
     Until the job changes, a row that was imported may lack the time since when the job is in its state, and one that an
     older version wrote the checksum as well.
@@ -122,12 +122,12 @@ def _row_with(row: _Row, job: Job, body: bytes) -> _Row:
     return *values, checksum, crc32(body)
 
 
-def _is_body(stored: object, job: Job) -> TypeGuard[bytes]:
+def _is_body(content: object, job: Job) -> TypeGuard[bytes]:
     """Whether this may be the body of a job; if the body is not in memory, the checksum settles the rest."""
-    return stored == job.body if job.body is not None else isinstance(stored, bytes) and len(stored) == job.size
+    return content == job.body if job.body is not None else isinstance(content, bytes) and len(content) == job.size
 
 
-def _alike(stored: object, written: object) -> bool:
-    if isinstance(written, float):
-        return isinstance(stored, float) and abs(stored - written) < _NEAR_S
-    return stored == written
+def _alike(value: object, original: object) -> bool:
+    if isinstance(original, float):
+        return isinstance(value, float) and abs(value - original) < _NEAR_S
+    return value == original

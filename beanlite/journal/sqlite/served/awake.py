@@ -1,7 +1,5 @@
 """Keeps the processor awake until a short sync has ended."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable
@@ -12,7 +10,7 @@ AWAKE_S: Final = 0.0005
 
 
 class StayAwake:
-    """Keeps the loop running, without blocking, until a sync that is expected to be short has ended.
+    """A means to keep the loop running, without blocking, until a sync that is expected to be short has ended.
 
     A processor that has gone to sleep, above all a virtual one, is slow to wake and then runs slowly for a while. With
     few clients, that takes longer than the sync itself. ``poll`` yields the core to other processes meanwhile.

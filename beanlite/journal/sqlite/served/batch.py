@@ -3,8 +3,6 @@
 A job that was put and deleted within the same batch is never written at all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 from zlib import crc32
@@ -14,7 +12,7 @@ from beanlite.core.ledger import Changes
 from beanlite.core.totals import Tally
 from beanlite.core.tube import Tube
 from beanlite.host.clock import utc_s
-from beanlite.journal.columns import JOB, NAMES, PUT, listed
+from beanlite.journal.columns import JOB, NAMES, PUT, as_list
 from beanlite.journal.rows import row_of
 from beanlite.journal.sqlite.file.checksum import checksum_of_put, checksum_of_row, with_id
 from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, INSERT_BODY, INSERT_JOB
@@ -41,18 +39,18 @@ _READY_PARAMETERS: Final = len(_PUT)
 
 
 def _insert_ready(rows: int) -> str:
-    """A statement that inserts this many such rows."""
+    """Return a statement that inserts this many such rows."""
     values = []
     for first in range(1, rows * _READY_PARAMETERS, _READY_PARAMETERS):
         numbers = {name: f"?{number}" for number, name in enumerate(_PUT, first)}
         row = [column.ready or column.name for column in JOB] + ["row_crc32", "crc32", "body"]
-        values.append(f"({listed(tuple(numbers.get(value, value) for value in row))})")
+        values.append(f"({as_list(tuple(numbers.get(value, value) for value in row))})")
     return f"INSERT INTO jobs ({COLUMNS}) VALUES {', '.join(values)}"
 
 
 _INSERT_READY: Final = _insert_ready(1)
 _INSERT_SEVERAL: Final = _insert_ready(AT_ONCE)
-_SET: Final = listed(tuple(f"{name} = ?{number}" for number, name in enumerate((*NAMES[1:], "row_crc32"), 2)))
+_SET: Final = as_list(tuple(f"{name} = ?{number}" for number, name in enumerate((*NAMES[1:], "row_crc32"), 2)))
 _UPDATE: Final = f"UPDATE jobs SET {_SET} WHERE id = ?1"
 # Jobs are mostly deleted in the order of their ids, so runs of consecutive ids are deleted by one statement.
 _DELETE: Final = "DELETE FROM jobs WHERE id BETWEEN ? AND ?"
@@ -86,7 +84,7 @@ class Batch(NamedTuple):
 
 
 def _runs(ids: list[int]) -> list[tuple[int, int]]:
-    """The first and the last id of each run of consecutive ids."""
+    """Return the first and the last id of each run of consecutive ids."""
     ids.sort()
     runs = []
     first = last = 0  # no id
@@ -164,18 +162,18 @@ def _add_jobs(statements: list[Statement], changes: Changes) -> tuple[int, int]:
     ready: list[object] = []
     inserts: list[Row] = []
     updates: list[Row] = []
-    deleted: list[int] = []
+    deletes: list[int] = []
     bodies: list[Row] = []
     body_deletes: list[Row] = []
     alike: Job | None = None  # the last job unchanged since its put; jobs put along with it share most of its values
-    put: tuple[object, ...] = ()
-    of_put = 0
+    put_values: tuple[object, ...] = ()
+    put_checksum = 0
     first_id = changes.first_id
     large_bytes = 0
     for job in changes.jobs:
         state = job.state
         if state is GONE:
-            deleted.append(job.id)
+            deletes.append(job.id)
             if job.size > INLINE_MAX:
                 body_deletes.append((job.id,))
             continue
@@ -196,11 +194,11 @@ def _add_jobs(statements: list[Statement], changes: Changes) -> tuple[int, int]:
             if not (alike is not None and _are_alike(job, alike)):
                 alike = job
                 as_put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
-                put = (job.tube.name.decode(), *as_put)
-                of_put = checksum_of_put(job.tube.name, *as_put)
+                put_values = (job.tube.name.decode(), *as_put)
+                put_checksum = checksum_of_put(job.tube.name, *as_put)
             ready.append(job.id)  # appending each value is cheaper than building one tuple
-            ready += put
-            ready += (with_id(job.id, of_put), checksum, inline)
+            ready += put_values
+            ready += (with_id(job.id, put_checksum), checksum, inline)
         else:
             row = row_of(job)
             inserts.append((*row, checksum_of_row(row), checksum, inline))
@@ -208,10 +206,10 @@ def _add_jobs(statements: list[Statement], changes: Changes) -> tuple[int, int]:
     _add(statements, INSERT_JOB, inserts)
     _add(statements, INSERT_BODY, bodies)
     _add(statements, _UPDATE, updates)
-    if deleted:
-        statements.append((_DELETE, len(deleted), _runs(deleted)))
+    if deletes:
+        statements.append((_DELETE, len(deletes), _runs(deletes)))
     _add(statements, _DELETE_BODY, body_deletes)
-    return large_bytes, len(ready) // _READY_PARAMETERS + len(inserts) - len(deleted)
+    return large_bytes, len(ready) // _READY_PARAMETERS + len(inserts) - len(deletes)
 
 
 def _pause_of(tube: Tube) -> tuple[str, tuple[int, float] | None]:

@@ -4,8 +4,6 @@ No other clients wait while the disk is read. Many bodies are read as one row, b
 GIL after each row, which takes long while clients are busy.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,9 +62,9 @@ class BodyReader:
         for at in range(0, len(ids), _MANY):
             part = ids[at : at + _MANY]
             number = _FEW if len(part) <= _FEW else _MANY
-            given = (*part, *[None] * (number - len(part)))
+            parameters = (*part, *[None] * (number - len(part)))
             with failing(self._path):
-                ((*row,),) = await self._connection.execute_fetchall(_SELECT[number], given)
+                ((*row,),) = await self._connection.execute_fetchall(_SELECT[number], parameters)
             for job_id, checksum, inline, large in zip(
                 part, row[::_COLUMNS], row[1::_COLUMNS], row[2::_COLUMNS], strict=False
             ):

@@ -1,7 +1,5 @@
 """What the file records about the past and about the server itself: totals, history, and a heartbeat."""
 
-from __future__ import annotations
-
 import sqlite3
 import time
 
@@ -14,7 +12,7 @@ from beanlite.journal.totals import Totals
 
 
 class Chronicle:
-    """Writes these records on a connection when the caller may use it: with a batch, or in a separate slice."""
+    """The writer of these records on a connection when its caller may use it: with a batch, or in a separate slice."""
 
     def __init__(self, connection: sqlite3.Connection, address: str, bounds: HistoryBounds, clock: Clock) -> None:
         """``address`` is where the server listens."""

@@ -1,7 +1,5 @@
 """Tracks the growth of the -wal while a server writes to it."""
 
-from __future__ import annotations
-
 import os
 from typing import Final
 
@@ -17,7 +15,7 @@ _COMMITS: Final = 1 << 32
 
 
 class Frames:
-    """Counts the frames of the -wal, and ensures that its index, the -shm, has room for them."""
+    """The frames of the -wal: their count, and room for them in its index, the -shm."""
 
     def __init__(self, index: int) -> None:
         """``index`` is a file descriptor of the -shm."""
@@ -32,7 +30,7 @@ class Frames:
         """The number of frames in the -wal at the last checkpoint."""
         self.pinned = False
         """A reader kept the last checkpoint from reaching the end of the -wal, which grows as long as this goes on."""
-        self._told = 0
+        self._at_warning = 0
         """The number of frames at the last warning of that; 0: none since the -wal shrank."""
         self._header = b""
         """The header of the -shm when only known commits had been made; empty: SQLite has to be asked."""
@@ -101,8 +99,8 @@ class Frames:
     def is_warning_due(self) -> bool:
         """Whether a warning is due that a reader keeps the -wal from shrinking: each time that it has doubled."""
         if self.at_checkpoint <= _FRAMES_MAX:
-            self._told = 0
-        elif self.pinned and self.at_checkpoint >= 2 * self._told:
-            self._told = self.at_checkpoint
+            self._at_warning = 0
+        elif self.pinned and self.at_checkpoint >= 2 * self._at_warning:
+            self._at_warning = self.at_checkpoint
             return True
         return False

@@ -1,7 +1,5 @@
 """The history: a row for each event in the life of a job, and the pruning of the oldest rows."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Sequence
 from math import inf
@@ -80,7 +78,7 @@ class Rows(NamedTuple):
 
 
 class History:
-    """Numbers the rows, and prunes the oldest.
+    """The numbers of the rows, and the pruning of the oldest.
 
     The number of a row is that of the previous row plus the approximate size of the row, so the difference of two
     numbers is about the number of bytes between them.
@@ -110,7 +108,7 @@ class History:
         self._past = self._oldest or (0, inf)
 
     def rows_of(self, events: Sequence[Event]) -> Rows:
-        """The rows for these events, except those that the bounds exclude."""
+        """Return the rows for these events, except those that the bounds exclude."""
         values: list[object] = []
         bodies: list[Row] = []
         to_fetch: list[Row] = []
@@ -161,15 +159,15 @@ class History:
             if at_s >= before_s:
                 return False
         nth = connection.execute(_NTH, (n, rows - 1)).fetchone() or (_MAX_N,)
-        pruned = connection.execute(_PRUNE, (n, *nth, before_s, before_n)).rowcount
+        count = connection.execute(_PRUNE, (n, *nth, before_s, before_n)).rowcount
         self._oldest = connection.execute(_OLDEST).fetchone()
         self._past = max(n, self._past[0]), inf
-        return pruned >= rows
+        return count >= rows
 
     def _oldest_past(self, connection: sqlite3.Connection, now_s: float) -> tuple[int, float]:
-        """The oldest row that is not in the future, looked for once, since there may be very many that are."""
+        """Return the oldest row that is not in the future, looked for once, since there may be very many that are."""
         n, at_s = self._past
         if at_s <= now_s:
             return n, at_s
-        found: tuple[int, float] | None = connection.execute(_PAST, (n, now_s)).fetchone()
-        return found or (self._last + 1, inf)
+        row: tuple[int, float] | None = connection.execute(_PAST, (n, now_s)).fetchone()
+        return row or (self._last + 1, inf)

@@ -1,7 +1,5 @@
 """The journal in an SQLite file: stores batches of changes on disk and replays them at the start."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from os import sched_yield
@@ -28,7 +26,7 @@ APART_BYTES: Final = 6 << 20
 
 
 class SqliteJournal(Journal):
-    """Commits each batch as one transaction, and syncs it before it is acknowledged, at intervals, or not at all."""
+    """A journal that commits each batch as one transaction, and syncs it before it is durable, at intervals, or not."""
 
     fetches = True
 
@@ -88,27 +86,27 @@ class SqliteJournal(Journal):
         batch = batch_of(changes, self._writer.chronicle.history)
         self._under_way.jobs, self._under_way.body_bytes = batch.jobs, batch.body_bytes
         if batch.body_bytes > APART_BYTES:
-            self._upkeep.write_apart(batch, self._written)
+            self._upkeep.write_apart(batch, self._after_write)
             return
         try:
             try:
                 self._writer.write(batch)
             except (JournalBusy, JournalFull) as error:
-                self._upkeep.try_again(batch, error, self._written)
+                self._upkeep.try_again(batch, error, self._after_write)
             else:
-                self._written()
+                self._after_write()
         except Exception as error:  # noqa: BLE001 - after any error, nothing more may be acknowledged
             self._listener.failed(error)
 
-    def _written(self) -> None:
+    def _after_write(self) -> None:
         """Have the batch synced, if that is wanted, now that it is written."""
         under_way = self._under_way
-        self._timing.written(under_way)
-        self._upkeep.committed(under_way.began_s, under_way.body_bytes)
+        self._timing.note_write(under_way)
+        self._upkeep.note_commit(under_way.began_s, under_way.body_bytes)
         if self._sync_interval_ms == 0:
             under_way.sync()
             self._awake.sync_begins(under_way.since_s)
-            self._writer.begin_sync(self._synced)
+            self._writer.begin_sync(self._after_sync)
             if under_way.syncing:
                 self._awake.sync_waits()
         else:
@@ -116,20 +114,20 @@ class SqliteJournal(Journal):
             under_way.tell()
             self._durable()
 
-    def _synced(self, error: Exception | None) -> None:
+    def _after_sync(self, error: Exception | None) -> None:
         """Report the batch durable, unless its sync has failed."""
         try:
             took_s = self._under_way.tell()
             self._awake.sync_ended(took_s)
             self._writer.check_sync(error)
-            self._timing.synced(took_s)
+            self._timing.note_sync(took_s)
             self._durable()
         except Exception as failure:  # noqa: BLE001 - this may run between the commands of an unrelated client
             self._listener.failed(failure)
 
     def _durable(self) -> None:
         under_way = self._under_way
-        self._timing.durable(under_way)
+        self._timing.note_durable(under_way)
         self._listener.durable(under_way.batch, under_way.last_id)
         self._upkeep.batch_ends()
 
@@ -162,7 +160,7 @@ class SqliteJournal(Journal):
         self._writer.chronicle.history.bound(HistoryBounds(history_s, history_bytes, history_bodies))
 
     def facts(self) -> JournalFacts:
-        """Statistics about the file and its -wal."""
+        """Return statistics about the file and its -wal."""
         return JournalFacts(
             keeps_jobs=True,
             records=self._writer.records,

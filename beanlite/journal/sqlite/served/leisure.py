@@ -1,7 +1,5 @@
 """Upkeep of the file that is done in slices between batches, so that clients don't wait for it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time
@@ -34,7 +32,6 @@ class Leisure:
     """
 
     def __init__(self, writer: Writer, upkeep: Upkeep, under_way: UnderWay, *, syncs: bool) -> None:
-        """``syncs``: whether commits are to be synced at once."""
         self._writer = writer
         self._upkeep = upkeep
         self._under_way = under_way

@@ -1,7 +1,5 @@
 """The start on a file: opens it, fills the engine with its jobs, and makes what writes to it."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Generator
@@ -15,7 +13,7 @@ from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalLocked, JournalRefused
 from beanlite.host import log, signals, systemd
 from beanlite.host.clock import Clock
-from beanlite.journal.rows import fitted
+from beanlite.journal.rows import fit
 from beanlite.journal.sqlite.file.database import Database, check_body_size, open_database
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen, set_clock
 from beanlite.journal.sqlite.file.replay import (
@@ -73,7 +71,7 @@ class Recovery:
     async def _run(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         began_s = time.monotonic()
         check_body_size(self._max_job_size)
-        database = await _unlocked(lambda: open_database(self._path, fsync=self._fsync), stopped)
+        database = await _once_unlocked(lambda: open_database(self._path, fsync=self._fsync), stopped)
         if database is None:
             return False
         if database.damaged_wal is not None:
@@ -92,7 +90,7 @@ class Recovery:
         engine.recovered(state.last_id, state.batch)
         self.writer = writer = Writer(database, self._address, self._history, clock, jobs)
         self.bodies = bodies = BodyReader(database.path)
-        has_room = await _unlocked(writer.prepare, stopped)
+        has_room = await _once_unlocked(writer.prepare, stopped)
         if has_room is None:
             database.close()
             return False
@@ -131,7 +129,7 @@ async def _record_restart(writer: Writer, engine: Engine, now_ns: int) -> None:
 async def _restore_jobs(database: Database, engine: Engine, now_ns: int, stopped: asyncio.Event) -> int | None:
     """Restore all jobs and return their number, or None if a stop was requested meanwhile."""
     jobs = of = 0
-    shown_s = heard_s = time.monotonic()
+    progress_s = signals_s = time.monotonic()
     with closing(_read_jobs(database, engine)) as chunks:
         for rows in chunks:
             try:
@@ -142,12 +140,13 @@ async def _restore_jobs(database: Database, engine: Engine, now_ns: int, stopped
                 raise  # the file is sound, so this is a bug of ours
             jobs += len(rows)
             now_s = time.monotonic()
-            if now_s - shown_s > PROGRESS_S:
-                shown_s = now_s
+            if now_s - progress_s > PROGRESS_S:
+                progress_s = now_s
                 of = of or count_jobs(database.connection, database.path)
-                _tell_progress(jobs, of)
-            if now_s - heard_s > HEAR_S:
-                heard_s = now_s
+                log.info("recovering", jobs=jobs, of=of)
+                systemd.recovering(jobs, of)
+            if now_s - signals_s > HEAR_S:
+                signals_s = now_s
                 await asyncio.sleep(0)
                 if stopped.is_set():
                     return None
@@ -156,7 +155,7 @@ async def _restore_jobs(database: Database, engine: Engine, now_ns: int, stopped
     return jobs
 
 
-async def _unlocked(attempt: Callable[[], _Result], stopped: asyncio.Event) -> _Result | None:
+async def _once_unlocked(attempt: Callable[[], _Result], stopped: asyncio.Event) -> _Result | None:
     """Return the result of an attempt, made again while it raises JournalLocked; None: a stop was requested."""
     loop = asyncio.get_running_loop()
     ends_s = None
@@ -174,11 +173,6 @@ async def _unlocked(attempt: Callable[[], _Result], stopped: asyncio.Event) -> _
             return None
 
 
-def _tell_progress(jobs: int, of: int) -> None:
-    log.info("recovering", jobs=jobs, of=of)
-    systemd.recovering(jobs, of)
-
-
 def _read_jobs(database: Database, engine: Engine) -> Generator[list[StoredJob], None, None]:
     """Read all jobs: with their bodies while there is ample memory for them, then without."""
     connection, path = database.connection, database.path
@@ -190,7 +184,7 @@ def _read_jobs(database: Database, engine: Engine) -> Generator[list[StoredJob],
     last_id = BELOW_ALL
     for rows in read_jobs(connection, path):
         last_id = rows[-1][0]
-        yield fitted(rows, room - memory.body_bytes)
+        yield fit(rows, room - memory.body_bytes)
         if memory.body_bytes > room - room // 4:
             break
     yield from read_jobs(connection, path, last_id, bodies=False)

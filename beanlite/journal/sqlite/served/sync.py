@@ -1,7 +1,5 @@
 """Syncs a file to the disk without keeping clients waiting longer than necessary."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno
@@ -11,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
 
-Done = Callable[[Exception | None], None]
+Report = Callable[[Exception | None], None]
 """Called with None when a file has been synced to the disk, or with the error."""
 
 # A background sync that takes longer may have waited for a core, which takes some milliseconds.
@@ -34,8 +32,8 @@ RETRY_MAX_S: Final = 2.0
 class BackgroundSync(Protocol):
     """A method of syncing that does not block the loop."""
 
-    def __call__(self, descriptor: int, done: Done) -> None:
-        """Sync a file's data; ``done`` is called at the end, in the loop or before this returns."""
+    def __call__(self, descriptor: int, report: Report) -> None:
+        """Sync a file's data; ``report`` is called at the end, in the loop or before this returns."""
 
     def poll(self) -> None:
         """Report completed syncs at once, without waiting for the loop to do so."""
@@ -51,28 +49,28 @@ class KernelSync:
         self._loop = loop
         self._operation = Operation
         self._context = Context(max_requests=8)
-        self._ended: list[tuple[Done, int]] = []
+        self._ends: list[tuple[Report, int]] = []
         loop.add_reader(self._context.fileno, self._on_ends)
 
-    def __call__(self, descriptor: int, done: Done) -> None:
+    def __call__(self, descriptor: int, report: Report) -> None:
         """Sync a file's data; see ``BackgroundSync``.
 
         If the kernel does not accept the request, for want of room or any other reason, the file is synced inline,
         which shows for certain whether it can be synced at all.
         """
         operation = self._operation.fdsync(descriptor)
-        # Not ``done`` itself, since caio swallows its exceptions; and no closure over the operation, which would be a
+        # Not ``report`` itself, since caio swallows its exceptions; and no closure over the operation, which would be a
         # reference cycle that only the garbage collector can free.
-        operation.set_callback(partial(self._note_end, done))
+        operation.set_callback(partial(self._note_end, report))
         try:
             begun = self._context.submit(operation) == 1
         except (OSError, OverflowError, SystemError, ValueError):  # the exceptions to which caio converts an errno
             begun = False
         if not begun:
-            done(_sync_inline(descriptor))
+            report(_sync_inline(descriptor))
 
-    def _note_end(self, done: Done, result: int) -> None:
-        self._ended.append((done, result))
+    def _note_end(self, report: Report, result: int) -> None:
+        self._ends.append((report, result))
 
     def _on_ends(self) -> None:
         with contextlib.suppress(BlockingIOError):  # ``poll`` has already handled the event
@@ -90,29 +88,29 @@ class KernelSync:
             # have been consumed, although the kernel has not reported any completion.
             self._loop.call_soon(self.poll)
             return
-        ended, self._ended = self._ended, []
-        for done, result in ended:
+        ends, self._ends = self._ends, []
+        for report, result in ends:
             number = (1 << 64) - result  # the kernel's negative errno, which caio treats as unsigned
-            done(OSError(number, os.strerror(number)) if result else None)
+            report(OSError(number, os.strerror(number)) if result else None)
 
 
 class ThreadSync:
-    """Syncs in a thread, where the kernel's asynchronous sync is not available."""
+    """A sync in a thread, where the kernel's asynchronous sync is not available."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
 
-    def __call__(self, descriptor: int, done: Done) -> None:
+    def __call__(self, descriptor: int, report: Report) -> None:
         """Sync a file's data; see ``BackgroundSync``."""
         future = self._loop.run_in_executor(None, os.fdatasync, descriptor)
-        future.add_done_callback(lambda ended: done(ended.exception()))  # type: ignore[arg-type]
+        future.add_done_callback(lambda sync: report(sync.exception()))  # type: ignore[arg-type]
 
     def poll(self) -> None:
         """Do nothing: only the loop can report completed syncs."""
 
 
 def background_sync() -> BackgroundSync:
-    """The best available method of syncing in the background; to be called in a loop."""
+    """Return the best available method of syncing in the background; to be called in a loop."""
     loop = asyncio.get_running_loop()
     try:
         return KernelSync(loop)
@@ -121,7 +119,7 @@ def background_sync() -> BackgroundSync:
 
 
 class SyncChoice:
-    """Chooses whether the next sync is done in the background or inline, based on how long previous syncs took.
+    """The choice whether the next sync is done in the background or inline, based on how long previous syncs took.
 
     When other processes keep the core busy, a background sync has to wait for the core, and so has the loop once it is
     complete, while an inline fdatasync is given the core back at once. On an idle core, background syncs are faster.
@@ -134,7 +132,7 @@ class SyncChoice:
         """How many background syncs in a row have been late."""
         self._typical_s = 0.0
         """About the median time of the latest syncs, not counting trials."""
-        self._won = self._lost = 0
+        self._wins = self._losses = 0
         """How many syncs of the current trial were fast enough, and how many were not; both 0 if there is no trial."""
         self._retry_s = RETRY_S
         self.retry_at_s = 0.0
@@ -142,7 +140,7 @@ class SyncChoice:
 
     def next_is_inline(self, now_s: float) -> bool:
         """Whether to do the next sync inline."""
-        if self._won or self._lost:
+        if self._wins or self._losses:
             return not self.inline
         due = now_s >= self.retry_at_s and (self.inline or (self._late >= TRIALS and self._typical_s < STALL_S))
         return self.inline is not due
@@ -165,26 +163,26 @@ class SyncChoice:
 
     def _learn_of_trial(self, took_s: float, now_s: float) -> None:
         if took_s <= (max(LATE_S, self._typical_s / END_ABOVE) if self.inline else BEGIN_BELOW * self._typical_s):
-            self._won += 1
+            self._wins += 1
         else:
-            self._lost += 1
-        if self._lost == TRIALS // 2 or (not self.inline and took_s > STALL_S):
-            self._won = self._lost = 0
+            self._losses += 1
+        if self._losses == TRIALS // 2 or (not self.inline and took_s > STALL_S):
+            self._wins = self._losses = 0
             self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
             self.retry_at_s = now_s + self._retry_s
-        elif self._won + self._lost == TRIALS:
+        elif self._wins + self._losses == TRIALS:
             self._change(inline=not self.inline, took_s=took_s, now_s=now_s)
 
     def _change(self, *, inline: bool, took_s: float, now_s: float) -> None:
         self.inline = inline
         self._typical_s = took_s
-        self._late = self._won = self._lost = 0
+        self._late = self._wins = self._losses = 0
         self._retry_s = RETRY_S
         self.retry_at_s = now_s + RETRY_S
 
 
 class SoonestSync:
-    """Syncs by whichever method completes sooner, in the background or inline."""
+    """A sync by whichever method completes sooner, in the background or inline."""
 
     def __init__(self, background: BackgroundSync, clock: Callable[[], float] = time.monotonic) -> None:
         """``clock`` returns seconds."""
@@ -192,20 +190,20 @@ class SoonestSync:
         self._clock = clock
         self.choice = SyncChoice()
 
-    def __call__(self, descriptor: int, done: Done) -> None:
-        """Sync a file's data; ``done`` is called at the end, in the loop or before this returns."""
+    def __call__(self, descriptor: int, report: Report) -> None:
+        """Sync a file's data; ``report`` is called at the end, in the loop or before this returns."""
         began_s = self._clock()
         inline = self.choice.next_is_inline(began_s)
 
-        def ended(error: Exception | None) -> None:
+        def learn(error: Exception | None) -> None:
             now_s = self._clock()
             self.choice.learn(now_s - began_s, now_s, inline=inline)
-            done(error)
+            report(error)
 
         if inline:
-            ended(_sync_inline(descriptor))
+            learn(_sync_inline(descriptor))
         else:
-            self.background(descriptor, ended)
+            self.background(descriptor, learn)
 
 
 def _sync_inline(descriptor: int) -> OSError | None:

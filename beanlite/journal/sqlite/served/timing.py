@@ -1,7 +1,5 @@
 """Measures how long commits take, for the log and for the metrics."""
 
-from __future__ import annotations
-
 import time
 from typing import Final
 
@@ -15,7 +13,7 @@ SLOW_SYNC_S: Final = 0.5
 
 
 class Timing:
-    """Follows one batch after another."""
+    """A stopwatch that follows one batch after another."""
 
     def __init__(self, measures: Measures | None) -> None:
         self._measures = measures
@@ -26,21 +24,21 @@ class Timing:
         """Log commits or not, according to the log level."""
         self._logs = log.is_debug()
 
-    def written(self, under_way: UnderWay) -> None:
-        """The batch has been written."""
+    def note_write(self, under_way: UnderWay) -> None:
+        """Note that the batch has been written."""
         if self._measures is not None:
             self._measures.batch_jobs.note(under_way.jobs)
             self._measures.commits.note(round((time.monotonic() - under_way.began_s) * SECOND_NS))
 
-    def synced(self, took_s: float) -> None:
-        """The sync of the batch has ended."""
+    def note_sync(self, took_s: float) -> None:
+        """Note that the sync of the batch has ended."""
         if self._measures is not None:
             self._measures.syncs.note(round(took_s * SECOND_NS))
         if took_s > SLOW_SYNC_S:
             self._slow_syncs.warning("slow sync", seconds=round(took_s, 3))
 
-    def durable(self, under_way: UnderWay) -> None:
-        """The batch is durable."""
+    def note_durable(self, under_way: UnderWay) -> None:
+        """Note that the batch is durable."""
         if self._logs:
             log.debug(
                 "commit", batch=under_way.batch, jobs=under_way.jobs, seconds=time.monotonic() - under_way.began_s

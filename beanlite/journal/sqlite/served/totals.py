@@ -1,7 +1,5 @@
 """The totals in the file: adding to them, and pruning the oldest."""
 
-from __future__ import annotations
-
 import sqlite3
 from typing import Final
 
@@ -51,7 +49,7 @@ def add_totals(connection: sqlite3.Connection, rows: list[TotalsRow]) -> None:
 
 def prune_totals(connection: sqlite3.Connection, now_s: float) -> bool:
     """Delete a slice of the totals that are too old; returns whether there may be more."""
-    pruned = 0
+    count = 0
     for span_s, kept_s in KEPT_S.items():
-        pruned += connection.execute(_PRUNE, (span_s, now_s - kept_s, PRUNED_MAX)).rowcount
-    return pruned >= PRUNED_MAX
+        count += connection.execute(_PRUNE, (span_s, now_s - kept_s, PRUNED_MAX)).rowcount
+    return count >= PRUNED_MAX

@@ -1,7 +1,5 @@
 """What is under way in the file."""
 
-from __future__ import annotations
-
 import time
 from typing import Final
 
@@ -53,23 +51,23 @@ class UnderWay:
 
     @property
     def for_s(self) -> float:
-        """For how many seconds."""
+        """For how many seconds it has been under way."""
         return time.monotonic() - self.since_s
 
     def write(self, batch: int, last_id: int) -> None:
-        """A batch is about to be written."""
+        """Note that a batch is about to be written."""
         self.what = WRITING
         self.batch = batch
         self.last_id = last_id
         self.began_s = self.since_s = time.monotonic()
 
     def sync(self) -> None:
-        """The batch is about to be synced."""
+        """Note that the batch is about to be synced."""
         self.what = SYNCING
         self.since_s = time.monotonic()
 
     def tell(self) -> float:
-        """The batch is durable, and those that wait for it are about to be told. Returns how long its sync took."""
+        """Note that the batch is durable and its clients are about to be told; return how long its sync took."""
         now_s = time.monotonic()
         took_s = now_s - self.since_s
         self.what = TELLING
@@ -77,10 +75,10 @@ class UnderWay:
         return took_s
 
     def keep_up(self) -> None:
-        """Upkeep begins, during which no batch may be written."""
+        """Note that upkeep begins, during which no batch may be written."""
         self.what = UPKEEP
         self.since_s = time.monotonic()
 
     def end(self) -> None:
-        """Nothing is under way any more."""
+        """Note that nothing is under way any more."""
         self.what = IDLE

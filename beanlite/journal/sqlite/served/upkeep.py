@@ -3,8 +3,6 @@
 ``UnderWay`` says when it may use the writer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Coroutine
@@ -31,7 +29,7 @@ LOCKED_S: Final = 0.5
 
 
 class Upkeep:
-    """Maintains a database while it is served."""
+    """The maintenance of a database while it is served."""
 
     def __init__(
         self,
@@ -98,7 +96,7 @@ class Upkeep:
         since_s = self._syncing_since_s or self._unsynced_since_s
         return time.monotonic() - since_s if since_s else 0.0
 
-    def committed(self, now_s: float, body_bytes: int) -> None:
+    def note_commit(self, now_s: float, body_bytes: int) -> None:
         """Note that a batch has been written; it may still have to be synced."""
         self.note_unsynced()
         if self._writer.others_came and not self._auditing:
@@ -116,29 +114,29 @@ class Upkeep:
         else:
             self._free()
 
-    def write_apart(self, batch: Batch, written: Callable[[], None]) -> None:
-        """Write a batch that takes long while commands that need no commit are served; then call ``written``."""
-        self.begin(self._write_apart(batch, written))
+    def write_apart(self, batch: Batch, then: Callable[[], None]) -> None:
+        """Write a batch that takes long while commands that need no commit are served; call ``then`` after it."""
+        self.begin(self._write_apart(batch, then))
 
-    async def _write_apart(self, batch: Batch, written: Callable[[], None]) -> None:
+    async def _write_apart(self, batch: Batch, then: Callable[[], None]) -> None:
         failure: JournalFailed | None = None
         try:
             await self._writer.write_apart(batch)
         except (JournalBusy, JournalFull) as error:
             failure = error
         if failure is None:
-            written()
+            then()
         else:
-            await self._write_again(batch, failure, written)
+            await self._write_again(batch, failure, then)
 
-    def try_again(self, batch: Batch, error: JournalFailed, written: Callable[[], None]) -> None:
+    def try_again(self, batch: Batch, error: JournalFailed, then: Callable[[], None]) -> None:
         """Retry a batch that could not be written because the disk is full or the file is locked, until it is written.
 
-        Nothing is reported to the listener meanwhile; ``written`` is called at the end.
+        Nothing is reported to the listener meanwhile; ``then`` is called at the end.
         """
-        self.begin(self._write_again(batch, error, written))
+        self.begin(self._write_again(batch, error, then))
 
-    async def _write_again(self, batch: Batch, error: JournalFailed, written: Callable[[], None]) -> None:
+    async def _write_again(self, batch: Batch, error: JournalFailed, then: Callable[[], None]) -> None:
         since_s = time.monotonic()
         warned = False
         while True:
@@ -162,7 +160,7 @@ class Upkeep:
                 error = again
             else:
                 break
-        written()
+        then()
 
     # -- tasks
 

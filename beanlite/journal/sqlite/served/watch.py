@@ -11,7 +11,7 @@ from beanlite.errors import JournalFailed
 from beanlite.host import log
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.fileformat import HEADER_BYTES, claimed_size, failing, read_at, refused, wal_of
-from beanlite.journal.sqlite.file.migrations import check_foreign, meddling, told_foreign
+from beanlite.journal.sqlite.file.migrations import check_foreign, describe_foreign, meddling
 from beanlite.journal.sqlite.file.wal import Progress, last_frame_offset, min_wal_size, read_frame_count, read_progress
 
 # Everything that belongs to our tables, in order of creation, so that dropping and recreating an object is noticed.
@@ -30,7 +30,7 @@ _NO_PAGE: Final = bytes(4)
 _TICK_NS: Final = 1_000_000_000
 
 
-class _Written(NamedTuple):
+class _FileState(NamedTuple):
     """The file's header, which changes whenever its size does, and the progress of checkpoints at that time."""
 
     progress: Progress
@@ -38,7 +38,7 @@ class _Written(NamedTuple):
 
 
 class Watch:
-    """Checks that the written data is where the next start will look for it.
+    """A check that the written data is where the next start will look for it.
 
     This is checked after each sync, before anything is acknowledged. Removing, renaming or linking a file changes the
     modification time of the folder, so one system call shows whether the files have to be checked by name.
@@ -56,7 +56,7 @@ class Watch:
         """The folder's modification time at the last check of the names; 0: they have to be checked again."""
         self._inode = _inode(os.fstat(file))
         self._wal_inode = _inode(os.fstat(wal))
-        self._written = self._read_written()
+        self._state = self._read_state()
         self._size = self._hole = 0
         """The size of the file, and the offset of its first hole."""
         self.note_size()
@@ -77,20 +77,20 @@ class Watch:
         if hole < min(self._hole, size):
             raise JournalFailed(f"{self._path} was cut short while it was served")
         self._size, self._hole = size, hole
-        self._written = self._read_written()
+        self._state = self._read_state()
 
-    def committed(self, kept: int, *, anew: bool) -> None:
-        """To be called after a commit: it has left ``kept`` earlier frames in the -wal, or restarted it if ``anew``.
+    def check_commit(self, rest: int, *, anew: bool) -> None:
+        """Check the -wal after a commit, which has left ``rest`` earlier frames in it, or restarted it if ``anew``.
 
         JournalFailed: the -wal was truncated.
         """
-        self._check_no_hole(kept)
-        written = self._written
-        if anew or written.progress.may_begin_anew:
+        self._check_no_hole(rest)
+        state = self._state
+        if anew or state.progress.may_begin_anew:
             with failing(self._path):
                 progress = read_progress(self._index)
-                if read_at(self._file, HEADER_BYTES, 0) == written.header:  # else ``check`` needs the previous state
-                    self._written = _Written(progress, written.header)
+                if read_at(self._file, HEADER_BYTES, 0) == state.header:  # else ``check`` needs the previous state
+                    self._state = _FileState(progress, state.header)
 
     def check(self, frames: int) -> None:
         """Raise JournalFailed unless all files are intact, given the number of frames committed in the -wal."""
@@ -104,8 +104,8 @@ class Watch:
             self.check_names()
         if size < self._size:
             self._check_shorter_file()
-        if header != self._written.header:
-            self._check_written()
+        if header != self._state.header:
+            self._check_state()
         self.check_wal(frames)
 
     def check_wal(self, frames: int) -> None:
@@ -145,17 +145,17 @@ class Watch:
         # Another change within the same tick of the kernel's clock would not change the folder's modification time.
         self._folder_ns = folder_ns if time.time_ns() - folder_ns > _TICK_NS else 0
 
-    def _read_written(self) -> _Written:
+    def _read_state(self) -> _FileState:
         with failing(self._path):
             # In this order, because a checkpoint is noted in the index before it writes to the file.
             progress = read_progress(self._index)
-            return _Written(progress, read_at(self._file, HEADER_BYTES, 0))
+            return _FileState(progress, read_at(self._file, HEADER_BYTES, 0))
 
-    def _check_written(self) -> None:
+    def _check_state(self) -> None:
         """Raise JournalFailed if the header of the file has changed without a checkpoint."""
-        before = self._written
-        self._written = self._read_written()
-        progress, header = self._written
+        before = self._state
+        self._state = self._read_state()
+        progress, header = self._state
         if header == before.header or progress != before.progress or progress.moved < progress.to_move:
             return
         with failing(self._path):
@@ -189,7 +189,7 @@ def _inode(status: os.stat_result) -> tuple[int, int]:
 
 
 class Outsiders:
-    """Detects that another program has committed something, or moved the -wal into the file.
+    """A detector of other programs that have committed something, or moved the -wal into the file.
 
     As long as their guard triggers are unchanged, our rows are unlikely to have changed; anything else may have.
     """
@@ -224,7 +224,7 @@ class Outsiders:
             return False
         foreign = sorted(meddling(self._connection, self._objects) - self._meddling)
         if foreign:
-            raise JournalFailed(f"{self._path} {told_foreign(self._path, foreign[0])}")
+            raise JournalFailed(f"{self._path} {describe_foreign(self._path, foreign[0])}")
         if self._read_shape() != self._shape:
             raise JournalFailed(f"another program has changed {self._path}; it no longer is what was served")
         self._version = version

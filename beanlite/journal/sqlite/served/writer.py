@@ -43,7 +43,7 @@ from beanlite.journal.sqlite.served.chronicle import Chronicle
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.served.guards import switch_off_triggers
 from beanlite.journal.sqlite.served.history import HistoryBounds
-from beanlite.journal.sqlite.served.sync import Done, SoonestSync, background_sync
+from beanlite.journal.sqlite.served.sync import Report, SoonestSync, background_sync
 from beanlite.journal.sqlite.served.watch import Outsiders, Watch
 
 # Ids are promised this many at a time, because writing the last id with each batch would add a page to the batch, which
@@ -64,7 +64,7 @@ _FAILURES: Final = (sqlite3.Error, OSError, MemoryError)
 _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
 
 
-_Written = TypeVar("_Written")
+_Result = TypeVar("_Result")
 
 
 def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> JournalFailed:
@@ -75,8 +75,8 @@ def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> Journa
     if is_full(error, path):
         return JournalFull(f"no room on the disk of {path}")
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    known = "" if limit == resource.RLIM_INFINITY else f"; no file may have more than {limit} bytes (ulimit -f)"
-    return JournalFailed(f"writing to {path} failed: {text_with_advice(error)}{known}")
+    limit_text = "" if limit == resource.RLIM_INFINITY else f"; no file may have more than {limit} bytes (ulimit -f)"
+    return JournalFailed(f"writing to {path} failed: {text_with_advice(error)}{limit_text}")
 
 
 def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, float] | None]]) -> None:
@@ -86,19 +86,19 @@ def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, flo
             db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
 
 
-def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs: int, changed: int) -> Exception:
-    """The error to raise when memory and file disagree, which is a bug of ours if nothing has happened to the file."""
-    (found,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
-    if found != "ok":
-        return JournalFailed(f"{database.path} is damaged ({text_of(found)}); {WHAT_TO_DO}")
-    what = f"{jobs} jobs to change, {changed} found: {statement}"
+def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs: int, rows: int) -> Exception:
+    """Return the error to raise when memory and file disagree: a bug of ours if nothing has happened to the file."""
+    (verdict,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        return JournalFailed(f"{database.path} is damaged ({text_of(verdict)}); {WHAT_TO_DO}")
+    what = f"{jobs} jobs to change, {rows} found: {statement}"
     if outsiders.came:
         return JournalFailed(f"{database.path} no longer is what was served; another program has been at it ({what})")
     return RuntimeError(what)
 
 
 class Writer:
-    """Writes batches to a database that no other writer uses, and gives unneeded space back."""
+    """A writer of batches to a database that no other writer uses; it also gives unneeded space back."""
 
     def __init__(self, database: Database, address: str, bounds: HistoryBounds, clock: Clock, jobs: int) -> None:
         """``address`` is where the server listens, ``clock`` is its clock, and ``jobs`` is how many jobs are stored."""
@@ -164,34 +164,34 @@ class Writer:
             cursor.execute("BEGIN IMMEDIATE")
             self._begin(batch)
             for statement, jobs, parameters in batch.changes:
-                changed = cursor.executemany(statement, parameters).rowcount
-                if changed != jobs:
-                    raise _disagreement(self._database, self._outsiders, statement, jobs, changed)
+                rows = cursor.executemany(statement, parameters).rowcount
+                if rows != jobs:
+                    raise _disagreement(self._database, self._outsiders, statement, jobs, rows)
             promised_id = self._end(batch)
             cursor.execute("COMMIT")
         except _FAILURES as error:
             raise self._undo(error) from error
         finally:
             cursor.close()  # a traceback may outlive this, and a connection with an open cursor would not be closed
-        self._committed(batch, promised_id)
+        self._note_commit(batch, promised_id)
 
     async def write_apart(self, batch: Batch) -> None:
-        """Like ``write``, but in the worker thread, so that only clients waiting for a commit have to wait."""
+        """Write as ``write`` does, but in the worker thread, so that only clients waiting for a commit have to wait."""
         worker = self._worker
         try:
             self._db.execute("BEGIN IMMEDIATE")
             self._begin(batch)
             for statement, jobs, parameters in batch.changes:
                 cursor = await worker.executemany(statement, parameters)
-                changed = cursor.rowcount
+                rows = cursor.rowcount
                 await cursor.close()
-                if changed != jobs:
-                    raise _disagreement(self._database, self._outsiders, statement, jobs, changed)
+                if rows != jobs:
+                    raise _disagreement(self._database, self._outsiders, statement, jobs, rows)
             promised_id = self._end(batch)
             await worker.execute_fetchall("COMMIT")
         except _FAILURES as error:
             raise self._undo(error) from error
-        self._committed(batch, promised_id)
+        self._note_commit(batch, promised_id)
 
     def _begin(self, batch: Batch) -> None:
         """Check that everything is as it was left, and make room for the batch."""
@@ -221,19 +221,19 @@ class Writer:
         self.chronicle.write(batch)
         return promised_id
 
-    def _committed(self, batch: Batch, promised_id: int) -> None:
+    def _note_commit(self, batch: Batch, promised_id: int) -> None:
         self._promised_id = promised_id
         self._last = batch.number, batch.last_id
         self.records += batch.jobs
         self._jobs += batch.growth
         self._count_frames()
 
-    def begin_sync(self, done: Done) -> None:
-        """Sync everything that is committed to the disk, then call ``done``, which has to call ``check_sync``.
+    def begin_sync(self, report: Report) -> None:
+        """Sync everything that is committed to the disk, then call ``report``, which has to call ``check_sync``.
 
-        ``done`` may be called before this returns, or later in the loop. More may be written meanwhile.
+        ``report`` may be called before this returns, or later in the loop. More may be written meanwhile.
         """
-        self._sync(self._wal, done)
+        self._sync(self._wal, report)
 
     def poll(self) -> None:
         """Report a completed sync at once, without waiting for the loop to do so."""
@@ -248,9 +248,9 @@ class Writer:
 
     async def sync(self) -> None:
         """Sync in the background, where latency does not matter. JournalFailed: the sync failed."""
-        ended: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self._sync.background(self._wal, ended.set_result)
-        self.check_sync(await ended)
+        end: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._sync.background(self._wal, end.set_result)
+        self.check_sync(await end)
 
     def check_sync(self, error: Exception | None) -> None:
         """Raise JournalFailed if a sync has failed with an error, or the files are not those that were written to."""
@@ -261,12 +261,12 @@ class Writer:
     def _count_frames(self) -> None:
         before = self.frames.committed
         try:
-            kept = self.frames.count()
+            rest = self.frames.count()
             if self._tie.base is not None:
                 self._tie.note_commit(self._promised_id, self._look_for_others)
         except (OSError, sqlite3.Error) as error:
             raise failed(error, self._database.path) from error
-        self._watch.committed(kept, anew=kept < before)
+        self._watch.check_commit(rest, anew=rest < before)
 
     def audit(self, engine: Engine) -> Iterator[None]:
         """Compare the file with the engine's state, one slice per step, to be run while no batch is being written.
@@ -302,16 +302,16 @@ class Writer:
         vacuum = f"PRAGMA incremental_vacuum({pages})"
         self.write_slice(pages, lambda: self._db.executescript(vacuum))  # execute() would free only one page
 
-    def write_slice(self, rows: int, write: Callable[[], _Written]) -> _Written:
+    def write_slice(self, rows: int, write: Callable[[], _Result]) -> _Result:
         """Call ``write``, for at most ``rows`` rows or pages, and return its result. Raises as ``give_back`` does."""
         try:
             self.frames.allocate(FRAMES_PER_ROW * rows + FRAMES_BESIDE_ROWS)
-            written = write()
+            result = write()
         except _FAILURES as error:
             raise self._undo(error) from error
         self.frames.distrust()  # nobody has looked for others in the transaction of the slice
         self._count_frames()
-        return written
+        return result
 
     async def shrink(self) -> None:
         """Give free pages of the file, and the -wal, back to the file system; to be called after a checkpoint.
@@ -344,7 +344,7 @@ class Writer:
     async def close(self) -> str | None:
         """Leave one file with everything in it; returns what else is left and why. JournalFailed: the disk failed."""
         failure: Exception | None = None
-        left = None
+        rest = None
         try:
             self.room.give_up_reserve()
         except JournalFailed as error:  # raised below, once everything else has been stored
@@ -355,13 +355,13 @@ class Writer:
             with failing(self._database.path):
                 self._watch.close()
                 os.close(self._wal)
-                left = self._database.close()
+                rest = self._database.close()
         except Exception as error:  # noqa: BLE001 - raised below, once the thread has ended
             failure = error
         await self._worker.close()
         if failure is not None:
             raise failure
-        return left
+        return rest
 
     def _note_end(self) -> None:
         self._db.execute("BEGIN IMMEDIATE")  # of several commits, a power failure could lose more than a start expects

@@ -40,7 +40,7 @@ Spans = dict[int, list[tuple[Value, int, int]]]
 
 
 class Broken(Exception):
-    """A row is malformed."""
+    """A malformed row."""
 
 
 class Pages:
@@ -78,21 +78,21 @@ class Pages:
             return bytes(PAGE_SIZE)
 
     def in_use(self) -> list[int]:
-        """The pages of all b-trees."""
+        """Return the pages of all b-trees."""
         free = self._free()
         below = self._below(free)
         has_map = any(self.read(1)[52:56])
-        found = [1]
+        numbers = [1]
         if not _adds_up(self.read(1), 100):
             self.unreadable.add(1)
         for number in range(2, self.count + 1):
             is_below = number in below
-            is_mapped = self._is_mapped(number) if has_map else is_below
-            if is_below + is_mapped + (number not in free) >= 2 and not _is_map(number):
-                found.append(number)
+            is_mapped = self._map_entry(number)[0] in {_ROOT, _BELOW} if has_map else is_below
+            if is_below + is_mapped + (number not in free) >= 2 and _map_of(number) != number:
+                numbers.append(number)
                 if not _adds_up(self.read(number), 0):
                     self.unreadable.add(number)
-        return found
+        return numbers
 
     def _free(self) -> set[int]:
         free: set[int] = set()
@@ -105,23 +105,20 @@ class Pages:
             trunk = int.from_bytes(page[:4])
         return free
 
-    def _is_mapped(self, number: int) -> bool:
-        return self._mapped(number)[0] in {_ROOT, _BELOW}
-
-    def _mapped(self, number: int) -> tuple[int, int]:
-        """The entry of a page in the pointer map: its type and its parent page."""
+    def _map_entry(self, number: int) -> tuple[int, int]:
+        """Return the entry of a page in the pointer map: its type and its parent page."""
         first = _map_of(number)
         at = max(0, number - first - 1) * _ENTRY_BYTES  # the map has no entry for its own page
         entry = self.read(first)[at : at + _ENTRY_BYTES]
         return entry[0], int.from_bytes(entry[1:])
 
     def inner(self, in_use: list[int]) -> set[int]:
-        """The pages that are parents of others according to the pointer map."""
-        mapped = [self._mapped(number) for number in in_use if number > 1]
-        return {above for kind, above in mapped if kind == _BELOW}
+        """Return the pages that are parents of others according to the pointer map."""
+        entries = [self._map_entry(number) for number in in_use if number > 1]
+        return {above for kind, above in entries if kind == _BELOW}
 
     def _below(self, free: set[int]) -> set[int]:
-        """The pages to which other pages that are not free refer as part of a b-tree."""
+        """Return the pages to which other pages that are not free refer as part of a b-tree."""
         below: set[int] = set()
         for number in range(1, self.count + 1):
             if number in free:
@@ -136,44 +133,44 @@ class Pages:
         return below
 
     def copies(self, in_use: list[int]) -> set[int]:
-        """The table leaves in use that are identical to another page, whether that is in use or not.
+        """Return the table leaves in use that are identical to another page, whether that is in use or not.
 
         This happens when SQLite moves a page, but also when a disk writes a page to the wrong place.
         """
-        seen: set[int] = set()
+        once: set[int] = set()
         twice: set[int] = set()
         for number in range(2, self.count + 1):
             page = self.read(number)
             if page[0] == LEAF_TABLE:
-                (twice if hash(page) in seen else seen).add(hash(page))
+                (twice if hash(page) in once else once).add(hash(page))
         return {number for number in in_use if twice and hash(self.read(number)) in twice}
 
     def spans(self, in_use: list[int]) -> Spans:
-        """For each leaf that the b-trees lead to: which table's rows belong on it, above which rowid, and up to which.
+        """Return of each leaf in a b-tree which table's rows belong on it, above which rowid, and up to which.
 
         A leaf has several such spans if an interior page exists twice, and none if it is not below its proper parent.
         """
         spans: Spans = {}
         roots = [(name, root) for page in in_use for name, root in _roots(self.rows(page))]
-        left = [(root, 0, name, _FIRST, _LAST) for name, root in [("sqlite_schema", 1), *roots]]
-        seen: set[int] = set()
-        while left:
-            number, parent, name, above, to = left.pop()
+        queue = [(root, 0, name, _FIRST, _LAST) for name, root in [("sqlite_schema", 1), *roots]]
+        visits: set[int] = set()
+        while queue:
+            number, parent, name, above, to = queue.pop()
             page = self.read(number)[100 if number == 1 else 0 :]
-            if page[0] == LEAF_TABLE and parent in {0, self._mapped(number)[1]}:
+            if page[0] == LEAF_TABLE and parent in {0, self._map_entry(number)[1]}:
                 spans.setdefault(number, []).append((name, above, to))
-            elif page[0] == _INNER_TABLE and number not in seen:
-                seen.add(number)
+            elif page[0] == _INNER_TABLE and number not in visits:
+                visits.add(number)
                 for at in _cells(page, 0, 12):
                     cell = self.read(number)[at : at + 13].ljust(13, b"\0")
                     key = _varint(cell, 4)[0]
-                    left.append((int.from_bytes(cell[:4]), number, name, above, key))
+                    queue.append((int.from_bytes(cell[:4]), number, name, above, key))
                     above = key
-                left.append((int.from_bytes(page[8:12]), number, name, above, to))
+                queue.append((int.from_bytes(page[8:12]), number, name, above, to))
         return spans
 
     def rows(self, number: int) -> Iterator[tuple[int, list[Value]]]:
-        """The rows on a page, each with its rowid (0 in an index). A page with a malformed row counts as unreadable."""
+        """Yield the rows on a page, each with its rowid (0 in an index). A malformed row makes the page unreadable."""
         page = self.read(number)
         start = 100 if number == 1 else 0
         kind = page[start]
@@ -194,37 +191,33 @@ class Pages:
         if size == here:
             return rowid, _record(page[at : at + size])
         parts = [page[at : at + here]]
-        left = size - here
+        rest = size - here
         following = int.from_bytes(page[at + here : at + here + 4])
-        if left > self.count * PAGE_SIZE:
+        if rest > self.count * PAGE_SIZE:
             raise Broken
-        while left > 0:
+        while rest > 0:
             if not 1 < following <= self.count:
                 raise Broken
             overflow = self.read(following)
-            parts.append(overflow[4 : 4 + left])
-            left -= len(parts[-1])
+            parts.append(overflow[4 : 4 + rest])
+            rest -= len(parts[-1])
             following = int.from_bytes(overflow[:4])
         return rowid, _record(b"".join(parts))
 
 
 def _map_of(number: int) -> int:
-    """The page of the pointer map that has the entry for this page, or the page itself if it is one of the map's."""
+    """Return the page of the pointer map with the entry for this page, or the page itself if it is one of the map's."""
     return 2 + (number - 2) // _PAGES_PER_MAP * _PAGES_PER_MAP
 
 
-def _is_map(number: int) -> bool:
-    return _map_of(number) == number
-
-
 def _cells(page: bytes, start: int, array: int) -> list[int]:
-    """The offsets of the cells on a page."""
+    """Return the offsets of the cells on a page."""
     cells = min(int.from_bytes(page[start + 3 : start + 5]), (PAGE_SIZE - array) // 2)
     return list(struct.unpack_from(f">{cells}H", page, array))
 
 
 def _bytes_here(size: int, kind: int) -> int:
-    """How many bytes of a row are on its page; the rest is on overflow pages."""
+    """Return how many bytes of a row are on its page; the rest is on overflow pages."""
     most = _MOST_IN_TABLE if kind == LEAF_TABLE else _MOST_IN_INDEX
     if size <= most:
         return size
@@ -255,29 +248,29 @@ def _adds_up(page: bytes, start: int) -> bool:
         return False
     array = start + (12 if kind in {_INNER_TABLE, _INNER_INDEX} else 8)
     free, cells, begin = (int.from_bytes(page[at : at + 2]) for at in range(start + 1, start + 7, 2))
-    taken = page[start + 7]
+    total = page[start + 7]
     try:
         while free:
             following = int.from_bytes(page[free : free + 2])
-            taken += int.from_bytes(page[free + 2 : free + 4])
+            total += int.from_bytes(page[free + 2 : free + 4])
             if 0 < following <= free:
                 return False
             free = following
-        taken += sum(_cell_bytes(page, at, kind) for at in _cells(page, start, array))
+        total += sum(_cell_bytes(page, at, kind) for at in _cells(page, start, array))
     except IndexError:
         return False
-    return array + 2 * cells <= begin and begin + taken == PAGE_SIZE
+    return array + 2 * cells <= begin and begin + total == PAGE_SIZE
 
 
 def _roots(rows: Iterator[tuple[int, list[Value]]]) -> Iterator[tuple[Value, int]]:
-    """The names and the root pages of the tables and indexes that these rows describe, if they are schema rows."""
+    """Yield the names and root pages of the tables and indexes that these rows describe, if they are schema rows."""
     for _, values in rows:
         if len(values) == 5 and values[0] in {"table", "index"} and isinstance(values[3], int):
             yield values[1], values[3]
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A varint of up to nine bytes, and the offset of its end."""
+    """Return a varint of up to nine bytes, and the offset of its end."""
     value = 0
     for place in range(at, at + 8):
         byte = data[place]
@@ -289,7 +282,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _record(data: bytes) -> list[Value]:
-    """The values of a row. Broken: the row is malformed."""
+    """Return the values of a row. Broken: the row is malformed."""
     end, at = _varint(data, 0)
     place = end
     values: list[Value] = []

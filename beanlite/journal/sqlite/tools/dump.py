@@ -9,7 +9,7 @@ from typing import Any, BinaryIO, Final
 from zlib import crc32
 
 from beanlite.errors import BeanliteError
-from beanlite.journal.columns import NAMES, TIMES, listed
+from beanlite.journal.columns import NAMES, TIMES, as_list
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import damaged, refused
@@ -20,7 +20,7 @@ from beanlite.journal.sqlite.tools.verify import reading_whole
 
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses ORDER BY tube"
 _JOBS: Final = f"""
-    SELECT {listed()}, row_crc32, crc32, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
+    SELECT {as_list()}, row_crc32, crc32, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
     FROM jobs ORDER BY id
 """
 
@@ -44,11 +44,11 @@ def export_to_file(write: Callable[[BinaryIO], int], dest: Path, source: Path | 
     ``source`` is the file from which it reads. BeanliteError: `dest` exists and is not to be replaced, is the source or
     a live database, or can't be written. Raises what ``write`` raises as well.
     """
-    resolved = not_linked(dest)
+    path = not_linked(dest)
     try:
         with (
-            unserved(resolved, source) if replace else nullcontext(enter_result=False) as is_there,
-            written_whole(resolved, replace=is_there) as partial,
+            unserved(path, source) if replace else nullcontext(enter_result=False) as is_there,
+            written_whole(path, replace=is_there) as partial,
             partial.open("wb") as sink,
         ):
             return write(sink)
@@ -57,7 +57,7 @@ def export_to_file(write: Callable[[BinaryIO], int], dest: Path, source: Path | 
 
 
 def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
-    """The lines of a database, a snapshot of its state: pauses, then jobs by ascending id.
+    """Yield the lines of a database, a snapshot of its state: pauses, then jobs by ascending id.
 
     JournalRefused: the database is damaged.
     """

@@ -14,7 +14,7 @@ from beanlite.core.restore import FAR_NS
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
 from beanlite.host.clock import EPOCH_S
-from beanlite.journal.columns import COUNTERS, NAMES, TIMES, listed
+from beanlite.journal.columns import COUNTERS, NAMES, TIMES, as_list
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import refused, text_of
@@ -43,7 +43,7 @@ class LoadResult:
 
 
 class _Wrong(Exception):
-    """A line is wrong; the text says how."""
+    """A wrong line; the text says how."""
 
 
 def load(
@@ -68,7 +68,7 @@ class _Loading:
         self._connection = connection
         self._new_ids = new_ids
         (self._last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
-        (self._buried,) = connection.execute("SELECT coalesce(max(buried_seq), 0) FROM jobs").fetchone()
+        (self._burials,) = connection.execute("SELECT coalesce(max(buried_seq), 0) FROM jobs").fetchone()
         self._ahead_s = read_ahead_s(connection)
         self._ends = False
         """Whether an "end" line must follow, because there was a "queue" line."""
@@ -147,7 +147,7 @@ class _Loading:
             raise _Wrong("its ttr_s is 0, and a job has at least a second")
         job_id = values["id"]
         if values.get("buried_seq") is not None:
-            values["buried_seq"] += self._buried
+            values["buried_seq"] += self._burials
         self._check_numbers(values)
         self._insert(values, body)
         if not is_sound(self._connection, job_id):
@@ -167,7 +167,7 @@ class _Loading:
                     raise _Wrong(f"its {name} is not a valid time in seconds since 1970")
 
     def _by_clock(self, utc_s: object) -> float | None:
-        """The time by the clock of the file; None: it is no time that can be."""
+        """Return the time by the clock of the file; None: it is no time that can be."""
         if not isinstance(utc_s, float | int):
             return None
         at_s = utc_s + self._ahead_s
@@ -181,7 +181,7 @@ class _Loading:
             row = self._connection.execute(
                 f"""
                 INSERT INTO jobs ({names}, crc32, body) VALUES ({", ".join("?" * len(values_of_row))})
-                RETURNING {listed()}
+                RETURNING {as_list()}
                 """,
                 values_of_row,
             ).fetchone()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, listed
+from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.migrations import check_texts, read_version
@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
-    SELECT id, tube, state, pri, delay_s, ttr_s, {listed(tuple(SHOWN))}, size, created_at, age_s, in_state_s,
+    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, size, created_at, age_s, in_state_s,
            max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
 # The events of a job, with the fields that a server sends to watchers.
@@ -86,26 +86,26 @@ class Look:
         self._path = path
 
     def list_jobs(self, request: Mapping[str, Any]) -> Record:
-        """The jobs that match a filter; the cursor is the last id, or in queue order the number of jobs so far."""
-        given = {key: value for key, value in request.items() if value is not None}
-        conditions = [_CONDITIONS[key] for key in given if key in _CONDITIONS]
-        after = int(given.get("after", 0))
-        given |= {"after": after, "preview": request.get("preview", 0), "ids": json.dumps(request.get("ids"))}
-        if given.get("order") == "queue":
-            end = f"ORDER BY {_QUEUES[given['state']]} LIMIT :limit OFFSET :after"
+        """Return the jobs that fit a filter; the cursor is the last id, or in queue order the count of jobs so far."""
+        parameters = {key: value for key, value in request.items() if value is not None}
+        conditions = [_CONDITIONS[key] for key in parameters if key in _CONDITIONS]
+        after = int(parameters.get("after", 0))
+        parameters |= {"after": after, "preview": request.get("preview", 0), "ids": json.dumps(request.get("ids"))}
+        if parameters.get("order") == "queue":
+            end = f"ORDER BY {_QUEUES[parameters['state']]} LIMIT :limit OFFSET :after"
         else:
             conditions.append("id > :after")
             end = "ORDER BY id LIMIT :limit"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", given)
+        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", parameters)
         jobs = [self._job(row) for row in rows]
         cursor = None
-        if jobs and len(jobs) == given["limit"]:
-            cursor = str(after + len(jobs) if given.get("order") == "queue" else jobs[-1]["id"])
+        if jobs and len(jobs) == parameters["limit"]:
+            cursor = str(after + len(jobs) if parameters.get("order") == "queue" else jobs[-1]["id"])
         return {"jobs": jobs, "next": cursor}
 
     def show_job(self, job_id: int) -> Record | None:
-        """Everything known about a job, with the history that is kept; a job that is gone may still have a history."""
+        """Return everything known about a job, with its history; one that is gone may still have a history."""
         rows = self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
         history = self._rows(_HISTORY, {"id": job_id})
         if not rows and not history:
@@ -113,7 +113,7 @@ class Look:
         return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
 
     def list_tubes(self, request: Mapping[str, Any]) -> Record:
-        """All tubes whose name matches, without paging: counting their jobs reads every job anyway."""
+        """Return all tubes whose name matches, without paging: counting their jobs reads every job anyway."""
         fits = re.compile(fnmatch.translate(request.get("like") or "*")).match  # as a server does; GLOB has other rules
         rows = self._rows(_TUBES, {})
         if any(not isinstance(row["tube"], str) for row in rows):
@@ -121,7 +121,7 @@ class Look:
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows if fits(row["tube"])], "next": None}
 
     def stats(self) -> Record:
-        """The server that has the file, or had it last, and the number of jobs by state."""
+        """Return the server that has the file, or had it last, and the number of jobs by state."""
         servers = self._rows("SELECT * FROM alive", {})
         counts = self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
         if not {row["state"] for row in counts} <= {"reserved", *_QUEUES}:
@@ -132,7 +132,7 @@ class Look:
         return {**(servers[0] if servers else {}), **jobs}
 
     def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
-        """The totals of these tubes in the last ``spans`` hours or days, as given by ``span_s``."""
+        """Return the totals of these tubes in the last ``spans`` hours or days, as given by ``span_s``."""
         return self._rows(_TOTALS, {"span_s": span_s, "spans": spans, "tubes": json.dumps(tubes)})
 
     def _job(self, row: Record) -> Record:
@@ -143,8 +143,8 @@ class Look:
             raise damaged(self._path, f"the row of job {row['id']} has changed")
         return _job(row)
 
-    def _rows(self, statement: str, given: Mapping[str, Any]) -> list[Record]:
-        bound = {key: _bound(given[key]) for key in given}
+    def _rows(self, statement: str, parameters: Mapping[str, Any]) -> list[Record]:
+        bound = {key: _bound(parameters[key]) for key in parameters}
         with refused(self._path):
             try:
                 cursor = self._connection.execute(statement, bound)
@@ -160,7 +160,7 @@ class Look:
 
 
 def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
-    """A value to search for, as bytes if it is text from a command line that is not UTF-8, which SQLite can't take."""
+    """Return a value to search for: as bytes, if it is text that is not UTF-8, which SQLite can't take."""
     if isinstance(value, str):
         try:
             value.encode()
@@ -170,7 +170,7 @@ def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
 
 
 def _job(row: Record) -> Record:
-    """A row in the form in which a server describes a job."""
+    """Return a row in the form in which a server describes a job."""
     address, number = row.pop("holder"), row.pop("holder_conn")
     row["holder"] = None if address is None else {"address": address, "number": number}
     if row["state"] not in {"delayed", "reserved"}:
@@ -181,7 +181,7 @@ def _job(row: Record) -> Record:
 
 
 def _event(row: Record) -> Record:
-    """A row of the history in the form in which a server describes an event."""
+    """Return a row of the history in the form in which a server describes an event."""
     by, number = row.pop("by"), row.pop("conn")
     if by is None:
         row["by"] = None

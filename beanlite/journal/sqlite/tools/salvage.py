@@ -45,12 +45,12 @@ _INSERT_SERVER: Final = """
 
 
 def _said(values: list[Value]) -> str:
-    """The values of a row as the text of its column ``said``."""
+    """Return the values of a row as the text of its column ``said``."""
     return " ".join("-" if value is None else str(value) for value in values)
 
 
 def _time_said(time_s: float) -> int:
-    """A time as in ``said``: all its bits, as a whole number (see migrations/0003_checksums.sql)."""
+    """Return a time as in ``said``: all its bits, as a whole number (see migrations/0003_checksums.sql)."""
     return int(time_s * 4194304)
 
 
@@ -63,7 +63,7 @@ def _is_of_pause(tube: Value, said: Value) -> bool:
 
 
 @dataclass
-class Salvaged:
+class SalvageResult:
     """What was saved to the new database, and what was lost."""
 
     jobs: int = 0
@@ -89,7 +89,7 @@ class Salvaged:
         return is_whole and not self.doubtful and self.jobs_at_stop in {None, self.jobs}
 
 
-def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> Salvaged:
+def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> SalvageResult:
     """Create a new database of all sound jobs and pauses of the source; the source is only read.
 
     `progress` is given the percentage of the work done. JournalRefused: a server holds the source, or it contains
@@ -98,12 +98,12 @@ def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = N
     source = Path(os.path.realpath(source))
     if os.path.lexists(dest):
         raise BeanliteError(f"{dest} exists; name a file that does not")
-    with _held(source), closing(_open(source)) as pages, filling(dest) as queue:
+    with _lock(source), closing(_open(source)) as pages, filling(dest) as queue:
         saving = _Saving(pages, queue.connection)
         saving.save(progress)
-        if not (saving.found.jobs or saving.found.lost or saving.found.last_id is not None):
+        if not (saving.result.jobs or saving.result.lost or saving.result.last_id is not None):
             raise JournalRefused(f"{source} has nothing that can be saved")
-    return saving.found
+    return saving.result
 
 
 def _open(source: Path) -> Pages:
@@ -114,7 +114,7 @@ def _open(source: Path) -> Pages:
 
 
 @contextmanager
-def _held(source: Path) -> Iterator[None]:
+def _lock(source: Path) -> Iterator[None]:
     """Lock servers out of the file. JournalRefused: a server holds it. BeanliteError: it can't be opened."""
     try:
         descriptor = open_regular(source)
@@ -141,45 +141,45 @@ class _Saving:
         self._bodies: dict[int, list[int]] = {}
         """The pages with the body of each job, normally one."""
         self._unchecked_id = COUNTER_MAX
-        self._saved: set[int] = set()
-        self._lost: set[int] = set()
+        self._saved_ids: set[int] = set()
+        self._lost_ids: set[int] = set()
         self._copies: set[int] = set()
         """Pages that have an identical copy, but may be in their proper place."""
         self._on_copies: set[int] = set()
         self._has_clock = False
-        self.found = Salvaged()
+        self.result = SalvageResult()
 
     def save(self, progress: Callable[[int], None] | None) -> None:
         """Save everything that is sound."""
         in_use = self._pages.in_use()
         copies = self._pages.copies(in_use)
         spans = self._pages.spans(in_use)
-        misplaced = self._misplaced(copies, in_use, spans)
+        misplaced = self._misplaced_pages(copies, in_use, spans)
         self._copies = copies - misplaced
         self._pages.unreadable |= misplaced
         in_use = [number for number in in_use if number not in misplaced]
         for step, look in enumerate((self._note, self._save)):
-            for done, number in enumerate(in_use):
+            for position, number in enumerate(in_use):
                 for rowid, values in self._pages.rows(number):
                     look(number, rowid, values)
-                if progress is not None and done % _PAGES_PER_CALL == 0:
-                    progress(50 * step + 50 * done // len(in_use))
-        found = self.found
+                if progress is not None and position % _PAGES_PER_CALL == 0:
+                    progress(50 * step + 50 * position // len(in_use))
+        result = self.result
         foreign = {number for number, each in spans.items() if not any(table in _OURS for table, _, _ in each)}
         alone = {job_id for job_id, on in self._bodies.items() if not foreign.issuperset(on)}
-        found.lost = sorted((self._lost | alone) - self._saved)
-        found.jobs = len(self._saved)
-        if found.jobs_at_stop is not None and not self._has_clock:  # an orderly stop always records the clock
-            found.lost_clock = True
-        if found.jobs != found.jobs_at_stop:
-            found.doubtful = sorted(self._on_copies)
-        found.unreadable = len(self._pages.unreadable)
-        last_id = max([0, *self._saved, *(job_id for job_id in found.lost if job_id < COUNTER_MAX - _GAP)])
-        last_id = last_id + _GAP if found.last_id is None else max(last_id, found.last_id)
+        result.lost = sorted((self._lost_ids | alone) - self._saved_ids)
+        result.jobs = len(self._saved_ids)
+        if result.jobs_at_stop is not None and not self._has_clock:  # an orderly stop always records the clock
+            result.lost_clock = True
+        if result.jobs != result.jobs_at_stop:
+            result.doubtful = sorted(self._on_copies)
+        result.unreadable = len(self._pages.unreadable)
+        last_id = max([0, *self._saved_ids, *(job_id for job_id in result.lost if job_id < COUNTER_MAX - _GAP)])
+        last_id = last_id + _GAP if result.last_id is None else max(last_id, result.last_id)
         self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
 
-    def _misplaced(self, copies: set[int], in_use: list[int], spans: Spans) -> set[int]:
-        """Pages that the disk has written in place of others: if they are old, their jobs have been deleted."""
+    def _misplaced_pages(self, copies: set[int], in_use: list[int], spans: Spans) -> set[int]:
+        """Return the pages that the disk has written in place of others: if they are old, their jobs were deleted."""
         if not copies:
             return copies
         inner = self._pages.inner(in_use)
@@ -209,8 +209,8 @@ class _Saving:
         elif width == _META_WIDTH and values[5] == _said(values[1:5]):
             last_id, unchecked_id, jobs = values[2:5]
             if is_number(last_id, COUNTER_MAX - 1) and is_number(unchecked_id, COUNTER_MAX - 1):
-                self.found.last_id, self._unchecked_id = last_id, unchecked_id
-                self.found.jobs_at_stop = jobs if isinstance(jobs, int) else None
+                self.result.last_id, self._unchecked_id = last_id, unchecked_id
+                self.result.jobs_at_stop = jobs if isinstance(jobs, int) else None
 
     def _save_pause(self, values: list[Value]) -> None:
         tube, pause_s, until, said = values
@@ -225,9 +225,9 @@ class _Saving:
             and said == _said([tube, pause_s, _time_said(until)])
         ):
             self._connection.execute(_INSERT_PAUSE, (tube, pause_s, float(until)))
-            self.found.pauses += 1
+            self.result.pauses += 1
         else:
-            self.found.lost_pauses += 1
+            self.result.lost_pauses += 1
 
     def _save_clock(self, values: list[Value]) -> None:
         self._has_clock = True
@@ -242,30 +242,30 @@ class _Saving:
             clock = {"seen_at": seen_at, "ahead_s": ahead_s, "boot": boot, "offset_ns": offset_ns}
             self._connection.execute(_INSERT_SERVER, clock)
         else:
-            self.found.lost_clock = True
+            self.result.lost_clock = True
 
     def _save(self, number: int, rowid: int, values: list[Value]) -> None:
-        if len(values) not in self._widths or values[0] is not None or rowid in self._saved:
+        if len(values) not in self._widths or values[0] is not None or rowid in self._saved_ids:
             return
         # An older version's row lacks the last columns.
-        stored = DEFAULTS | {"row_crc32": None} | dict(zip(self._columns, values, strict=False)) | {"id": rowid}
-        if 0 < rowid < COUNTER_MAX and self._save_job(rowid, stored):
-            self._saved.add(rowid)
+        columns = DEFAULTS | {"row_crc32": None} | dict(zip(self._columns, values, strict=False)) | {"id": rowid}
+        if 0 < rowid < COUNTER_MAX and self._save_job(rowid, columns):
+            self._saved_ids.add(rowid)
             if number in self._copies:
                 self._on_copies.add(rowid)
         else:
-            self._lost.add(rowid)
+            self._lost_ids.add(rowid)
 
-    def _save_job(self, job_id: int, stored: dict[str, Value]) -> bool:
+    def _save_job(self, job_id: int, columns: dict[str, Value]) -> bool:
         for name in TIMES:
-            value = stored[name]
+            value = columns[name]
             if isinstance(value, int):  # SQLite stores a float without a fraction as an integer
-                stored[name] = float(value)
-        row = tuple(stored[name] for name in NAMES)
+                columns[name] = float(value)
+        row = tuple(columns[name] for name in NAMES)
         checksum = checksum_of_row(row)
-        is_unchecked = stored["row_crc32"] is None and job_id <= self._unchecked_id
-        body = self._body(job_id, stored["body"], stored["crc32"])
-        if checksum is None or body is None or not (is_unchecked or checksum == stored["row_crc32"]):
+        is_unchecked = columns["row_crc32"] is None and job_id <= self._unchecked_id
+        body = self._body(job_id, columns["body"], columns["crc32"])
+        if checksum is None or body is None or not (is_unchecked or checksum == columns["row_crc32"]):
             return False
         is_large = len(body) > INLINE_MAX
         try:
@@ -280,7 +280,7 @@ class _Saving:
         return True
 
     def _body(self, job_id: int, inline: Value, checksum: Value) -> bytes | None:
-        """The body that was put; None if it can't be found."""
+        """Return the body that was put; None if it can't be found."""
         candidates: Iterable[Value] = (
             (inline,)
             if inline is not None
