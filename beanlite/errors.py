@@ -34,7 +34,7 @@ def is_ours(error: Exception) -> bool:
 
 
 def missing(package: str) -> str:
-    """What is said of a package of an extra that is not installed: how to install it where this program is installed.
+    """Return what to say of a package of an extra that is missing: how to install it where this program is installed.
 
     The extra itself can't be named: it may be one of a checkout or one of PyPI.
     """
@@ -42,7 +42,7 @@ def missing(package: str) -> str:
 
 
 def place_of(bug: Exception) -> str:
-    """The file and line in which a bug was raised."""
+    """Return the file and line in which a bug was raised."""
     trace = bug.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -50,7 +50,7 @@ def place_of(bug: Exception) -> str:
 
 
 def in_system_words(error: OSError) -> str:
-    """The system's own words for an error of a socket: those of Python's libraries repeat the address."""
+    """Return the system's words for an error of a socket: those of Python's libraries repeat the address."""
     # The numbers of errors in looking up a name are negative.
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
 

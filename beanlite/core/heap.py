@@ -76,7 +76,7 @@ class KeyHeap:
         self._sweep()
 
     def after(self, key: int, most: int, depth: int) -> list[int] | None:
-        """The next ``most`` keys larger than ``key``, in order; None if more than ``depth`` keys are not larger.
+        """Return the next ``most`` keys larger than ``key``, in order; None if more than ``depth`` keys are not larger.
 
         Removed entries may be among them. The heap is walked from its top, without sorting it.
         """

@@ -162,7 +162,7 @@ class Ledger:
         self.events.append(Event(now_ns, 0, tube, PAUSE, by, 0, pause_s, 0, None, by_operator=False))
 
     def tally(self, tube: Tube) -> Tally:
-        """The tally of a tube, made if need be."""
+        """Return the tally of a tube, made if need be."""
         tally = tube.tally
         if tally is None:
             tally = tube.tally = Tally(tube.name)

@@ -177,7 +177,7 @@ class Queues:
             ledger.record_deferred(job, RESERVE, client.peer, now_ns)
 
     def past_of(self, job: Job) -> Past:
-        """The job's own ``Past``, which may be changed, of a job that may never have been reserved."""
+        """Return the job's own ``Past``, which may be changed, of a job that may never have been reserved."""
         if not job.reserves and job.past is NO_PAST:
             self.counts.with_past += 1
         return job.own_past()

@@ -41,7 +41,7 @@ class Segment:
             self._few = dict(jobs)
 
     def find(self, job_id: int) -> Job | None:
-        """The job with this id, or None."""
+        """Return the job with this id, or None."""
         if not self._places:
             return self._few.get(job_id)
         place = job_id - self._first_id
@@ -61,11 +61,11 @@ class Segment:
                 self._few = dict(self._few)
 
     def __iter__(self) -> Iterator[int]:
-        """The ids, ascending."""
+        """Iterate over the ids, ascending."""
         return iter([job.id for job in self._places if job is not None] or self._few)
 
     def ids_after(self, job_id: int, most: int) -> list[int]:
-        """The next ``most`` ids above this one, ascending; fewer if there are no more."""
+        """Return the next ``most`` ids above this one, ascending; fewer if there are no more."""
         if not self._places:
             return _ids_after(self._few, job_id, most)
         found: list[int] = []
@@ -100,18 +100,18 @@ class JobTable:
         return len(self.newest) + self._older
 
     def __getitem__(self, job_id: int) -> Job:
-        """The job with this id. Raises KeyError if there is none."""
+        """Return the job with this id. Raises KeyError if there is none."""
         job = self.find(job_id)
         if job is None:
             raise KeyError(job_id)
         return job
 
     def find(self, job_id: int) -> Job | None:
-        """The job with this id, or None."""
+        """Return the job with this id, or None."""
         return self.newest.get(job_id) or self.find_older(job_id)
 
     def find_older(self, job_id: int) -> Job | None:
-        """The job with this id if it is in a segment, else None."""
+        """Return the job with this id if it is in a segment, else None."""
         number = bisect_left(self._last_ids, job_id)
         return self._segments[number].find(job_id) if number < len(self._segments) else None
 
@@ -133,12 +133,12 @@ class JobTable:
             self.newest.clear()
 
     def segments(self) -> list[tuple[int, Iterable[int]]]:
-        """The ids of all jobs, the newest first: each part is in ascending order, with the id that it is above."""
+        """Return the ids of all jobs, the newest first, in ascending parts, each with the id that it is above."""
         parts: list[Iterable[int]] = [*self._segments, self.newest]
         return list(zip([0, *self._last_ids], parts, strict=True))[::-1]
 
     def ids_after(self, job_id: int, most: int) -> list[int]:
-        """The next ``most`` ids above this one, ascending; fewer only if there are no more."""
+        """Return the next ``most`` ids above this one, ascending; fewer only if there are no more."""
         found: list[int] = []
         for segment in self._segments[bisect_right(self._last_ids, job_id) :]:
             found += segment.ids_after(job_id, most - len(found))
@@ -155,7 +155,10 @@ class JobTable:
 
 
 def _ids_after(jobs: dict[int, Job], job_id: int, most: int) -> list[int]:
-    """The next ``most`` ids of a dict. Where ids are dense they are probed one by one, so that no list is made."""
+    """Return the next ``most`` ids of a dict.
+
+    Where ids are dense they are probed one by one, so that no list is made.
+    """
     found: list[int] = []
     stop = min(next(reversed(jobs)), job_id + 4 * most)
     for each in range(job_id + 1, stop + 1):

@@ -48,7 +48,7 @@ class Clock:
         self.offset_ns = max(0, now_ns) - self.since_boot_ns()
 
     def __call__(self) -> int:
-        """The current time, in nanoseconds."""
+        """Return the current time, in nanoseconds."""
         return self.since_boot_ns() + self.offset_ns
 
     @property

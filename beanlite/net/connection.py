@@ -106,21 +106,21 @@ class Connection(asyncio.Protocol):
         )
 
     def eof_received(self) -> bool:
-        """The client has half-closed: it sends no more, but still gets its outstanding replies."""
+        """Note that the client has half-closed: it sends no more, but still gets its outstanding replies."""
         self._turns.leave(self._half_close)
         return True
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's name, for subclasses
-        """The client is gone: end its wait at once, and disconnect it in its turn."""
+        """Note that the client is gone: end its wait at once, and disconnect it in its turn."""
         self.ending.lose()
         self._turns.leave(self._leave)
 
     def pause_writing(self) -> None:
-        """The client is not reading its replies: neither serve it nor read from it until it does."""
+        """Note that the client does not read its replies: neither serve it nor read from it until it does."""
         self._flow.hold_back()
 
     def resume_writing(self) -> None:
-        """The client has read its replies, or most of them: serve it again."""
+        """Note that the client has read its replies, or most of them: serve it again."""
         self._flow.go_on()
         self._settle_rest()
 

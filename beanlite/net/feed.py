@@ -69,7 +69,7 @@ class Watcher:
         """Whether the client has been sent the reply to its command: no event may come before that."""
 
     def wish_at(self, place: int) -> Wish:
-        """What the client wants to hear of at this place, which only grows from call to call."""
+        """Return what the client wants to hear of at this place, which only grows from call to call."""
         while len(self.wishes) > 1 and self.wishes[1].place <= place:
             self.wishes.popleft()
         return self.wishes[0]
@@ -85,7 +85,7 @@ class Feed:
         connections: dict[Client, Connection],
         utc_s: Callable[[int], float],
     ) -> None:
-        """``connections`` are those of all clients, kept up to date; ``utc_s`` converts a time to UTC."""
+        """Take the ``connections`` of all clients, kept up to date; ``utc_s`` converts a time to UTC."""
         self._utc_s = utc_s
         self._loop = loop
         self._ledger = ledger

@@ -55,12 +55,12 @@ class Flow:
         """Set when the server is stopping and carries out no more commands."""
 
     def hold_back(self) -> None:
-        """The client is not reading its replies: neither serve it nor read from it until it does."""
+        """Note that the client does not read its replies: neither serve it nor read from it until it does."""
         self.unread_bytes = self._transport.get_write_buffer_size()
         self.update()
 
     def go_on(self) -> None:
-        """The client has read its replies, or most of them: serve it again."""
+        """Note that the client has read its replies, or most of them: serve it again."""
         self.unread_bytes = 0
         self.update()
 

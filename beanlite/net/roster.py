@@ -54,7 +54,7 @@ class Roster:
         """How often clients have met each bug in the server, by its file and line."""
 
     def __len__(self) -> int:
-        """The number of open sockets."""
+        """Return the number of open sockets."""
         return len(self.connections) + len(self._farewells)
 
     def admit(self, connection: Connection, transport: asyncio.BaseTransport) -> bool:

@@ -29,7 +29,7 @@ SMALL_PART: Final = 1 << 9
 
 
 def line_closes_from(max_job_size: int) -> int:
-    """The size from which a line without an end closes the connection; a shorter one may have been meant as a body."""
+    """Return from which size a line without an end closes the connection; a shorter one may be meant as a body."""
     return max(1 << 20, max_job_size)
 
 

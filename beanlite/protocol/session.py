@@ -132,7 +132,7 @@ class Service:
         self._delete = self.with_arguments[b"delete"]
 
     def find(self, word: bytes, *, bare: bool) -> Command | None:
-        """The command with this word; ``bare``: no blank follows.
+        """Return the command with this word; ``bare``: no blank follows.
 
         The three that every job needs are compared first: when this is compiled, that costs a part of a lookup.
         """
