@@ -77,7 +77,7 @@ def _setting(key: str, about: str) -> str:
     shown = str(default).lower() if isinstance(default, bool) else str(default)
     how = [
         ", ".join(f"`{name}`" for name in [*names, config.variable(key)]),
-        "no default" if default is None else f"default `{shown}`",
+        {None: "no default", "": "empty by default"}.get(default, f"default `{shown}`"),
         "SIGHUP changes it" if key in APPLIED else "a change needs a restart",
     ]
     about = about.replace(" Default: none.", "").replace("Default: none, which", "By default this")

@@ -75,6 +75,14 @@ def test_start_restores_what_a_row_has():
     assert [name for name, path in SHOWN.items() if attrgetter(path)(job) != VALUES[name]] == []
 
 
+@pytest.mark.parametrize("name", COUNTERS)
+def test_start_restores_a_counter_that_is_the_only_one(name):
+    core = Core()
+    core.engine.restore([stored_job(1, core.now_ns, **{name: 5})], core.now_ns)
+    job = core.engine.jobs[1]
+    assert {each: attrgetter(SHOWN[each])(job) for each in COUNTERS} == dict.fromkeys(COUNTERS, 0) | {name: 5}
+
+
 def test_row_has_a_value_for_each_column():
     core = Core()
     put(core, core.client())
