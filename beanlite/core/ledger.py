@@ -239,10 +239,12 @@ class Ledger:
                     if not room:
                         break
             if looked == len(self.deferred):
-                self.deferred = {}  # a dict that has been emptied keeps its memory
+                self.deferred = {}
             else:
                 for job_id in list(islice(self.deferred, looked)):
                     del self.deferred[job_id]
+        if not self.deferred:
+            self.deferred = {}  # a dict that has been emptied keeps its memory
 
     def _take_waiting(self, job_id: int) -> None:
         """Add the events of a job's deferred changes to the batch."""

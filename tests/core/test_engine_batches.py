@@ -1,5 +1,7 @@
 """What the engine hands to the journal, and which replies have to wait for it."""
 
+import sys
+
 import pytest
 
 from beanlite.core import ledger as ledger_module
@@ -56,6 +58,19 @@ def test_deferred_changes_come_a_slice_a_batch_each_job_once(core):
     batches = [core.store().jobs for _ in range(4)]
     assert [len(jobs) for jobs in batches] == [SLICE + 2, SLICE, 3, 0]
     assert sorted(job.id for jobs in batches for job in jobs) == list(range(1, 2 * SLICE + 6))
+
+
+def test_deferred_changes_that_were_taken_along_give_memory_back(core):
+    client = core.client()
+    ids = [put(core, client) for _ in range(2_000)]
+    core.store()
+    for _ in ids:
+        core.send(client, b"reserve\r\n")
+    assert len(core.engine.ledger.deferred) == len(ids)
+    for job_id in ids:
+        core.send(client, b"bury %d 0\r\n" % job_id)
+    core.engine.take_changes(deferred=True)
+    assert sys.getsizeof(core.engine.ledger.deferred) < 1_000
 
 
 def test_no_dict_of_deferred_changes_grows_large_and_all_of_them_come(core, monkeypatch):
