@@ -80,6 +80,27 @@ async def test_a_commit_right_after_that_of_a_batch_is_noticed(journal):
     assert journal.others_came
 
 
+async def test_a_commit_right_after_a_batch_that_writes_nothing_is_noticed(journal):
+    core = Core()
+    journal.write(batch(journal, core))
+    with outsider(journal._database.path) as do:
+        do("CREATE TABLE theirs (a);")
+        journal.write(batch(journal, core))
+        journal.others_came = False
+        count = journal.frames.count
+
+        def preempted():
+            do("INSERT INTO theirs VALUES (1);")
+            return count()
+
+        journal.frames.count = preempted
+        core.send(core.client(), b"put 0 0 60 0\r\n\r\ndelete %d\r\n" % (core.engine.last_id + 1))
+        journal.write(batch_of(core.store(), journal.chronicle.history))
+        journal.frames.count = count
+        journal.write(batch(journal, core))
+    assert journal.others_came
+
+
 async def test_a_wal_begun_anew_by_others_after_our_commit_gets_no_note(journal):
     core = Core()
     await journal.checkpoint()

@@ -117,6 +117,8 @@ class Writer:
         """Another program has committed something, and the file should be audited. The audit's caller resets this."""
         self.records = 0
         """How many rows were written."""
+        self._rows_before = 0
+        """How many rows this connection had changed when the batch was begun."""
         self._jobs = jobs
         """How many jobs are in the file."""
         self._outsiders = Outsiders(database.connection, database.path, database.objects)
@@ -195,6 +197,7 @@ class Writer:
 
     def _begin(self, batch: Batch) -> None:
         """Check that everything is as it was left, and make room for the batch."""
+        self._rows_before = self._db.total_changes
         if not self.frames.are_ours():
             self._look_for_others()
             self.frames.trust()
@@ -226,6 +229,8 @@ class Writer:
         self._last = batch.number, batch.last_id
         self.records += batch.jobs
         self._jobs += batch.growth
+        if self._db.total_changes == self._rows_before:
+            self.frames.distrust()  # nothing was written, and another program's commit would be taken for this one
         self._count_frames()
 
     def begin_sync(self, report: Report) -> None:
