@@ -202,7 +202,7 @@ class GroupCommit:
         held_bytes, memory.gathered_bytes = memory.gathered_bytes, 0
         memory.held_bytes += held_bytes
         self._tell_room()
-        if held or changes.jobs or changes.pauses or changes.events or changes.tallies:
+        if held or changes.has_content:
             if self._latencies is not None:
                 self._latencies.batch_taken(changes.batch, len(held))
             self._committing.append((changes.batch, held, held_bytes, changes.events))

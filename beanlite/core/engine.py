@@ -33,7 +33,9 @@ from beanlite.core.job import (
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.operator import Operator
+from beanlite.core.policies import Policies, PolicyRow
 from beanlite.core.queues import URGENT_PRI, Queues
+from beanlite.core.schedules import Schedule
 from beanlite.core.ticker import Ticker
 from beanlite.core.tube import Client, Tube
 
@@ -57,6 +59,8 @@ class Engine:
         self.bodies = Bodies(queues, self.memory)
         self.last_id = 0
         self.admission = Admission(self.memory)
+        self.policies = Policies()
+        self.schedules: dict[str, Schedule] = {}
         self.operator = Operator(queues, self.bodies)
 
     # -- what a client does to jobs
@@ -229,6 +233,16 @@ class Engine:
         self._ticker.pause(tube, pause_s, client.peer, now_ns)
         return True
 
+    def set_policies(self, rows: Iterable[PolicyRow], unset: Iterable[tuple[bytes, str]]) -> None:
+        """Set rows, which ``policies.check_row`` has passed, and remove others, which are there."""
+        unset = list(unset)
+        rows = list(rows)
+        self.policies.change(rows, unset)
+        for each in unset:
+            self.ledger.policies[each] = None
+        for row in rows:
+            self.ledger.policies[row.pattern, row.key] = row
+
     def _held_by(self, client: Client, job_id: int) -> Job | None:
         job = self.jobs.find(job_id)
         return job if job is not None and job.holder is client else None
@@ -248,6 +262,14 @@ class Engine:
         row can't be a job.
         """
         self.last_id = restore.restore_jobs(self._queues, self.memory, rows, self.last_id, now_ns)
+
+    def restore_policies(self, rows: Iterable[PolicyRow]) -> None:
+        """Take over all policies, before the jobs. ``policies.check_row`` has passed them."""
+        self.policies.change(rows)
+
+    def restore_schedule(self, schedule: Schedule) -> None:
+        """Take over a schedule."""
+        self.schedules[schedule.name] = schedule
 
     def restore_pause(self, name: bytes, pause_s: int, until_ns: int) -> None:
         """Resume a tube's pause."""

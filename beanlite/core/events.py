@@ -27,9 +27,13 @@ REPRIORITISE: Final = "reprioritise"
 DELAY: Final = "delay"
 # What can happen to a tube.
 PAUSE: Final = "pause"
+# What can happen to the tubes that a pattern matches.
+POLICY: Final = "policy"
+# What can happen to a schedule.
+SCHEDULE: Final = "schedule"
 WORDS: Final = (
     PUT, DELAY_OVER, RESERVE, TOUCH, RELEASE, BURY, TTR_OVER, CLIENT_GONE, KICK, DELETE, RESTART,
-    MOVE, COPY, REPRIORITISE, DELAY, PAUSE,
+    MOVE, COPY, REPRIORITISE, DELAY, PAUSE, POLICY, SCHEDULE,
 )  # fmt: skip
 
 
@@ -39,7 +43,7 @@ class Event:
     If it happened to a tube, the job's id, pri and size are 0.
     """
 
-    __slots__ = ("at_ns", "body", "by", "by_operator", "delay_s", "job_id", "pri", "size", "tube", "what")
+    __slots__ = ("at_ns", "body", "by", "by_operator", "delay_s", "job_id", "policy", "pri", "size", "tube", "what")
 
     def __init__(
         self,
@@ -54,6 +58,7 @@ class Event:
         body: bytes | None,
         *,
         by_operator: bool,
+        policy: str = "",
     ) -> None:
         self.at_ns = at_ns
         self.job_id = job_id
@@ -68,6 +73,9 @@ class Event:
         self.size = size
         """Of the job's body."""
         self.body = body
-        """Only of a deleted job, since it can't be looked up later, and only if it was in memory."""
+        """Only of a deleted job, since it can't be looked up later, and only if it was in memory; and what was set, of
+        a policy or a schedule."""
         self.by_operator = by_operator
         """It was an operator's command, which is recorded even where no history is kept."""
+        self.policy = policy
+        """The key of the policy that did it; empty: none."""

@@ -32,6 +32,8 @@ SECOND_NS: Final = 1_000_000_000
 # Why a job is buried.
 BURIED_BY_CLIENT: Final = "client"
 BURIED_BY_OPERATOR: Final = "operator"
+BURIED_FOR_TRIES: Final = "tries"
+BURIED_FOR_AGE: Final = "expired"
 # How many jobs are moved from queue to queue, or written, in one go before other clients get their turn.
 SLICE: Final = 500
 
@@ -43,13 +45,17 @@ ID_MASK: Final = (1 << ID_BITS) - 1
 class Past:
     """How often a job has timed out, and been released, buried and kicked, and why it is buried."""
 
-    __slots__ = ("buries", "kicks", "releases", "timeouts", "why")
+    __slots__ = ("buries", "forgiven", "kicks", "releases", "timeouts", "why")
 
-    def __init__(self, timeouts: int = 0, releases: int = 0, buries: int = 0, kicks: int = 0) -> None:
+    def __init__(
+        self, timeouts: int = 0, releases: int = 0, buries: int = 0, kicks: int = 0, forgiven: int = 0
+    ) -> None:
         self.timeouts = timeouts
         self.releases = releases
         self.buries = buries
         self.kicks = kicks
+        self.forgiven = forgiven
+        """How many of its reservations do not count as tries."""
         self.why: str | None = None
         """Why the job is buried; None if it isn't, or if the reason is not known."""
 
@@ -117,6 +123,11 @@ class Job:
         if self.past is NO_PAST:
             self.past = Past()
         return self.past
+
+    @property
+    def tries(self) -> int:
+        """How many reservations have ended in vain, or will have if it is released now."""
+        return self.reserves - self.past.forgiven
 
     @property
     def why(self) -> str | None:

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 from beanlite.core.events import PAUSE, RESTART, TOUCH, Event
 from beanlite.core.job import GONE, SLICE, Job
 from beanlite.core.measures import Measures
+from beanlite.core.policies import PolicyRow
+from beanlite.core.schedules import Schedule
 from beanlite.core.totals import Tally
 from beanlite.core.tube import Peer, Tube
 
@@ -36,10 +38,19 @@ class Changes(NamedTuple):
     """The changed jobs; deleted ones have the state GONE."""
     pauses: list[Tube]
     """Tubes whose pause has begun or, where ``pause_until_ns`` is 0, ended."""
+    policies: list[tuple[tuple[bytes, str], PolicyRow | None]]
+    """The pattern and key of each policy that was set, with its row, or with None if it was unset."""
+    schedules: list[tuple[str, Schedule | None]]
+    """The name of each schedule that was set or has advanced, with the schedule, or with None if it was unset."""
     events: list[Event]
     """What was recorded, in order for each job; an event is in the same batch as the change that it describes."""
     tallies: list[Tally]
     """What is to be added to the totals of some tubes, with at most one tally for each tube."""
+
+    @property
+    def has_content(self) -> bool:
+        """Whether there is anything to be stored."""
+        return any(self[3:])
 
 
 class Ledger:
@@ -55,7 +66,9 @@ class Ledger:
         "events",
         "measures",
         "pauses",
+        "policies",
         "recording",
+        "schedules",
         "stored_batch",
         "stored_id",
         "taken_id",
@@ -80,6 +93,10 @@ class Ledger:
         """More deferred jobs. Some may have been written since, and are then written once more."""
         self.pauses: dict[bytes, Tube] = {}
         """Tubes whose pause has begun or ended."""
+        self.policies: dict[tuple[bytes, str], PolicyRow | None] = {}
+        """Policies that were set, and None for those that were unset, by pattern and key."""
+        self.schedules: dict[str, Schedule | None] = {}
+        """Schedules that were set or have advanced, and None for those that were unset, by name."""
         self.recording = 0
         """How many need everything recorded that happens to a job: the history, and each client that watches."""
         self.events: list[Event] = []
@@ -191,11 +208,23 @@ class Ledger:
             self._take_deferred()
         tallies = self._take_tallies() if totals else []
         jobs, pauses = list(self.changed.values()), list(self.pauses.values())
-        changes = Changes(self.batch, last_id, self.taken_id + 1, jobs, pauses, self.events, tallies)
+        changes = Changes(
+            self.batch,
+            last_id,
+            self.taken_id + 1,
+            jobs,
+            pauses,
+            list(self.policies.items()),
+            list(self.schedules.items()),
+            self.events,
+            tallies,
+        )
         self.batch += 1
         self.taken_id = last_id
         self.changed = {}
         self.pauses = {}
+        self.policies = {}
+        self.schedules = {}
         self.events = []
         self._touches.clear()  # an event that has been taken does not change any more
         return changes

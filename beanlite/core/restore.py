@@ -50,6 +50,8 @@ class StoredJob(NamedTuple):
     """That client's ``Peer.number``, as its server counted connections."""
     why: str | None
     """``Job.why``."""
+    forgiven: int
+    """``Past.forgiven``."""
     row_crc32: int | None
     """Checksum of everything but the body, where the journal keeps one; not looked at here."""
 
@@ -72,10 +74,10 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     newest, counts = queues.jobs.newest, queues.counts
     for (
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
-        timeouts, releases, buries, kicks, stored_body, _, stored_since_ns, holder, holder_conn, why, _,
+        timeouts, releases, buries, kicks, stored_body, _, stored_since_ns, holder, holder_conn, why, forgiven, _,
     ) in rows:  # fmt: skip
         # Anything but an int raises TypeError here, and so does a missing time. That takes no call and costs nothing.
-        past = timeouts | releases | buries | kicks
+        past = timeouts | releases | buries | kicks | forgiven
         since_ns = now_ns if stored_since_ns is None else stored_since_ns
         if pri | delay_s | ttr_s | reserves | past < 0 or job_id <= last_id or created_ns | since_ns > FAR_NS:
             raise ValueError(f"job {job_id} has impossible numbers")
@@ -100,7 +102,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
         if why is not None and (state != _BURIED or not isinstance(why, str)):
             raise ValueError(f"job {job_id} is {state!r}, and has {why!r} as the reason")
         if past:
-            job.past = Past(timeouts, releases, buries, kicks)
+            job.past = Past(timeouts, releases, buries, kicks, forgiven)
         if state is None:
             queues.make_ready(job, since_ns)
         elif state == _BURIED and place is not None:

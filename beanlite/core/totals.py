@@ -8,11 +8,15 @@ class Tally:
 
     __slots__ = (
         "buried",
+        "dead",
         "deleted",
+        "duplicates",
+        "expired",
         "held_ns",
         "kicked",
         "name",
         "put",
+        "refused",
         "released",
         "reserved",
         "timed_out",
@@ -29,6 +33,14 @@ class Tally:
         self.timed_out = 0
         self.buried = 0
         self.kicked = 0
+        self.dead = 0
+        """Jobs that came back after too many tries."""
+        self.expired = 0
+        """Jobs that became too old."""
+        self.refused = 0
+        """Puts that would have been too many jobs."""
+        self.duplicates = 0
+        """Puts whose job was there already."""
         self.waited_ns = 0
         """How long the jobs that were reserved had been ready before, in total."""
         self.held_ns = 0
@@ -43,5 +55,9 @@ class Tally:
         self.timed_out += other.timed_out
         self.buried += other.buried
         self.kicked += other.kicked
+        self.dead += other.dead
+        self.expired += other.expired
+        self.refused += other.refused
+        self.duplicates += other.duplicates
         self.waited_ns += other.waited_ns
         self.held_ns += other.held_ns

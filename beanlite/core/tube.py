@@ -10,12 +10,20 @@ from collections import OrderedDict
 from typing import Final
 
 from beanlite.core.heap import KeyHeap
+from beanlite.core.rules import Rules
 from beanlite.core.timers import NEVER_NS, TimerOwner
 from beanlite.core.totals import Tally
 
 # Shared by all tubes that have no such jobs, or no waiting clients; never added to.
 NO_JOBS: Final = KeyHeap()
 NOBODY: Final[OrderedDict[Client, None]] = OrderedDict()
+
+# Why a tube hands out no job: it is paused; as many of its jobs are reserved as may be; no more may be reserved so soon;
+# or clients that have waited longer are served first.
+PAUSED: Final = 1
+FULL: Final = 2
+SLOWED: Final = 4
+OPENING: Final = 8
 
 PERSON_BYTES_MAX: Final = 128
 _NAME: Final = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
@@ -61,6 +69,8 @@ class Tube(TimerOwner):
         "pause_until_ns",
         "ready",
         "reserved",
+        "rules",
+        "shut",
         "taken",
         "tally",
         "total_jobs",
@@ -94,6 +104,10 @@ class Tube(TimerOwner):
         self.pause_s = 0
         self.pause_until_ns = 0
         """0: not paused."""
+        self.shut = 0
+        """Why no job is handed out: PAUSED, FULL, SLOWED and OPENING, added up; 0: jobs are."""
+        self.rules: Rules | None = None
+        """What operators have set for it; None: nothing."""
 
     def add_taken(self, tally: Tally) -> None:
         """Add a tally that has been taken for the totals, so that its counts are still known for this tube."""

@@ -41,7 +41,7 @@ _FIRST: Final = (
     JobColumn("holder_conn", "bigint", "NULL"),
     JobColumn("why", "text", "NULL"),
 )
-LATER: Final[tuple[JobColumn, ...]] = ()
+LATER: Final = (JobColumn("forgiven", "bigint", "0", shown="past.forgiven"),)
 """Columns of later versions: counters, and texts that most jobs do not have.
 
 The checksum of a row covers such a value only if it isn't the default, so that rows of older versions keep theirs.

@@ -29,7 +29,7 @@ def row_of(job: Job) -> tuple[object, ...]:
     return (
         job.id, job.tube.name.decode(), state._value_, job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns), due_at,
         buried_seq, job.reserves, past.timeouts, past.releases, past.buries, past.kicks, utc_s(job.since_ns), holder,
-        holder_conn, past.why,
+        holder_conn, past.why, past.forgiven,
     )  # fmt: skip
 
 

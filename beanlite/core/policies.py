@@ -1,0 +1,227 @@
+"""Policies: what operators have set for tubes by pattern, and the rules of a tube that follow from it.
+
+A pattern is the name of a tube, or a glob with ``*`` and ``?``, which no name contains. For each key the most specific
+pattern that has it wins: a name before globs, then the one with more characters that stand for themselves, then the
+smaller text. Nothing here knows of queues.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from fnmatch import translate
+from typing import Final, NamedTuple
+
+from beanlite.core.job import SECOND_NS, U32_MAX
+from beanlite.core.rules import PRESENT, WAITING, Rules
+from beanlite.core.tube import is_tube_name
+
+ROWS_MAX: Final = 1000
+GLOBS_MAX: Final = 100
+TRIES_MAX: Final = 1_000_000
+# The value that exempts tubes from a key that a less specific pattern has.
+OFF: Final = "off"
+BURY: Final = "bury"
+DELETE: Final = "delete"
+
+_MOVE: Final = "move:"
+_DURATION: Final = re.compile(r"([1-9][0-9]{0,5})([smhd])", re.ASCII)
+_RATE: Final = re.compile(r"([1-9][0-9]{0,5})/([smh])", re.ASCII)
+_SECONDS_IN: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_PATTERN: Final = re.compile(rb"[A-Za-z0-9+/;.$_()*?][A-Za-z0-9+/;.$_()*?-]{0,199}")
+
+
+class PolicyRow(NamedTuple):
+    """A value that an operator has given to a key, for the tubes that a pattern matches."""
+
+    pattern: bytes
+    key: str
+    value: str
+    """As in ``KEYS``; or OFF."""
+    changed_at: float
+    """In UTC seconds."""
+    changed_by: str
+    """The address, or the person, as the history names them."""
+
+
+# -- values
+
+
+def duration_s(text: str) -> int:
+    """Return the seconds of a number with a unit, such as 90s, 5m, 2h or 1d. Raises ValueError."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no duration such as 90s, 5m, 2h or 1d")
+    return min(int(match[1]) * _SECONDS_IN[match[2]], U32_MAX)
+
+
+def _number(text: str, most: int) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(U32_MAX)) and 1 <= int(text) <= most):
+        raise ValueError(f"{text!r} is no whole number from 1 to {most}")
+    return int(text)
+
+
+def _destination(text: str) -> bytes:
+    name = text.removeprefix(_MOVE).encode()
+    if not (text.startswith(_MOVE) and is_tube_name(name)):
+        raise ValueError(f"{text!r} is not {_MOVE} with the name of a tube")
+    return name
+
+
+def _set_max_tries(rules: Rules, text: str) -> None:
+    rules.max_tries = _number(text, TRIES_MAX)
+
+
+def _set_then(rules: Rules, text: str) -> None:
+    rules.then_to = None if text == BURY else _destination(text)
+
+
+def _set_retry(rules: Rules, text: str) -> None:
+    first, dots, most = text.partition("..")
+    rules.retry_s = duration_s(first)
+    rules.retry_most_s = duration_s(most) if dots else rules.retry_s
+    if rules.retry_most_s < rules.retry_s:
+        raise ValueError(f"{text!r} ends with less than it begins with")
+
+
+def _set_max_reserved(rules: Rules, text: str) -> None:
+    rules.max_reserved = _number(text, U32_MAX)
+
+
+def _set_rate(rules: Rules, text: str) -> None:
+    match = _RATE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no rate such as 10/s, 300/m or 5/h")
+    jobs, period_s = int(match[1]), _SECONDS_IN[match[2]]
+    rules.token_ns = -(-period_s * SECOND_NS // jobs)  # rounded up: never more than was asked for
+    rules.burst = max(1, jobs // period_s)
+
+
+def _set_max_jobs(rules: Rules, text: str) -> None:
+    rules.max_jobs = _number(text, U32_MAX)
+
+
+def _set_fair(rules: Rules, text: str) -> None:
+    if text != "true":
+        raise ValueError(f"{text!r} is not true")
+    rules.fair = True
+
+
+def _set_unique(rules: Rules, text: str) -> None:
+    if text not in {WAITING, PRESENT}:
+        raise ValueError(f"{text!r} is neither {WAITING} nor {PRESENT}")
+    rules.unique = text
+
+
+def _set_ttl(rules: Rules, text: str) -> None:
+    rules.ttl_ns = duration_s(text) * SECOND_NS
+
+
+def _set_expired(rules: Rules, text: str) -> None:
+    rules.expired_deletes = text == DELETE
+    rules.expired_to = None if text in {BURY, DELETE} else _destination(text)
+
+
+# What each key does to the rules of a tube; it raises ValueError if that can't be its value.
+KEYS: Final = {
+    "max_tries": _set_max_tries,
+    "then": _set_then,
+    "retry": _set_retry,
+    "max_reserved": _set_max_reserved,
+    "rate": _set_rate,
+    "max_jobs": _set_max_jobs,
+    "fair": _set_fair,
+    "unique": _set_unique,
+    "ttl": _set_ttl,
+    "expired": _set_expired,
+}
+
+
+def check_row(pattern: bytes, key: str, value: str) -> None:
+    """Raise ValueError, in words for the operator, unless this can be a row."""
+    if not is_pattern(pattern):
+        raise ValueError(f"{pattern.decode(errors='replace')!r} is neither the name of a tube nor a glob")
+    if key not in KEYS:
+        raise ValueError(f"{key!r} is no key of a policy: {', '.join(KEYS)}")
+    if value == OFF:
+        return
+    try:
+        KEYS[key](Rules(), value)
+    except ValueError as why:
+        raise ValueError(f"{key}: {why}") from None
+
+
+def is_pattern(pattern: bytes) -> bool:
+    """Whether this is the name of a tube, or a glob that can match one."""
+    return _PATTERN.fullmatch(pattern) is not None
+
+
+def is_glob(pattern: bytes) -> bool:
+    """Whether a pattern is not simply a name."""
+    return b"*" in pattern or b"?" in pattern
+
+
+# -- all rows
+
+
+class Policies:
+    """All rows, and what follows from them for a tube."""
+
+    __slots__ = ("_globs", "_names", "_shared", "rows")
+
+    def __init__(self) -> None:
+        self.rows: dict[tuple[bytes, str], PolicyRow] = {}
+        """By pattern and key."""
+        self._names: dict[bytes, list[PolicyRow]] = {}
+        self._globs: list[tuple[re.Pattern[str], list[PolicyRow]]] = []
+        """The least specific glob first."""
+        self._shared: dict[tuple[PolicyRow, ...], Rules | None] = {}
+
+    def change(self, rows: Iterable[PolicyRow], unset: Iterable[tuple[bytes, str]] = ()) -> None:
+        """Set rows, which ``check_row`` has passed, and remove others, which are there."""
+        for each in unset:
+            del self.rows[each]
+        for row in rows:
+            self.rows[row.pattern, row.key] = row
+        by_pattern: dict[bytes, list[PolicyRow]] = {}
+        for row in self.rows.values():
+            by_pattern.setdefault(row.pattern, []).append(row)
+        self._names = {pattern: found for pattern, found in by_pattern.items() if not is_glob(pattern)}
+        globs = sorted(filter(is_glob, by_pattern), key=_specificity)
+        self._globs = [(re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs]
+        self._shared = {}
+
+    def effective(self, name: bytes) -> dict[str, PolicyRow]:
+        """Return the row that wins for each key that any pattern has for this tube."""
+        found: dict[str, PolicyRow] = {}
+        if self._globs:
+            text = name.decode()
+            for glob, rows in self._globs:
+                if glob.match(text) is not None:
+                    for row in rows:
+                        found[row.key] = row
+        for row in self._names.get(name, ()):
+            found[row.key] = row
+        return found
+
+    def rules_of(self, name: bytes) -> Rules | None:
+        """Return the rules of the tube with this name; None if it has none."""
+        rows = self.effective(name)
+        if not rows:
+            return None
+        key = tuple(row for each in KEYS if (row := rows.get(each)) is not None and row.value != OFF)
+        if key not in self._shared:
+            self._shared[key] = _rules(key) if key else None
+        return self._shared[key]
+
+
+def _specificity(glob: bytes) -> tuple[int, list[int]]:
+    """Return what globs are sorted by, the least specific first: of two alike, the one with the larger text."""
+    return len(glob) - glob.count(b"*") - glob.count(b"?"), [-each for each in glob]
+
+
+def _rules(rows: tuple[PolicyRow, ...]) -> Rules:
+    rules = Rules()
+    for row in rows:
+        KEYS[row.key](rules, row.value)
+    return rules
