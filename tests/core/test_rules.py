@@ -610,12 +610,13 @@ def test_deleted_jobs_leave_nothing_behind(core):
 
 
 def test_most_specific_pattern_wins_for_each_key(core):
-    for pattern, values in {
+    policies: dict[bytes, dict] = {
         b"*": {"max_tries": 1, "max_jobs": 100},
         b"mail.*": {"max_tries": 2},
         b"mail.d?": {"max_tries": 3},
         b"mail.de": {"max_tries": 4, "max_jobs": "off"},
-    }.items():
+    }
+    for pattern, values in policies.items():
         policy(core, pattern, **values)
     of = core.engine.policies.rules_of
     assert [of(name).max_tries for name in (b"x", b"mail.fr", b"mail.dk", b"mail.de")] == [1, 2, 3, 4]
