@@ -11,7 +11,6 @@ from beanlite.core.queues import Queues
 from beanlite.core.timers import Chore
 from beanlite.core.tube import Tube
 
-
 # To match a name with this many globs costs as much as to move a job.
 GLOBS_PER_JOB: Final = 4
 
