@@ -25,7 +25,7 @@ def told(core, metric):
 
 
 def test_what_policies_do_is_counted_for_tubes_that_have_one(core, tubes):
-    set_policy(core.engine, b"b", max_tries="5")
+    set_policy(core, b"b", max_tries="5")
     for number, name in enumerate(POLICY_COUNTS):
         setattr(core.engine.ledger.tally(tubes[b"c"]), name, number)  # its policy has been unset since
     tubes[b"c"].add_taken(tubes[b"c"].tally)

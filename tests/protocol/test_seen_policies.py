@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.core.tube import FULL, OPENING, PAUSED, SLOWED
+from beanlite.core.tube import FULL, PAUSED, SLOWED
 from tests.support.core import put
 from tests.support.operators import Operator
 from tests.support.policies import set_policy
@@ -39,7 +39,8 @@ def count(core, tube, **counts):
 
 def test_stats_of_a_tube_end_with_its_policy(core, tube):
     before = stats_lines(core)
-    set_policy(core.engine, b"mail", **dict(reversed(ALL.items())))
+    set_policy(core, b"mail", **dict(reversed(ALL.items())))
+    core.wait(1)  # only then jobs are reserved at this rate
     count(core, tube, dead=3, expired=4, refused=5, duplicates=6)
     assert stats_lines(core) == [
         *before[:-1],
@@ -65,33 +66,45 @@ def test_stats_of_a_tube_without_rules_stay_the_same(core, tube):
     before = stats_lines(core)
     tube.shut = FULL
     count(core, tube, dead=3)
-    set_policy(core.engine, b"*", max_tries="5")
-    set_policy(core.engine, b"mail", max_tries="off")
+    set_policy(core, b"*", max_tries="5")
+    set_policy(core, b"mail", max_tries="off")
     assert stats_lines(core) == before
     assert any(line.startswith("policy-max-tries") for line in stats_lines(core, b"default"))
 
 
-@pytest.mark.parametrize(
-    ("shut", "line"),
-    [
-        (0, None),
-        (PAUSED | OPENING, None),
-        (FULL | PAUSED, 'policy-shut: "max_reserved"'),
-        (FULL | SLOWED, 'policy-shut: "max_reserved, rate"'),
-    ],
-)
-def test_stats_of_a_tube_say_what_keeps_jobs_waiting(core, tube, shut, line):
-    set_policy(core.engine, b"mail", max_reserved="1", rate="1/s")
-    tube.shut = shut
-    assert [each for each in stats_lines(core) if "shut" in each] == ([line] if line else [])
-    core.send(core.client(), b"delete 1\r\n")
-    assert not [each for each in stats_lines(core) if "shut" in each]
+def shut_lines(core):
+    return [line for line in stats_lines(core) if "shut" in line]
+
+
+def test_stats_of_a_tube_say_what_keeps_jobs_waiting(core, tube):
+    set_policy(core, b"mail", max_reserved="1")
+    worker = core.client()
+    put(core, worker)
+    core.send(worker, b"use mail\r\nput 0 0 10 1\r\nx\r\nwatch mail\r\nignore default\r\nreserve\r\n")
+    assert shut_lines(core) == ['policy-shut: "max_reserved"']
+    set_policy(core, b"mail", rate="1/h")
+    assert shut_lines(core) == ['policy-shut: "max_reserved, rate"']
+    core.send(worker, b"pause-tube mail 100\r\n")
+    assert shut_lines(core) == ['policy-shut: "max_reserved, rate"']
+    core.send(worker, b"delete 1\r\n")
+    core.wait(1)
+    assert shut_lines(core) == ['policy-shut: "rate"']
+    core.send(worker, b"delete 3\r\n")
+    assert tube.shut
+    assert shut_lines(core) == []
+
+
+def test_stats_of_a_tube_do_not_call_a_pause_a_policy(core, tube):
+    set_policy(core, b"mail", max_reserved="1")
+    core.send(core.client(), b"pause-tube mail 100\r\n")
+    assert tube.shut
+    assert shut_lines(core) == []
 
 
 def test_operators_see_what_holds_for_a_tube(core, tube, operator):
-    set_policy(core.engine, b"m*", max_tries="9", rate="1/s")
-    set_policy(core.engine, b"mail", max_tries="5", rate="off")
-    set_policy(core.engine, b"default", ttl="off")
+    set_policy(core, b"m*", max_tries="9", rate="1/s")
+    set_policy(core, b"mail", max_tries="5", rate="off")
+    set_policy(core, b"default", ttl="off")
     count(core, tube, dead=1, expired=2, refused=3, duplicates=4)
     tube.add_taken(tube.tally)
     tube.shut = FULL | SLOWED | PAUSED
@@ -111,8 +124,8 @@ def test_policy_of_many_tubes_is_found_once_for_each_kind(core, operator, monkey
     for number in range(150):
         core.send(producer, b"use t%d\r\n" % number)
         put(core, producer)
-    set_policy(core.engine, b"t*", max_tries="5")
-    set_policy(core.engine, b"t1?", max_jobs="7")
+    set_policy(core, b"t*", max_tries="5")
+    set_policy(core, b"t1?", max_jobs="7")
     effective, asked = type(core.engine.policies).effective, []
     monkeypatch.setattr(
         type(core.engine.policies), "effective", lambda self, name: asked.append(name) or effective(self, name)
