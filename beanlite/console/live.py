@@ -96,6 +96,10 @@ class Live:
         """Return a slice of the clients."""
         return self.ask("list-clients", request)
 
+    def list_policies(self, request: Record) -> Record:
+        """Return all policies or, with ``tube``, those that hold for that tube."""
+        return self.ask("list-policies", request)
+
     def show_job(self, job_id: int) -> Record | None:
         """Return all facts about a job, its body as bytes; None if there is no such job."""
         self._check()

@@ -101,6 +101,14 @@ CLIENTS: Final = (
     Column("buffered", "buffered", units.size, leaves=1),
 )
 
+POLICIES: Final = (
+    Column("pattern", "pattern", str),
+    Column("key", "key", str),
+    Column("value", "value", str),
+    Column("changed_at", "changed", units.utc, shrinks=True, leaves=1),
+    Column("changed_by", "by", str, shrinks=True, leaves=2),
+)
+
 
 def console() -> Console:
     """Return the console that tables are printed to: as wide as the terminal, or unlimited if stdout is not one."""

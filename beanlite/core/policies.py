@@ -137,6 +137,17 @@ KEYS: Final = {
 }
 
 
+def text_of_value(value: object) -> str:
+    """Return a value as ``KEYS`` takes it, which JSON and TOML may also have as a number or true. Raises ValueError."""
+    if value is True:
+        return "true"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError("a value is text, a whole number or true")
+
+
 def check_row(pattern: bytes, key: str, value: str) -> None:
     """Raise ValueError, in words for the operator, unless this can be a row."""
     if not is_pattern(pattern):
@@ -187,7 +198,7 @@ class Policies:
         for row in self.rows.values():
             by_pattern.setdefault(row.pattern, []).append(row)
         self._names = {pattern: found for pattern, found in by_pattern.items() if not is_glob(pattern)}
-        globs = sorted(filter(is_glob, by_pattern), key=_specificity)
+        globs = sorted(filter(is_glob, by_pattern), key=specificity)
         self._globs = [(re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs]
         self._shared = {}
 
@@ -215,7 +226,7 @@ class Policies:
         return self._shared[key]
 
 
-def _specificity(glob: bytes) -> tuple[int, list[int]]:
+def specificity(glob: bytes) -> tuple[int, list[int]]:
     """Return what globs are sorted by, the least specific first: of two alike, the one with the larger text."""
     return len(glob) - glob.count(b"*") - glob.count(b"?"), [-each for each in glob]
 
