@@ -63,6 +63,36 @@ async def pause(request: Request) -> Response:
     return _redirect(request, _back(fields), message)
 
 
+async def policy(request: Request) -> Response:
+    """Set or unset one key of a policy."""
+    site, fields = site_of(request), await form(request)
+    pattern, key, value = (fields.get(name, "").strip() for name in ("pattern", "key", "value"))
+    if not pattern:
+        raise ConfigError("pattern: say for which tubes")
+    if not value and not fields.get("unset"):
+        raise ConfigError("value: say which")
+    how: Record = {"unset": [key]} if fields.get("unset") else {"set": {key: value}}
+    what = {"pattern": pattern, **how, **_on_behalf(request)}
+    reply = await site.questions.ask_once(lambda live: live.ask("set-policy", what))
+    if not reply["changes"]:
+        message = f"{pattern} has that already"
+    else:
+        message = f"{pattern} has no {key} any more" if fields.get("unset") else f"{pattern} has {key} {value}"
+    return _redirect(request, _back(fields), "; ".join([message, *reply["warnings"]]))
+
+
+async def schedule(request: Request) -> Response:
+    """Have a schedule put its job now, or remove it."""
+    site, fields = site_of(request), await form(request)
+    name, do = fields.get("name", ""), fields.get("do", "")
+    if do not in {"run", "unset"}:
+        raise ConfigError("do: missing")
+    what = {"name": name, **_on_behalf(request)}
+    reply = await site.questions.ask_once(lambda live: live.ask(f"{do}-schedule", what))
+    message = f"Job {reply['id']} was put by {name}" if do == "run" else f"The schedule {name} was removed"
+    return _redirect(request, _back(fields), message)
+
+
 async def put(request: Request) -> Response:
     """Put a job by hand."""
     if request.method != "POST":
