@@ -102,9 +102,9 @@ CLIENTS: Final = (
 )
 
 POLICIES: Final = (
-    Column("pattern", "pattern", str),
-    Column("key", "key", str),
-    Column("value", "value", str),
+    Column("pattern", "pattern", str, shrinks=True),
+    Column("key", "key", str, shrinks=True),
+    Column("value", "value", str, shrinks=True),
     Column("changed_at", "changed", units.utc, shrinks=True, leaves=1),
     Column("changed_by", "by", str, shrinks=True, leaves=2),
 )

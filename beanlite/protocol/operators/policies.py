@@ -28,7 +28,7 @@ def set_policy(session: Session, request: SetPolicy, now_ns: int) -> bytes:
                 raise Refused(f"{change.pattern.decode()} stands there twice with {each[1]}")
             wishes[each] = value
     if request.prune:
-        wishes = {**dict.fromkeys(before), **wishes}
+        wishes.update({each: None for each in before if each not in wishes})
     try:
         changes = changes_of(before, wishes)
     except ValueError as why:
@@ -73,8 +73,8 @@ def _wishes_of(change: PolicyChange, all_keys: list[str]) -> dict[tuple[bytes, s
         keys = change.unset
     else:
         keys = [] if change.unset is None else all_keys
-    wishes: dict[tuple[bytes, str], str | None] = {(pattern, key): None for key in keys}
-    wishes.update(((pattern, key), value) for key, value in values.items())
+    wishes: dict[tuple[bytes, str], str | None] = {(pattern, key): value for key, value in values.items()}
+    wishes.update({(pattern, key): None for key in keys if key not in values})
     return wishes
 
 
