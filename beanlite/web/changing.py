@@ -11,6 +11,7 @@ from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, encode_tube
 from beanlite.console.live import Live, on_behalf_of
+from beanlite.console.policies import in_words
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
@@ -74,11 +75,8 @@ async def policy(request: Request) -> Response:
     how: Record = {"unset": [key]} if fields.get("unset") else {"set": {key: value}}
     what = {"pattern": pattern, **how, **_on_behalf(request)}
     reply = await site.questions.ask_once(lambda live: live.ask("set-policy", what))
-    if not reply["changes"]:
-        message = f"{pattern} has that already"
-    else:
-        message = f"{pattern} has no {key} any more" if fields.get("unset") else f"{pattern} has {key} {value}"
-    return _redirect(request, _back(fields), "; ".join([message, *reply["warnings"]]))
+    lines = in_words(reply["changes"]) or ["Nothing has changed"]
+    return _redirect(request, _back(fields), "; ".join([*lines, *reply["warnings"]]))
 
 
 async def schedule(request: Request) -> Response:
