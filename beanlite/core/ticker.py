@@ -146,6 +146,8 @@ class Ticker:
         cost = 0
         if tube.kept is not None:
             cost = self._rulings.expire(tube, budget, now_ns)
+            if self._queues.tubes.get(tube.name) is not tube:  # its last job was deleted
+                return cost + 1
         if tube.shut:
             cost += self.reopen(tube, now_ns)
         keys = tube.delayed.keys
