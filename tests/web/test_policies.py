@@ -140,11 +140,8 @@ def test_readers_see_policies_and_schedules_but_no_forms_and_no_bodies(server, w
             assert "max_tries" in page.html
             assert 'method="post"' not in page.html
         assert "secret" not in web.get("/policies").html
-        for path, fields in (
-            ("/policy", {"pattern": "mail", "key": "max_tries", "value": "6"}),
-            ("/schedule", {"name": "nightly", "do": "unset"}),
-        ):
-            assert web.post(path, fields).status == 403
+        assert web.post("/policy", {"pattern": "mail", "key": "max_tries", "value": "6"}).status == 403
+        assert web.post("/schedule", {"name": "nightly", "do": "unset"}).status == 403
     assert wire.request("list-policies")["policies"][0]["value"] == "5"
 
 
