@@ -29,6 +29,7 @@ CORE_MAY_IMPORT = {
     "pydantic",
     "re",
     "typing",
+    "zlib",
 }
 SQL = {"aiosqlite", "sqlite3"}
 

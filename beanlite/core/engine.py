@@ -11,9 +11,11 @@ until its put, delete, release, bury, kick or pause is stored. A reservation, a 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from zlib import crc32
 
 from beanlite.core import restore
 from beanlite.core.admission import PUT_BYTES, Admission
+from beanlite.core.applying import Applying
 from beanlite.core.bodies import Bodies
 from beanlite.core.clients import Clients
 from beanlite.core.events import BURY, DELETE, KICK, PUT, RELEASE, TOUCH
@@ -33,11 +35,12 @@ from beanlite.core.job import (
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.operator import Operator
-from beanlite.core.policies import Policies, PolicyRow
+from beanlite.core.policies import PolicyRow
 from beanlite.core.queues import URGENT_PRI, Queues
+from beanlite.core.rulings import Rulings
 from beanlite.core.schedules import Schedule
 from beanlite.core.ticker import Ticker
-from beanlite.core.tube import Client, Tube
+from beanlite.core.tube import OPENING, PAUSED, Client, Tube
 
 
 class Engine:
@@ -48,18 +51,20 @@ class Engine:
 
     def __init__(self) -> None:
         self._queues = queues = Queues()
-        self._ticker = ticker = Ticker(queues)
         self.memory = Memory(queues)
+        self.bodies = Bodies(queues, self.memory)
+        self.rulings = Rulings(queues, self.bodies, self.delete)
+        self._ticker = ticker = Ticker(queues, self.rulings)
+        self._applying = Applying(queues)
         self.clients = Clients(queues, ticker, self.memory)
         self.jobs = queues.jobs
         self.tubes = queues.tubes
         self.timers = queues.timers
         self.ledger = queues.ledger
         self.counts = queues.counts
-        self.bodies = Bodies(queues, self.memory)
         self.last_id = 0
         self.admission = Admission(self.memory)
-        self.policies = Policies()
+        self.policies = queues.ruled.policies
         self.schedules: dict[str, Schedule] = {}
         self.operator = Operator(queues, self.bodies)
 
@@ -84,17 +89,22 @@ class Engine:
             self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS, now_ns)
         else:
             self._queues.make_ready(job, now_ns)
+        if tube.rules is not None:
+            self._queues.ruled.enter(job, crc32(body) if tube.rules.unique else None)
         return job
 
     def reserve(self, client: Client, now_ns: int) -> Job | None:
-        """Reserve the ready job with the smallest pri, then id, from the watched tubes that aren't paused, if any."""
+        """Reserve the ready job with the smallest pri, then id, from the watched tubes that aren't shut, if any."""
         best: Tube | None = None
         best_key = 0
-        for tube in client.watched:
-            keys = tube.ready.keys
-            if keys and not tube.pause_until_ns and (best is None or keys[0] < best_key):
-                best = tube
-                best_key = keys[0]
+        if self.counts.fair_tubes:
+            best = self._fairest(client, now_ns)
+        else:
+            for tube in client.watched:
+                keys = tube.ready.keys
+                if keys and (best is None or keys[0] < best_key) and not (tube.shut and self._stays_shut(tube, now_ns)):
+                    best = tube
+                    best_key = keys[0]
         if best is None:
             return None
         job_id = best.ready.pop() & ID_MASK
@@ -107,6 +117,37 @@ class Engine:
             self.counts.urgent -= 1
         self._queues.make_reserved(job, client, now_ns)
         return job
+
+    def _fairest(self, client: Client, now_ns: int) -> Tube | None:
+        """Return the tube to reserve from where some tubes share out the reservations.
+
+        Of those whose first job has the same pri, it is the one with the fewest jobs reserved, then the one from which
+        none has been for longest. Other tubes count as those from which none is, and none ever was.
+        """
+        best: Tube | None = None
+        best_rank = (0, 0, 0, 0)
+        for tube in client.watched:
+            keys = tube.ready.keys
+            if not keys or (tube.shut and self._stays_shut(tube, now_ns)):
+                continue
+            pri, job_id = keys[0] >> ID_BITS, keys[0] & ID_MASK
+            rules, kept = tube.rules, tube.kept
+            rank = (pri, 0, 0, job_id)
+            if rules is not None and rules.fair and kept is not None:
+                rank = (pri, tube.reserved, kept.turn, job_id)
+            if best is None or rank < best_rank:
+                best = tube
+                best_rank = rank
+        return best
+
+    def _stays_shut(self, tube: Tube, now_ns: int) -> bool:
+        """Whether no job of a shut tube can be handed out, even once clients that have waited longer are served.
+
+        A client may end one reservation and begin the next before the tube's timer expires.
+        """
+        if not tube.shut & (PAUSED | OPENING):
+            self._ticker.reopen(tube, now_ns)
+        return tube.shut != 0 or not tube.ready.keys
 
     def reserve_job(self, client: Client, job_id: int, now_ns: int) -> Job | None:
         """Reserve one job if it is ready, delayed or buried. Its tube need not be watched, and may be paused."""
@@ -133,6 +174,8 @@ class Engine:
             self.memory.body_bytes -= job.size + BODY_BYTES
         if job.reserves or job.past is not NO_PAST:
             self.counts.with_past -= 1
+        if job.tube.rules is not None:
+            self._queues.ruled.leave(job)
         job.state = GONE
         try:
             del jobs.newest[job_id]
@@ -162,7 +205,9 @@ class Engine:
         self.ledger.note(job)
         if self.ledger.recording:
             self.ledger.record(job, RELEASE, client.peer, now_ns, delay_s=delay_s)
-        if delay_s:
+        if job.tube.rules is not None:
+            self.rulings.come_back(job, job.tube.rules, RELEASE, delay_s, now_ns)
+        elif delay_s:
             self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS, now_ns)
         else:
             self._queues.make_ready(job, now_ns)
@@ -233,15 +278,19 @@ class Engine:
         self._ticker.pause(tube, pause_s, client.peer, now_ns)
         return True
 
-    def set_policies(self, rows: Iterable[PolicyRow], unset: Iterable[tuple[bytes, str]]) -> None:
-        """Set rows, which ``policies.check_row`` has passed, and remove others, which are there."""
-        unset = list(unset)
-        rows = list(rows)
+    # -- policies
+
+    def set_policies(self, rows: list[PolicyRow], unset: list[tuple[bytes, str]], now_ns: int) -> None:
+        """Set rows, which ``policies.check_row`` has passed, and remove others, which are there.
+
+        They hold for a SLICE of the tubes at once, and for the rest after some ticks.
+        """
         self.policies.change(rows, unset)
         for each in unset:
             self.ledger.policies[each] = None
         for row in rows:
             self.ledger.policies[row.pattern, row.key] = row
+        self._applying.begin(list(self.tubes), self.last_id, now_ns)
 
     def _held_by(self, client: Client, job_id: int) -> Job | None:
         job = self.jobs.find(job_id)
@@ -266,6 +315,8 @@ class Engine:
     def restore_policies(self, rows: Iterable[PolicyRow]) -> None:
         """Take over all policies, before the jobs. ``policies.check_row`` has passed them."""
         self.policies.change(rows)
+        for tube in self.tubes.values():
+            self._queues.ruled.give_rules(tube)
 
     def restore_schedule(self, schedule: Schedule) -> None:
         """Take over a schedule."""

@@ -124,6 +124,11 @@ class Job:
             self.past = Past()
         return self.past
 
+    def forgive(self) -> None:
+        """Have none of the reservations so far count as a try."""
+        if self.reserves:  # else it may have no past of its own
+            self.own_past().forgiven = self.reserves
+
     @property
     def tries(self) -> int:
         """How many reservations have ended in vain, or will have if it is released now."""

@@ -198,6 +198,11 @@ class Ledger:
             self.deferred = {}
 
     @property
+    def is_changed(self) -> bool:
+        """Whether there is something to take besides deferred changes and totals."""
+        return bool(self.changed or self.pauses or self.policies or self.schedules or self.events)
+
+    @property
     def has_deferred(self) -> bool:
         """Whether there are deferred changes to take."""
         return bool(self.deferred or self._older_deferred)

@@ -7,7 +7,9 @@ bytes. It follows each change at once, unlike the size that the system reports f
 from collections.abc import Callable
 from typing import Final
 
-from beanlite.core.queues import Counts, Queues
+from beanlite.core.counts import Counts
+from beanlite.core.kept import EXPIRY_BYTES, KEPT_BYTES, TWIN_BYTES
+from beanlite.core.queues import Queues
 
 # What each of these takes at most in a compiled server, in bytes: a job without its body, its past once it has been
 # reserved, kicked or buried, a body in addition to its content, a tube, a client, a tube that a client watches and
@@ -108,7 +110,9 @@ class Memory:
     @property
     def job_bytes(self) -> int:
         """Bytes taken by jobs, without their bodies."""
-        return len(self._queues.jobs) * JOB_BYTES + self._counts.with_past * PAST_BYTES
+        counts = self._counts
+        kept_bytes = counts.twins * TWIN_BYTES + counts.expiries * EXPIRY_BYTES
+        return len(self._queues.jobs) * JOB_BYTES + counts.with_past * PAST_BYTES + kept_bytes
 
     @property
     def shown_body_bytes(self) -> int:
@@ -129,7 +133,9 @@ class Memory:
     @property
     def tube_bytes(self) -> int:
         """Bytes taken by tubes, and by what clients watch."""
-        return len(self._queues.tubes) * TUBE_BYTES + self._counts.watched * WATCHED_BYTES
+        counts = self._counts
+        ruled_bytes = counts.ruled_tubes * KEPT_BYTES
+        return len(self._queues.tubes) * TUBE_BYTES + ruled_bytes + counts.watched * WATCHED_BYTES
 
     def takes_tubes(self, tubes: int) -> bool:
         """Whether clients may make or watch so many tubes more: a part of the memory is theirs in any case."""

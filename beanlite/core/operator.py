@@ -67,6 +67,7 @@ class Operator:
         self._queues.leave_state(job, now_ns)
         job.pri = pri
         job.own_past().releases += 1
+        job.past.forgiven += 1  # it was not given the time
         self._ledger.tally(job.tube).released += 1
         self._delay_or_make_ready(job, RELEASE, delay_s, by, now_ns)
 
@@ -92,13 +93,18 @@ class Operator:
             self._bodies.unload(job)
         queues, before, state, place, since_ns = self._queues, job.tube, job.state, job.key >> ID_BITS, job.since_ns
         delay_s = _delay_s(job)
+        checksum = queues.ruled.crc32_of(job) if tube.rules is not None else None
         if state is RESERVED:
             before.reserved -= 1
             tube.reserved += 1
         else:
             why = job.why
             queues.leave_state(job, now_ns)
+        if before.rules is not None:
+            queues.ruled.leave(job)
+            queues.timers.set(before, now_ns)  # another one may be reserved from it
         job.tube = tube
+        job.forgive()
         self._record(job, MOVE, by, now_ns, delay_s)
         if state is READY:
             self._still_ready(job, now_ns)
@@ -106,6 +112,10 @@ class Operator:
             queues.make_delayed(job, place, since_ns)
         elif state is BURIED:
             queues.make_buried(job, place, why, since_ns)
+        if tube.rules is not None:
+            queues.ruled.enter(job, checksum)
+            if state is RESERVED:
+                queues.ruled.hold_back(tube, now_ns)
         queues.drop_if_unused(before)
 
     def record_copy(self, job: Job, by: Peer, now_ns: int) -> None:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from beanlite.core.counts import Counts
 from beanlite.core.events import RESERVE
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import BURIED, DELAYED, ID_BITS, ID_MASK, NO_PAST, READY, RESERVED, SECOND_NS, Job, Past
 from beanlite.core.ledger import Ledger
+from beanlite.core.ruled import Ruled
+from beanlite.core.rules import WAITING
 from beanlite.core.table import JobTable
 from beanlite.core.timers import Timers
-from beanlite.core.tube import NO_JOBS, Client, Peer, Tube
+from beanlite.core.tube import FULL, NO_JOBS, Client, Peer, Tube
 
 DEFAULT_TUBE: Final = b"default"
 # The cost of work that is done in slices is counted in jobs moved. Answering a client costs as much as moving this many
@@ -35,43 +38,6 @@ class Outcome(Enum):
     TIMED_OUT = "timed out"
 
 
-class Counts:
-    """The counts of jobs and clients that ``stats`` reports."""
-
-    __slots__ = (
-        "buried",
-        "clients",
-        "delayed",
-        "producers",
-        "reserved",
-        "timeouts",
-        "total_clients",
-        "total_jobs",
-        "urgent",
-        "waiting",
-        "watched",
-        "with_past",
-        "workers",
-    )
-
-    def __init__(self) -> None:
-        self.urgent = 0
-        self.reserved = 0
-        self.with_past = 0
-        """Jobs that have been reserved, kicked or buried."""
-        self.delayed = 0
-        self.buried = 0
-        self.timeouts = 0
-        self.total_jobs = 0
-        self.clients = 0
-        self.producers = 0
-        self.workers = 0
-        self.waiting = 0
-        self.watched = 0
-        """How many tubes all clients watch together: a tube counts once for each client."""
-        self.total_clients = 0
-
-
 class Queues:
     """All queues of a server, and the clients that wait at them."""
 
@@ -86,6 +52,7 @@ class Queues:
         "default",
         "jobs",
         "ledger",
+        "ruled",
         "stopping",
         "timers",
         "tubes",
@@ -102,6 +69,7 @@ class Queues:
         """Clients whose wait is over, and what ended it."""
         self.stopping = False
         """Clients are being disconnected; tubes that only they keep alive stay, so that pauses are kept."""
+        self.ruled = Ruled(self.timers, self.counts)
         self._burials = 0
         """The number of the last burial."""
         self._serial = 0
@@ -119,7 +87,7 @@ class Queues:
         Returns the cost, counted in jobs moved.
         """
         tube = job.tube
-        if tube.waiting and not tube.pause_until_ns:
+        if tube.waiting and not tube.shut:
             client = next(iter(tube.waiting))
             self.make_reserved(job, client, now_ns)
             return 1 + self.wake(client, job)
@@ -172,6 +140,8 @@ class Queues:
             self.timers.set(client, deadline_ns)
         tube.reserved += 1
         self.counts.reserved += 1
+        if tube.rules is not None:
+            self.ruled.hold_back(tube, now_ns)
         ledger.deferred[job.id] = job
         if ledger.recording:
             ledger.record_deferred(job, RESERVE, client.peer, now_ns)
@@ -199,6 +169,8 @@ class Queues:
             tube.buried = KeyHeap()
         tube.buried.push(job.key)
         self.counts.buried += 1
+        if tube.rules is not None and tube.rules.unique == WAITING and tube.kept is not None:
+            tube.kept.hide_twin(job.id)
 
     def leave_state(self, job: Job, now_ns: int) -> None:
         """Take a job out of its queue; the caller puts it into another one, or deletes it."""
@@ -213,6 +185,8 @@ class Queues:
                 self.ledger.measures.holds.note(now_ns - job.since_ns)
             tube.reserved -= 1
             self.counts.reserved -= 1
+            if tube.shut & FULL:
+                self.timers.set(tube, now_ns)  # the job has a state again by then
         elif state is READY:
             tube.ready.remove(job.key)
             if job.pri < URGENT_PRI:
@@ -225,7 +199,10 @@ class Queues:
             tube.buried.remove(job.key)
             if job.past.why is not None:
                 job.past.why = None
+            job.forgive()
             self.counts.buried -= 1
+            if tube.kept is not None:
+                tube.kept.show_twin(job.id)
 
     # -- waiting clients
 
@@ -246,7 +223,7 @@ class Queues:
     def serve_waiting(self, tube: Tube, budget: int, now_ns: int) -> int:
         """Give ready jobs of a tube to waiting clients until that has cost about ``budget``; returns the cost."""
         cost = 0
-        while cost < budget and tube.waiting and tube.ready.keys:
+        while cost < budget and tube.waiting and tube.ready.keys and not tube.shut:
             client = next(iter(tube.waiting))
             job = self.jobs[tube.ready.keys[0] & ID_MASK]
             self.leave_state(job, now_ns)
@@ -256,15 +233,20 @@ class Queues:
 
     # -- tubes and clients
 
+    def new_serial(self) -> int:
+        """Return a serial number for an owner of a timer."""
+        self._serial += 1
+        return self._serial
+
     def make_client(self, peer: Peer) -> Client:
         """Make a client that uses and watches the default tube."""
-        self._serial += 1
-        return Client(self.default, self._serial, peer)
+        return Client(self.default, self.new_serial(), peer)
 
     def make_tube(self, name: bytes) -> Tube:
         """Make a tube."""
-        self._serial += 1
-        tube = self.tubes[name] = Tube(name, self._serial)
+        tube = self.tubes[name] = Tube(name, self.new_serial())
+        if self.ruled.policies.rows:
+            self.ruled.give_rules(tube)
         return tube
 
     def drop_if_unused(self, tube: Tube) -> None:
@@ -274,4 +256,6 @@ class Queues:
             if tube.pause_until_ns:
                 tube.pause_until_ns = tube.pause_s = 0
                 self.ledger.pauses[tube.name] = tube
+            if tube.rules is not None:
+                self.ruled.drop(tube.rules)
             del self.tubes[tube.name]

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from beanlite.core.job import BURIED, DELAYED, RESERVED, Job, Past
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.queues import Queues
-from beanlite.core.tube import Peer
+from beanlite.core.tube import PAUSED, Peer
 
 # Times above this can't be: they would not fit into 64 bits.
 FAR_NS: Final = 1 << 63
@@ -66,7 +66,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     Jobs that were reserved, or whose delay is over by now, become ready. Raises TypeError or ValueError if a row can't
     be a job.
     """
-    tubes, deferred = queues.tubes, queues.ledger.deferred
+    tubes = queues.tubes
     share = dict[int, int]().setdefault  # equal numbers become one object, as in puts that are alike: saves memory
     peers: dict[tuple[str, int], Peer] = {}
     whys = dict[str, str]().setdefault
@@ -74,7 +74,8 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     newest, counts = queues.jobs.newest, queues.counts
     for (
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
-        timeouts, releases, buries, kicks, stored_body, _, stored_since_ns, holder, holder_conn, why, forgiven, _,
+        timeouts, releases, buries, kicks, stored_body, checksum, stored_since_ns,
+        holder, holder_conn, why, forgiven, _,
     ) in rows:  # fmt: skip
         # Anything but an int raises TypeError here, and so does a missing time. That takes no call and costs nothing.
         past = timeouts | releases | buries | kicks | forgiven
@@ -105,16 +106,28 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
             job.past = Past(timeouts, releases, buries, kicks, forgiven)
         if state is None:
             queues.make_ready(job, since_ns)
-        elif state == _BURIED and place is not None:
-            queues.make_buried(job, place, None if why is None else whys(why, why), since_ns)
-        elif state == _DELAYED and place is not None and place > now_ns:
-            queues.make_delayed(job, place, since_ns)
-        elif state == _RESERVED or (state == _DELAYED and place is not None):
-            deferred[job_id] = job
-            queues.make_ready(job, now_ns)
         else:
-            raise ValueError(f"job {job_id} is {state!r}, and no job can be")
+            _restore_state(queues, job, state, place, None if why is None else whys(why, why), since_ns, now_ns)
+        if tube.rules is not None:
+            queues.ruled.enter(job, checksum)
     return last_id
+
+
+def _restore_state(
+    queues: Queues, job: Job, state: str, place: int | None, why: str | None, since_ns: int, now_ns: int
+) -> None:
+    """Put a job into the queue of a stored state other than ready."""
+    if state == _BURIED and place is not None:
+        queues.make_buried(job, place, why, since_ns)
+    elif state == _DELAYED and place is not None and place > now_ns:
+        queues.make_delayed(job, place, since_ns)
+    elif state == _RESERVED or (state == _DELAYED and place is not None):
+        if state == _RESERVED and job.tries > 0:
+            job.own_past().forgiven += 1  # no client is to blame
+        queues.ledger.deferred[job.id] = job
+        queues.make_ready(job, now_ns)
+    else:
+        raise ValueError(f"job {job.id} is {state!r}, and no job can be")
 
 
 def _count_body(memory: Memory, body: bytes | int) -> int:
@@ -146,4 +159,5 @@ def restore_pause(queues: Queues, name: bytes, pause_s: int, until_ns: int) -> N
     tube = queues.tubes.get(name) or queues.make_tube(name)
     tube.pause_s = pause_s
     tube.pause_until_ns = until_ns
+    tube.shut |= PAUSED
     queues.timers.set(tube, until_ns)

@@ -6,8 +6,9 @@ from typing import Final
 from beanlite.core.events import CLIENT_GONE, DELAY_OVER, TTR_OVER
 from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS, SLICE
 from beanlite.core.queues import WAKE_COST, Outcome, Queues
-from beanlite.core.timers import NEVER_NS
-from beanlite.core.tube import Client, Peer, Tube
+from beanlite.core.rulings import Rulings
+from beanlite.core.timers import NEVER_NS, Chore
+from beanlite.core.tube import OPENING, PAUSED, Client, Peer, Tube
 
 # A reservation with no more time left than this is about to time out: DEADLINE_SOON.
 MARGIN_NS: Final = SECOND_NS
@@ -22,10 +23,11 @@ def is_deadline_soon(client: Client, now_ns: int) -> bool:
 class Ticker:
     """The changes that time brings: it applies to the queues what has become due."""
 
-    __slots__ = ("_counts", "_jobs", "_ledger", "_overdue", "_queues", "_timers")
+    __slots__ = ("_counts", "_jobs", "_ledger", "_overdue", "_queues", "_rulings", "_timers")
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: Queues, rulings: Rulings) -> None:
         self._queues = queues
+        self._rulings = rulings
         self._jobs = queues.jobs
         self._ledger = queues.ledger
         self._timers = queues.timers
@@ -45,6 +47,9 @@ class Ticker:
             owner = self._timers.pop()
             if isinstance(owner, Tube):
                 budget -= self._tick_tube(owner, now_ns, budget)
+                continue
+            if isinstance(owner, Chore):
+                budget -= owner.carry_out(budget, now_ns)
                 continue
             assert isinstance(owner, Client)
             if owner.gone:
@@ -78,7 +83,14 @@ class Ticker:
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, CLIENT_GONE, client.peer, now_ns)
-            cost += self._queues.make_ready(job, now_ns)
+            rules = job.tube.rules
+            if self._queues.stopping:
+                job.own_past().forgiven += 1  # no client is to blame
+                cost += self._queues.make_ready(job, now_ns)
+            elif rules is not None:
+                cost += self._rulings.come_back(job, rules, CLIENT_GONE, 0, now_ns)
+            else:
+                cost += self._queues.make_ready(job, now_ns)
         if keys:
             self._timers.set(client, now_ns)
         return cost + 1
@@ -91,24 +103,27 @@ class Ticker:
         tube.pause_s = pause_s
         if pause_s:
             tube.pause_until_ns = now_ns + pause_s * SECOND_NS
+            tube.shut |= PAUSED
             self._timers.set(tube, tube.pause_until_ns)
         else:
-            self._end_pause(tube, now_ns)
+            tube.pause_until_ns = 0
+            self.reopen(tube, now_ns)
             self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it alive
 
-    def _end_pause(self, tube: Tube, now_ns: int) -> int:
-        """Give a slice of the ready jobs to the clients that wait for them; returns the cost.
+    def reopen(self, tube: Tube, now_ns: int) -> int:
+        """If nothing keeps a tube shut any more, give a slice of its jobs to clients that wait; returns the cost.
 
-        Until no more can be given, the tube counts as paused, so that no client that comes in between is served out of
-        turn.
+        Until no more can be given, the tube stays shut, so that no client that comes in between is served out of turn.
         """
-        cost = self._queues.serve_waiting(tube, SLICE, now_ns)
-        if tube.waiting and tube.ready.keys:
-            tube.pause_until_ns = now_ns
-            self._timers.set(tube, now_ns)
-        else:
+        shut = self._queues.ruled.still_shut(tube, now_ns)
+        if tube.shut & PAUSED and not shut & PAUSED:
             tube.pause_until_ns = tube.pause_s = 0
             self._ledger.pauses[tube.name] = tube
+        tube.shut = shut
+        cost = self._queues.serve_waiting(tube, SLICE, now_ns)
+        if not tube.shut and tube.waiting and tube.ready.keys:
+            tube.shut = OPENING
+            self._timers.set(tube, now_ns)
         return cost
 
     def _end_waits(self, now_ns: int) -> None:
@@ -129,8 +144,12 @@ class Ticker:
 
     def _tick_tube(self, tube: Tube, now_ns: int, budget: int) -> int:
         cost = 0
-        if tube.pause_until_ns and tube.pause_until_ns <= now_ns:
-            cost = self._end_pause(tube, now_ns)
+        if tube.kept is not None:
+            cost = self._rulings.expire(tube, budget, now_ns)
+            if self._queues.tubes.get(tube.name) is not tube:  # its last job was deleted
+                return cost + 1
+        if tube.shut:
+            cost += self.reopen(tube, now_ns)
         keys = tube.delayed.keys
         while keys and cost < budget and keys[0] >> ID_BITS <= now_ns:
             job = self._jobs[keys[0] & ID_MASK]
@@ -141,9 +160,9 @@ class Ticker:
             cost += self._queues.make_ready(job, now_ns)
         if keys:
             self._timers.set(tube, keys[0] >> ID_BITS)
-        if tube.pause_until_ns:
-            self._timers.set(tube, tube.pause_until_ns)
-        else:
+        if tube.kept is not None and tube.kept.expiries.keys:
+            self._timers.set(tube, tube.kept.expiries.keys[0] >> ID_BITS)
+        if not tube.pause_until_ns:
             self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it alive
         return cost + 1
 
@@ -162,7 +181,11 @@ class Ticker:
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, TTR_OVER, client.peer, now_ns)
-            cost += self._queues.make_ready(job, now_ns)
+            rules = job.tube.rules
+            if rules is not None:
+                cost += self._rulings.come_back(job, rules, TTR_OVER, 0, now_ns)
+            else:
+                cost += self._queues.make_ready(job, now_ns)
         if not client.waiting:
             self.set_timer(client)  # else ``_end_waits`` does, when it knows whether the wait is over
         return cost + 1

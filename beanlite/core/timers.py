@@ -24,6 +24,16 @@ class TimerOwner:
         """When its timer expires; only ``Timers`` changes it."""
 
 
+class Chore(TimerOwner):
+    """Work that is done in slices when its timer expires."""
+
+    __slots__ = ()
+
+    def carry_out(self, budget: int, now_ns: int) -> int:
+        """Do a slice of it, set the timer if there is more to do, and return the cost, counted in jobs moved."""
+        raise NotImplementedError
+
+
 class Timers:
     """At most one timer for each owner, however many jobs it has: set to when something could first be due.
 

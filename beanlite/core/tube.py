@@ -10,6 +10,7 @@ from collections import OrderedDict
 from typing import Final
 
 from beanlite.core.heap import KeyHeap
+from beanlite.core.kept import Kept
 from beanlite.core.rules import Rules
 from beanlite.core.timers import NEVER_NS, TimerOwner
 from beanlite.core.totals import Tally
@@ -18,8 +19,8 @@ from beanlite.core.totals import Tally
 NO_JOBS: Final = KeyHeap()
 NOBODY: Final[OrderedDict[Client, None]] = OrderedDict()
 
-# Why a tube hands out no job: it is paused; as many of its jobs are reserved as may be; no more may be reserved so soon;
-# or clients that have waited longer are served first.
+# Why a tube hands out no job: it is paused; as many of its jobs are reserved as may be; no more may be reserved yet; or
+# clients that have waited longer are served first.
 PAUSED: Final = 1
 FULL: Final = 2
 SLOWED: Final = 4
@@ -64,6 +65,7 @@ class Tube(TimerOwner):
         "cmd_delete",
         "cmd_pause",
         "delayed",
+        "kept",
         "name",
         "pause_s",
         "pause_until_ns",
@@ -87,7 +89,7 @@ class Tube(TimerOwner):
         self.delayed = NO_JOBS
         self.buried = NO_JOBS
         self.waiting: OrderedDict[Client, None] = NOBODY
-        """The clients that wait in a reserve, the longest wait first. While the tube isn't paused, either this or
+        """The clients that wait in a reserve, the longest wait first. While the tube isn't shut, either this or
         ``ready`` is empty."""
         self.reserved = 0
         self.urgent = 0
@@ -108,6 +110,13 @@ class Tube(TimerOwner):
         """Why no job is handed out: PAUSED, FULL, SLOWED and OPENING, added up; 0: jobs are."""
         self.rules: Rules | None = None
         """What operators have set for it; None: nothing."""
+        self.kept: Kept | None = None
+        """What it remembers for these rules; None if it has none."""
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs it holds, in whatever state."""
+        return len(self.ready) + len(self.delayed) + self.reserved + len(self.buried)
 
     def add_taken(self, tally: Tally) -> None:
         """Add a tally that has been taken for the totals, so that its counts are still known for this tube."""

@@ -11,6 +11,7 @@ from beanlite.protocol import replies
 from beanlite.protocol.blocked import WAITING, WORKING
 from beanlite.protocol.operators.replies import as_json
 from beanlite.protocol.operators.requests import PutJobs
+from beanlite.protocol.ruled_puts import NO_BODIES, Bodies, find_twin, has_room, repeat
 from beanlite.protocol.session import REPLIES_MAX, Session
 
 DRAINING: Final = "DRAINING"
@@ -43,7 +44,11 @@ def acting_in(tube: Tube, by: Peer) -> Client:
     return Client(tube, 0, by)
 
 
-def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
+def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes | None:
+    return _put_jobs(session, request, now_ns, NO_BODIES)
+
+
+def _put_jobs(session: Session, request: PutJobs, now_ns: int, late_bodies: Bodies) -> bytes | None:
     engine, client = session.engine, session.client
     jobs = [(job.tube or client.use.name, job, job.body or job.base64 or b"") for job in request.jobs]
     if any(len(body) > session.service.max_job_size for _, _, body in jobs):
@@ -56,6 +61,14 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
     if tube_refusal is not None:
         session.service.refused(tube_refusal.value)
         return replies.OUT_OF_MEMORY
+    new_jobs, missing = _new_jobs(engine, [(name, body) for name, _, body in jobs], late_bodies)
+    if missing:
+        session.gather(
+            missing, lambda found, then_ns: _put_jobs(session, request, then_ns, {**late_bodies, **found}), WORKING
+        )
+        return None
+    if not all(has_room(engine, name, count, session.service.refused) for name, count in new_jobs.items()):
+        return replies.OUT_OF_MEMORY
     if jobs and not client.producer:
         engine.clients.becomes_producer(client)
     by = on_behalf_of(request.by, client)
@@ -66,11 +79,30 @@ def put_jobs(session: Session, request: PutJobs, now_ns: int) -> bytes:
         putting[name] = acting_in(tube, by)
     ids = []
     for name, job, body in jobs:
+        twin, _ = find_twin(engine, putting[name].use, body, late_bodies)
+        if twin is not None:
+            ids.append(repeat(session, twin))
+            continue
         ttr_s = TTR_S if job.ttr_s is None else max(1, job.ttr_s)
         new_job = engine.put(putting[name], job.pri or 0, job.delay_s or 0, ttr_s, body, now_ns)
         ids.append(new_job.id)
     session.waits = session.waits or bool(ids)
     return session.ok_reply(as_json({"ids": ids}))
+
+
+def _new_jobs(
+    engine: Engine, bodies: list[tuple[bytes, bytes]], late_bodies: Bodies
+) -> tuple[dict[bytes, int], list[Job]]:
+    """Return how many jobs the bodies make in each tube, and the jobs of which it is not known whether they do."""
+    counts: dict[bytes, int] = {}
+    missing: dict[Job, None] = {}
+    for name, body in bodies:
+        tube = engine.tubes.get(name)
+        twin, unknown = (None, []) if tube is None else find_twin(engine, tube, body, late_bodies)
+        missing.update(dict.fromkeys(unknown))
+        if twin is None:
+            counts[name] = counts.get(name, 0) + 1
+    return counts, list(missing)
 
 
 def reserve_batch(session: Session, args: tuple[int, int], now_ns: int) -> bytes | None:

@@ -20,6 +20,7 @@ from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import KICKING, WAITING, WORKING
 from beanlite.protocol.operators.commands import finish_request
+from beanlite.protocol.ruled_puts import put_by_rules
 from beanlite.protocol.session import Session
 from beanlite.protocol.stats import job_stats, server_stats, tube_list, tube_stats
 
@@ -67,6 +68,8 @@ def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> 
     if line.size > admission.room_bytes:  # there was room when the line came
         admission.lack_room()
         return replies.OUT_OF_MEMORY
+    if session.client.use.rules is not None:
+        return put_by_rules(session, line, body, now_ns)
     session.waits = True
     job = engine.put(session.client, line.pri, line.delay_s, line.ttr_s, body, now_ns)
     return replies.inserted(job.id)

@@ -309,13 +309,13 @@ def test_end_of_a_pause_serves_waiting_clients_in_slices_and_in_order(core, ende
     else:
         assert core.send(producer, b"pause-tube default 0\r\n") == b"PAUSED\r\n"
     assert len(core.engine.tubes[b"default"].waiting) == served + 5
-    core.store()
+    assert [tube.pause_until_ns for tube in core.store().pauses] == [0]
     assert core.send(late, b"reserve\r\n") == b""
     core.wait(0)
     ids = [client.take_replies().split()[1] for client in waiters]
     assert ids == [b"%d" % job_id for job_id in range(1, 2 * served + 6)]
     assert late.take_replies() == b""
-    assert [tube.pause_until_ns for tube in core.store().pauses] == [0]
+    assert core.store().pauses == []
     put(core, producer)
     assert late.take_replies().startswith(b"RESERVED ")
 

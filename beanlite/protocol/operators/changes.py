@@ -12,6 +12,7 @@ from beanlite.protocol.blocked import WORKING
 from beanlite.protocol.operators.lists import filter_of, place_of, still_fits
 from beanlite.protocol.operators.replies import Record, as_json, cursor
 from beanlite.protocol.operators.requests import CHANGED_MAX, ChangeJobs
+from beanlite.protocol.ruled_puts import has_room
 from beanlite.protocol.session import Session
 
 
@@ -127,6 +128,9 @@ class Change:
         """Put a copy, if puts are accepted; returns whether that was done."""
         engine, by = self._engine, self._by
         self._refusal = refusal_of_puts(engine, len(body))
+        to = self._request.to
+        if self._refusal is None and to is not None and not has_room(engine, to, 1, self._session.service.refused):
+            self._refusal = OUT_OF_MEMORY
         tube = None if self._refusal else self._tube()
         if tube is None:
             return False

@@ -1,0 +1,109 @@
+"""What a tube with rules remembers for them; there is none of this where nothing is set."""
+
+from typing import Final
+
+from beanlite.core.heap import KeyHeap
+
+# What this takes at most, in bytes, without any job; and each job of which the body is known, or when it expires.
+KEPT_BYTES: Final = 450
+TWIN_BYTES: Final = 350
+EXPIRY_BYTES: Final = 220
+_SIZE_BITS: Final = 32
+
+
+class Kept:
+    """How far a tube's rules have come."""
+
+    __slots__ = ("_expiry_keys", "_twin_keys", "expiries", "free_ns", "turn", "twins")
+
+    def __init__(self) -> None:
+        self.free_ns = 0
+        """When as many jobs could be reserved at once as ever; 0: not known, as after a restart."""
+        self.turn = 0
+        """The number of the last reservation from the tube, of all from such tubes; 0: there was none."""
+        self.twins: dict[int, list[int]] = {}
+        """Ids of the jobs that may be the same as one that is put, by size and checksum of the body."""
+        self._twin_keys: dict[int, int] = {}
+        self.expiries = KeyHeap()
+        """When each job expires, as a key that ends with the id; without those that were looked at already."""
+        self._expiry_keys: dict[int, int] = {}
+
+    def without_jobs(self) -> "Kept":
+        """Return the same, but without what is known of jobs."""
+        kept = Kept()
+        kept.free_ns, kept.turn = self.free_ns, self.turn
+        return kept
+
+    # -- bodies
+
+    @staticmethod
+    def twin_key(size: int, crc32: int) -> int:
+        """Return the key of a body in ``twins``. Different bodies may have the same."""
+        return crc32 << _SIZE_BITS | size
+
+    def has_twin(self, job_id: int) -> bool:
+        """Whether the job's body is known."""
+        return job_id in self._twin_keys
+
+    def add_twin(self, job_id: int, key: int) -> None:
+        """Note a job's body."""
+        self._twin_keys[job_id] = key
+        self.show_twin(job_id)
+
+    def hide_twin(self, job_id: int) -> None:
+        """Leave a job out of ``twins``, if its body is known, until ``show_twin``."""
+        key = self._twin_keys.get(job_id)
+        if key is not None and job_id in self.twins.get(key, ()):
+            self._drop(key, job_id)
+
+    def show_twin(self, job_id: int) -> None:
+        """Undo ``hide_twin``."""
+        key = self._twin_keys.get(job_id)
+        if key is not None:
+            ids = self.twins.setdefault(key, [])
+            if job_id not in ids:
+                ids.append(job_id)
+
+    def remove_twin(self, job_id: int) -> bool:
+        """Forget a job's body; returns whether it was known."""
+        self.hide_twin(job_id)
+        return self._twin_keys.pop(job_id, None) is not None
+
+    def _drop(self, key: int, job_id: int) -> None:
+        ids = self.twins[key]
+        ids.remove(job_id)
+        if not ids:
+            del self.twins[key]
+
+    @property
+    def twin_count(self) -> int:
+        """Of how many jobs the body is known."""
+        return len(self._twin_keys)
+
+    def crc32_of(self, job_id: int) -> int | None:
+        """Return the checksum of a job's body, if it is known."""
+        key = self._twin_keys.get(job_id)
+        return None if key is None else key >> _SIZE_BITS
+
+    # -- ages
+
+    def add_expiry(self, job_id: int, key: int) -> bool:
+        """Note when a job expires; returns False if that was noted already."""
+        if job_id in self._expiry_keys:
+            return False
+        self._expiry_keys[job_id] = key
+        self.expiries.push(key)
+        return True
+
+    def remove_expiry(self, job_id: int) -> bool:
+        """Forget when a job expires; returns whether that was noted."""
+        key = self._expiry_keys.pop(job_id, None)
+        if key is None:
+            return False
+        self.expiries.remove(key)
+        return True
+
+    @property
+    def expiry_count(self) -> int:
+        """Of how many jobs it is noted when they expire."""
+        return len(self._expiry_keys)

@@ -1,0 +1,138 @@
+"""What the rules of tubes hold back, and what tubes have to know of their jobs for that."""
+
+from zlib import crc32
+
+from beanlite.core.counts import Counts
+from beanlite.core.job import BURIED, ID_BITS, Job
+from beanlite.core.kept import Kept
+from beanlite.core.policies import Policies
+from beanlite.core.rules import WAITING, Rules
+from beanlite.core.timers import Timers
+from beanlite.core.tube import FULL, PAUSED, SLOWED, Tube
+
+
+class Ruled:
+    """The policies, and the rules of tubes that follow from them."""
+
+    __slots__ = ("_counts", "_timers", "_turn", "policies")
+
+    def __init__(self, timers: Timers, counts: Counts) -> None:
+        self._timers = timers
+        self._counts = counts
+        self._turn = 0
+        """The number of the last reservation from a tube whose rules share them out."""
+        self.policies = Policies()
+
+    def give_rules(self, tube: Tube) -> bool:
+        """Give a tube the rules that policies have for it; returns whether its jobs are still to be entered.
+
+        What they hold back is held back at once; what nothing holds back any more is given out in the next tick.
+        """
+        old, rules = tube.rules, self.policies.rules_of(tube.name)
+        if rules is old:
+            return False
+        tube.rules = rules
+        self._counts.ruled_tubes += (rules is not None) - (old is not None)
+        self._counts.fair_tubes += (rules is not None and rules.fair) - (old is not None and old.fair)
+        knows_others = _knowledge(rules) != _knowledge(old)
+        kept = tube.kept
+        if kept is not None and knows_others:
+            self._counts.twins -= kept.twin_count
+            self._counts.expiries -= kept.expiry_count
+            kept = kept.without_jobs()
+        tube.kept = None if rules is None else kept or Kept()
+        if rules is not None and rules.token_ns and (old is None or rules.token_ns != old.token_ns):
+            assert tube.kept is not None
+            tube.kept.free_ns = 0
+            tube.shut |= SLOWED
+        if rules is not None and rules.max_reserved and tube.reserved >= rules.max_reserved:
+            tube.shut |= FULL
+        if tube.shut:
+            self._timers.set(tube, 0)  # the next tick sees whether it still has to be
+        return knows_others and rules is not None and bool(rules.unique or rules.ttl_ns) and tube.holds_jobs
+
+    # -- what is held back
+
+    def hold_back(self, tube: Tube, now_ns: int) -> None:
+        """Shut a tube from which a job has been reserved if its rules want no other one to be reserved yet."""
+        rules, kept = tube.rules, tube.kept
+        assert rules is not None
+        assert kept is not None
+        if rules.fair:
+            self._turn += 1
+            kept.turn = self._turn
+        if rules.token_ns:
+            kept.free_ns = max(now_ns, kept.free_ns) + rules.token_ns
+        if rules.max_reserved or rules.token_ns:
+            tube.shut |= self._reasons(tube, rules, now_ns)
+
+    def still_shut(self, tube: Tube, now_ns: int) -> int:
+        """Return for what reasons no job of a tube is to be handed out now, and set its timer for the end of these."""
+        shut = 0
+        if tube.pause_until_ns > now_ns:
+            shut |= PAUSED
+            self._timers.set(tube, tube.pause_until_ns)
+        if tube.rules is not None:
+            shut |= self._reasons(tube, tube.rules, now_ns)
+        return shut
+
+    def _reasons(self, tube: Tube, rules: Rules, now_ns: int) -> int:
+        shut = 0
+        if rules.max_reserved and tube.reserved >= rules.max_reserved:
+            shut = FULL
+        if rules.token_ns:
+            kept = tube.kept
+            assert kept is not None
+            if not kept.free_ns:  # nobody knows how many were reserved before, so none may be yet
+                kept.free_ns = now_ns + rules.burst * rules.token_ns
+            opens_ns = kept.free_ns - (rules.burst - 1) * rules.token_ns
+            if opens_ns > now_ns:
+                shut |= SLOWED
+                self._timers.set(tube, opens_ns)
+        return shut
+
+    # -- what tubes have to know of their jobs
+
+    def enter(self, job: Job, checksum: int | None) -> None:
+        """Have a tube with rules know what these need of a job; ``checksum`` is the crc32 of its body, if known."""
+        tube = job.tube
+        rules, kept = tube.rules, tube.kept
+        assert rules is not None
+        assert kept is not None
+        if rules.unique and checksum is not None and not kept.has_twin(job.id):
+            kept.add_twin(job.id, kept.twin_key(job.size, checksum))
+            self._counts.twins += 1
+            if job.state is BURIED and rules.unique == WAITING:
+                kept.hide_twin(job.id)
+        if rules.ttl_ns:
+            due_ns = job.created_ns + rules.ttl_ns
+            if kept.add_expiry(job.id, due_ns << ID_BITS | job.id):
+                self._counts.expiries += 1
+                self._timers.set(tube, due_ns)
+
+    def crc32_of(self, job: Job) -> int | None:
+        """Return the checksum of a job's body; None if that would take fetching it."""
+        if job.body is not None:
+            return crc32(job.body)
+        return None if job.tube.kept is None else job.tube.kept.crc32_of(job.id)
+
+    def leave(self, job: Job) -> None:
+        """Have a tube with rules forget a job that leaves it, or is deleted."""
+        kept = job.tube.kept
+        assert kept is not None
+        self._counts.twins -= kept.remove_twin(job.id)
+        self.forget_expiry(kept, job.id)
+
+    def drop(self, rules: Rules) -> None:
+        """Note that a tube with these rules, which holds no job, is dropped."""
+        self._counts.ruled_tubes -= 1
+        self._counts.fair_tubes -= rules.fair
+
+    def forget_expiry(self, kept: Kept, job_id: int) -> None:
+        """Have a tube forget when a job expires, if it knows."""
+        self._counts.expiries -= kept.remove_expiry(job_id)
+
+
+def _knowledge(rules: Rules | None) -> tuple[str, int]:
+    """Return what decides what a tube has to know of its jobs."""
+    return ("", 0) if rules is None else (rules.unique, rules.ttl_ns)

@@ -1,0 +1,159 @@
+"""What becomes of a job by the rules of its tube: when it comes back from a client, and when it becomes too old."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from zlib import crc32
+
+from beanlite.core.bodies import Bodies
+from beanlite.core.events import BURY, CLIENT_GONE, MOVE, RELEASE
+from beanlite.core.job import (
+    BURIED_FOR_AGE,
+    BURIED_FOR_TRIES,
+    DELAYED,
+    ID_BITS,
+    ID_MASK,
+    READY,
+    SECOND_NS,
+    Job,
+)
+from beanlite.core.queues import Queues
+from beanlite.core.rules import PRESENT, Rules
+from beanlite.core.tube import Client, Peer, Tube
+
+BY_MAX_TRIES: Final = Peer("policy max_tries", 0)
+BY_TTL: Final = Peer("policy ttl", 0)
+# Of what is added to a delay, at most a tenth, so that jobs that failed together do not come back together.
+_SPREAD: Final = 10
+# Doubled as often as this, any delay is longer than all that are allowed.
+_DOUBLED_MAX: Final = 40
+
+
+class Rulings:
+    """What rules do to jobs."""
+
+    __slots__ = ("_bodies", "_delete", "_ledger", "_queues")
+
+    def __init__(self, queues: Queues, bodies: Bodies, delete: Callable[[Client, int, int], bool]) -> None:
+        """``delete`` deletes a job, as ``Engine.delete`` does."""
+        self._queues = queues
+        self._ledger = queues.ledger
+        self._bodies = bodies
+        self._delete = delete
+
+    # -- coming back
+
+    def come_back(self, job: Job, rules: Rules, what: str, delay_s: int, now_ns: int) -> int:
+        """Give a state to a job that a client no longer has; returns the cost, as ``make_ready``.
+
+        ``what``: RELEASE, with the delay that the client wants, TTR_OVER or CLIENT_GONE; that event is recorded.
+        """
+        tries = job.tries
+        if rules.max_tries and tries >= rules.max_tries:
+            self._ledger.tally(job.tube).dead += 1
+            tube = job.tube
+            self._end(job, rules.then_to, BY_MAX_TRIES, BURIED_FOR_TRIES, now_ns, deferred=what is not RELEASE)
+            self._queues.drop_if_unused(tube)
+            return 1
+        if rules.ttl_ns and not job.past.kicks and job.created_ns + rules.ttl_ns <= now_ns:
+            # Nobody may have it any more; the next tick does with it what is done with all that expire.
+            self._queues.ruled.enter(job, None)
+            self._queues.make_delayed(job, now_ns + SECOND_NS, now_ns)
+            return 1
+        due_ns = now_ns + delay_s * SECOND_NS
+        if rules.retry_s and not delay_s:
+            # A client may leave because it is deployed anew: only one that leaves again and again is held against it.
+            due_ns += _retry_ns(job, rules, tries - (what is CLIENT_GONE))
+            job.delay_s = (due_ns - now_ns) // SECOND_NS
+        if due_ns > now_ns:
+            self._queues.make_delayed(job, due_ns, now_ns)
+            return 1
+        return self._queues.make_ready(job, now_ns)
+
+    # -- becoming too old
+
+    def expire(self, tube: Tube, budget: int, now_ns: int) -> int:
+        """End jobs that have become too old until that has cost about ``budget``; returns the cost.
+
+        The caller drops the tube if it is not used any more.
+        """
+        rules, kept = tube.rules, tube.kept
+        if rules is None or kept is None:
+            return 0
+        keys = kept.expiries.keys
+        cost = 0
+        while keys and keys[0] >> ID_BITS <= now_ns and cost < budget:
+            job = self._queues.jobs[keys[0] & ID_MASK]
+            self._queues.ruled.forget_expiry(kept, job.id)
+            cost += 1
+            # One that is reserved is looked at when it comes back, and one that was kicked is wanted.
+            if (job.state is READY or job.state is DELAYED) and not job.past.kicks:
+                self._expire(job, rules, now_ns)
+        return cost
+
+    def _expire(self, job: Job, rules: Rules, now_ns: int) -> None:
+        self._ledger.tally(job.tube).expired += 1
+        if rules.expired_deletes:
+            self._delete(Client(job.tube, 0, BY_TTL), job.id, now_ns)
+            return
+        self._queues.leave_state(job, now_ns)
+        self._end(job, rules.expired_to, BY_TTL, BURIED_FOR_AGE, now_ns, deferred=True)
+
+    # -- the end of both
+
+    def _end(self, job: Job, to: bytes | None, by: Peer, why: str, now_ns: int, *, deferred: bool) -> None:
+        """Move a job that is in no state to another tube, where it is ready, or bury it if there is none."""
+        if to is not None and to != job.tube.name:
+            self._move(job, to, by, now_ns, deferred=deferred)
+            return
+        self._queues.past_of(job).buries += 1
+        self._ledger.tally(job.tube).buried += 1
+        self._note(job, BURY, by, now_ns, deferred=deferred)
+        self._queues.bury(job, why, now_ns)
+
+    def _move(self, job: Job, to: bytes, by: Peer, now_ns: int, *, deferred: bool) -> None:
+        queues = self._queues
+        if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
+            self._bodies.unload(job)
+        # It is made even where clients may not make one: there are no more of these than policies.
+        tube = queues.tubes.get(to) or queues.make_tube(to)
+        checksum = queues.ruled.crc32_of(job) if tube.rules is not None else None
+        queues.ruled.leave(job)
+        job.tube = tube
+        job.forgive()
+        self._note(job, MOVE, by, now_ns, deferred=deferred)
+        queues.make_ready(job, now_ns)
+        if tube.rules is not None:
+            queues.ruled.enter(job, checksum)
+
+    def _note(self, job: Job, what: str, by: Peer, now_ns: int, *, deferred: bool) -> None:
+        ledger = self._ledger
+        if deferred:
+            ledger.deferred[job.id] = job
+            if ledger.recording:
+                ledger.record_deferred(job, what, by, now_ns)
+        elif ledger.recording:
+            ledger.record(job, what, by, now_ns)
+
+    # -- bodies that are there already
+
+    def twins(self, tube: Tube, body: bytes) -> list[Job]:
+        """Return the jobs that may be the same as one with this body, where the rules of a tube allow only one.
+
+        Their bodies have the same size and checksum; that they are equal is for the caller to see.
+        """
+        rules, kept = tube.rules, tube.kept
+        if rules is None or kept is None or not rules.unique:
+            return []
+        found = [self._queues.jobs[job_id] for job_id in kept.twins.get(kept.twin_key(len(body), crc32(body)), ())]
+        return [job for job in found if rules.unique == PRESENT or job.state is READY or job.state is DELAYED]
+
+
+def _retry_ns(job: Job, rules: Rules, tries: int) -> int:
+    """Return for how long a job is delayed after so many tries; the same job is always delayed alike."""
+    if tries <= 0:
+        return 0
+    delay_s = min(rules.retry_s << min(tries - 1, _DOUBLED_MAX), rules.retry_most_s)
+    scattered = (job.id * 0x9E3779B97F4A7C15 + tries * 0xBF58476D1CE4E5B9) >> 29 & 0xFFFF
+    return delay_s * SECOND_NS + delay_s * SECOND_NS // _SPREAD * scattered // 0xFFFF
