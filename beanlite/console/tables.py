@@ -205,6 +205,8 @@ def event_line(event: Record) -> str:
         return f"{event['lost']:,} events were lost, because they were not read in time"
     if event["id"]:
         how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
+    elif "change" in event:
+        how = [units.on_one_line(event["change"])]
     else:
         how = [f"for {units.age(event['delay_s'])}"]
     return "  ".join(

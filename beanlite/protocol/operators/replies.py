@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Final
 
 from beanlite.core.engine import Engine
-from beanlite.core.events import Event
+from beanlite.core.events import POLICY, SCHEDULE, Event
 from beanlite.core.job import DELAYED, RESERVED, SECOND_NS, Job
 from beanlite.core.rules import Rules
 from beanlite.core.snapshot import ClientSnapshot, first_s, policy_of, tube_snapshot
@@ -93,18 +93,19 @@ def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
     peer, by = event.by, peer_record(event.by)
     if peer is not None and by is not None:
         by |= {"operator": event.by_operator, "person": peer.person or None}
-    body = as_json(
-        {
-            "at": round(utc_s(event.at_ns), 6),
-            "id": event.job_id,
-            "tube": event.tube.name.decode(),
-            "what": event.what,
-            "by": by,
-            "pri": event.pri,
-            "delay_s": event.delay_s,
-            "size": event.size,
-        }
-    )
+    record: Record = {
+        "at": round(utc_s(event.at_ns), 6),
+        "id": event.job_id,
+        "tube": event.tube.name.decode(),
+        "what": event.what,
+        "by": by,
+        "pri": event.pri,
+        "delay_s": event.delay_s,
+        "size": event.size,
+    }
+    if event.what in {POLICY, SCHEDULE}:
+        record["change"] = (event.body or b"").decode()
+    body = as_json(record)
     return EVENT % (len(body), body)
 
 
