@@ -217,6 +217,7 @@ def event_line(event: Record) -> str:
             event["what"],
             *how,
             *([f"by {doer(event['by'])}"] if event["by"] else ()),
+            *([f"by its {event['policy']}"] if "policy" in event else ()),
         )
     )
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from beanlite.cli import main
+from beanlite.console import tables
 from beanlite.console.top.app import Top
 from tests.operators.test_top import SMALL, shown
 from tests.support.servers import start_beanlite
@@ -48,6 +49,30 @@ def test_tubes_that_are_shut_are_marked(server, capsys):
         "still": (["paused"], None),
         "open": ([], None),
     }
+
+
+def test_events_name_the_policy_that_did_it(server):
+    with Wire(server.connect()) as wire, Wire(server.connect()) as watcher:
+        wire.request("set-policy", pattern="tried", set={"max_tries": 1, "retry": "1s"})
+        watcher.request("watch-events", tube="tried")
+        wire.ask("use tried")
+        wire.ask("watch tried")
+        wire.ask("ignore default")
+        job_id = wire.put(b"job")
+        wire.ask("reserve")
+        wire.ask(f"release {job_id} 0 0")
+        events = []
+        while not events or events[-1]["what"] != "bury":
+            assert watcher.reply().startswith("EVENT ")
+            events.append(json.loads(watcher.body))
+        wire.ask(f"delete {job_id}")
+    assert [(event["what"], event["by"] is None, event.get("policy")) for event in events] == [
+        ("put", False, None),
+        ("reserve", False, None),
+        ("release", False, None),
+        ("bury", True, "max_tries"),
+    ]
+    assert tables.event_line(events[-1]).endswith("  tried  bury  pri 0  by its max_tries")
 
 
 def test_a_job_has_its_tries(server, capsys):

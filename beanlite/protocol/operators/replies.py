@@ -16,6 +16,9 @@ from beanlite.protocol.replies import EVENT, REFUSED
 
 Record = dict[str, object]
 
+# How the address of a Peer begins that is the policy which did something, and no client.
+_POLICY: Final = "policy "
+
 _facts_of: Final[Callable[[Job], tuple[object, ...]]] = attrgetter(*SHOWN.values())
 
 
@@ -90,9 +93,12 @@ def client_record(client: ClientSnapshot, buffer_bytes: int, *, asks: bool) -> R
 
 def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
     """Return the reply that reports an event to clients that watch; ``utc_s`` as above."""
-    peer, by = event.by, peer_record(event.by)
+    peer, by, policy = event.by, peer_record(event.by), ""
     if peer is not None and by is not None:
-        by |= {"operator": event.by_operator, "person": peer.person or None}
+        if peer.address.startswith(_POLICY):
+            by, policy = None, peer.address.removeprefix(_POLICY)
+        else:
+            by |= {"operator": event.by_operator, "person": peer.person or None}
     record: Record = {
         "at": round(utc_s(event.at_ns), 6),
         "id": event.job_id,
@@ -103,6 +109,8 @@ def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
         "delay_s": event.delay_s,
         "size": event.size,
     }
+    if policy:
+        record["policy"] = policy
     if event.what in {POLICY, SCHEDULE}:
         record["change"] = (event.body or b"").decode()
     body = as_json(record)

@@ -16,7 +16,11 @@ from tests.support.wire import Wire
 TUBES = ("billing", "mail", "reports.nightly", "search-index", "thumbnails", "webhooks")
 TEMPLATES = ("welcome", "invoice", "reminder", "receipt")
 HOUR_S = 3600
-_TOTALS = "span_s, at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s"
+_INTO_TOTALS = """
+    INSERT INTO totals
+        (span_s, at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
 
 
 def fill(wire: Wire) -> int:
@@ -68,7 +72,7 @@ def make_older(database: Path) -> None:
         for rank, tube in enumerate(TUBES, 1):
             for hours in range(1, 24):
                 row = _hour(now - hours * HOUR_S, tube, 4000 / rank, rank, chance)
-                file.execute(f"INSERT INTO totals ({_TOTALS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+                file.execute(_INTO_TOTALS, row)
 
 
 def _hour(at: int, tube: str, mean: float, later: int, chance: random.Random) -> tuple[object, ...]:

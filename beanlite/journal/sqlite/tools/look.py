@@ -60,6 +60,8 @@ _TOTALS: Final = """
 # How the history marks actions of operators, and on whose behalf they acted.
 _OPERATOR: Final = "operator "
 _FOR: Final = " for "
+# And those of a policy, which is named by its key.
+_POLICY: Final = "policy "
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
 # The types of the values, unless the disk has changed them: SQLite does not check types when it reads.
@@ -193,6 +195,8 @@ def _event(row: Record) -> Record:
     by, number = row.pop("by"), row.pop("conn")
     if by is None:
         row["by"] = None
+    elif by.startswith(_POLICY):
+        row |= {"by": None, "policy": by.removeprefix(_POLICY)}
     else:
         address, _, person = by.removeprefix(_OPERATOR).partition(_FOR)
         is_operator = by.startswith(_OPERATOR)
