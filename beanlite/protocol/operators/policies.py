@@ -56,7 +56,7 @@ def carry_out(service: Service, changes: Wishes, by: Peer, now_ns: int) -> None:
     engine, who = service.engine, by.person or by.address
     at = round(service.utc_s(now_ns), 6)
     rows = [PolicyRow(*each, value, at, who) for each, value in changes.items() if value is not None]
-    engine.set_policies(rows, [each for each, value in changes.items() if value is None])
+    engine.set_policies(rows, [each for each, value in changes.items() if value is None], now_ns)
     texts = texts_of(changes)
     for pattern, text in texts.items():
         engine.ledger.record_policy(pattern, text.encode(), by, now_ns)
