@@ -1,12 +1,17 @@
 """``beanlite policy`` on a real server, and what operators see of it."""
 
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 
 from beanlite.cli import main
 from beanlite.console import tables
 from beanlite.console.policies import summary
+from beanlite.core.policies import KEYS
+from beanlite.server.policy_file import read_policies
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
 
@@ -176,3 +181,26 @@ def test_watchers_hear_of_changes_of_policies(policy, server):
         "person": "ann",
     }
     assert "  mail.*  policy  max_tries=5 retry=5s  by operator " in tables.event_line(event)
+
+
+# -- the page about policies
+
+PAGE = (Path(__file__).parents[2] / "docs/policies.md").read_text(encoding="utf-8")
+COMMANDS = [shlex.split(line, comments=True)[2:] for line in re.findall("^beanlite policy .+", PAGE, re.MULTILINE)]
+
+
+def test_page_has_each_key_once():
+    assert re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE) == list(KEYS)
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_command_of_the_page_is_accepted_without_a_warning(policy, words):
+    exit_code, out, err = policy(*words)
+    assert (exit_code, len(out), err) == (0, 1, "")
+
+
+def test_file_of_the_page_is_right(tmp_path):
+    (text,) = re.findall(r"^```toml\n(.+?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    file = tmp_path / "policies.toml"
+    file.write_text(text)
+    assert read_policies(file).keys() == {(b"mail.*", "max_tries"), (b"mail.*", "retry"), (b"thumbnails", "unique")}
