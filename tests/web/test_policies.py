@@ -132,7 +132,7 @@ def test_schedules_are_listed_run_and_removed(web, wire):
     assert web.post("/schedule", {"name": "often", "do": "delete"}).status == 400
 
 
-def test_readers_see_policies_and_schedules_but_no_forms_and_no_bodies(server, wire):
+def test_readers_see_policies_and_schedules_without_forms_and_bodies(server, wire):
     wire.request("set-policy", pattern="mail", set={"max_tries": 5})
     set_schedule(wire, body="secret")
     with Web(f"127.0.0.1:{server.port}", "--read-only", "--hide-bodies") as web:
