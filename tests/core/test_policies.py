@@ -182,7 +182,7 @@ def test_change_sets_and_unsets_keys():
     assert made.rules_of(b"x") is None
 
 
-def test_question_mark_is_one_character_and_other_characters_are_themselves():
+def test_question_mark_matches_one_character_and_a_dollar_itself():
     assert effective("mail.de", "mail?de max_tries=1") != {}
     assert effective("mailde", "mail?de max_tries=1") == {}
     assert effective("mailxde", "mail.d* max_tries=1") == {}

@@ -24,8 +24,8 @@ Record = dict[str, Any]
 
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
-    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, size, created_at, age_s, in_state_s,
-           max(due_in_s, 0) AS left_s, holder, holder_conn, why
+    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, reserves - forgiven AS tries, size,
+           created_at, age_s, in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
 # The events of a job, with the fields that a server sends to watchers.
 _HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
@@ -60,6 +60,8 @@ _TOTALS: Final = """
 # How the history marks actions of operators, and on whose behalf they acted.
 _OPERATOR: Final = "operator "
 _FOR: Final = " for "
+# And those of a policy, which is named by its key.
+_POLICY: Final = "policy "
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
 # The types of the values, unless the disk has changed them: SQLite does not check types when it reads.
@@ -193,6 +195,8 @@ def _event(row: Record) -> Record:
     by, number = row.pop("by"), row.pop("conn")
     if by is None:
         row["by"] = None
+    elif by.startswith(_POLICY):
+        row |= {"by": None, "policy": by.removeprefix(_POLICY)}
     else:
         address, _, person = by.removeprefix(_OPERATOR).partition(_FOR)
         is_operator = by.startswith(_OPERATOR)
