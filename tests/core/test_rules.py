@@ -336,6 +336,17 @@ def test_rate_bounds_reservations_and_begins_with_none(core):
     assert taken_in(core, worker, 1) in range(19, 22)
 
 
+def test_reserve_job_in_a_new_tube_makes_no_others_available(core):
+    policy(core, rate="10/s")
+    worker = core.client()
+    for _ in range(3):
+        put(core, worker)
+    assert core.send(worker, b"reserve-job 1\r\n").startswith(b"RESERVED 1 ")
+    assert reserve(core, worker) is None
+    core.wait(0.1)
+    assert reserve(core, worker) is None  # the next one makes up for what was reserved without a token
+
+
 def test_client_that_waits_is_served_when_the_rate_permits(core):
     policy(core, rate="60/m")
     worker = core.client()
