@@ -635,6 +635,13 @@ def test_most_specific_pattern_wins_for_each_key(core):
     assert of(b"mail.x") is of(b"mail.y")
 
 
+@pytest.mark.parametrize("patterns", [(b"a*", b"a**"), (b"*", b"?*"), (b"*b", b"a*")])
+def test_smaller_text_wins_among_equally_specific_globs(core, patterns):
+    for tries, pattern in enumerate(patterns, 1):
+        policy(core, pattern, max_tries=tries)
+    assert core.engine.policies.rules_of(b"ab").max_tries == 1
+
+
 def test_policy_reaches_many_tubes_in_slices(core):
     client = core.client()
     for number in range(2 * SLICE):
