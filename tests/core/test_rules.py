@@ -573,6 +573,17 @@ def test_job_that_is_too_old_is_deleted_or_moves(core, expired):
     assert core.store().jobs
 
 
+def test_job_that_is_too_old_for_two_tubes_moves_between_them_no_more(core):
+    policy(core, ttl="10s", expired="move:b")
+    policy(core, b"b", ttl="9s", expired="move:default")
+    put(core, core.client())
+    core.now_ns += 10 * SECOND_NS
+    for _ in range(3):
+        core.engine.tick(core.now_ns)
+    assert core.engine.timers.next_ns > core.now_ns
+    assert state(core) == ("buried", "expired")
+
+
 def test_reserved_job_expires_when_it_comes_back(core):
     policy(core, ttl="10s")
     client = core.client()
