@@ -174,7 +174,8 @@ class Rulings(Rest):  # type: ignore[misc]
             return
         to = destination(expired)
         there = self.policies.of(to) if to else {}
-        if destination(there.get("expired")) not in {None, to} and job.created_ns + there["ttl"] <= self.now_ns:
+        is_too_old_there = "ttl" in there and job.created_ns + there["ttl"] <= self.now_ns
+        if is_too_old_there and destination(there.get("expired")) not in {None, to}:
             to = None  # it would move on at once, and perhaps for ever
         self._end(job, to, "expired")
 
