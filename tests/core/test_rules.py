@@ -336,6 +336,17 @@ def test_rate_bounds_reservations_and_begins_with_none(core):
     assert taken_in(core, worker, 1) in range(19, 22)
 
 
+def test_reserve_job_in_a_new_tube_makes_no_others_available(core):
+    policy(core, rate="10/s")
+    worker = core.client()
+    for _ in range(3):
+        put(core, worker)
+    assert core.send(worker, b"reserve-job 1\r\n").startswith(b"RESERVED 1 ")
+    assert reserve(core, worker) is None
+    core.wait(0.1)
+    assert reserve(core, worker) is None  # the next one makes up for what was reserved without a token
+
+
 def test_client_that_waits_is_served_when_the_rate_permits(core):
     policy(core, rate="60/m")
     worker = core.client()
@@ -562,6 +573,17 @@ def test_job_that_is_too_old_is_deleted_or_moves(core, expired):
     assert core.store().jobs
 
 
+def test_job_that_is_too_old_for_two_tubes_moves_between_them_no_more(core):
+    policy(core, ttl="10s", expired="move:b")
+    policy(core, b"b", ttl="9s", expired="move:default")
+    put(core, core.client())
+    core.now_ns += 10 * SECOND_NS
+    for _ in range(3):
+        core.engine.tick(core.now_ns)
+    assert core.engine.timers.next_ns > core.now_ns
+    assert state(core) == ("buried", "expired")
+
+
 def test_reserved_job_expires_when_it_comes_back(core):
     policy(core, ttl="10s")
     client = core.client()
@@ -622,6 +644,13 @@ def test_most_specific_pattern_wins_for_each_key(core):
     assert [of(name).max_tries for name in (b"x", b"mail.fr", b"mail.dk", b"mail.de")] == [1, 2, 3, 4]
     assert [of(name).max_jobs for name in (b"x", b"mail.fr", b"mail.de")] == [100, 100, 0]
     assert of(b"mail.x") is of(b"mail.y")
+
+
+@pytest.mark.parametrize("patterns", [(b"a*", b"a**"), (b"*", b"?*"), (b"*b", b"a*")])
+def test_smaller_text_wins_among_equally_specific_globs(core, patterns):
+    for tries, pattern in enumerate(patterns, 1):
+        policy(core, pattern, max_tries=tries)
+    assert core.engine.policies.rules_of(b"ab").max_tries == 1
 
 
 def test_policy_reaches_many_tubes_in_slices(core):
