@@ -53,7 +53,9 @@ _CONDITIONS: Final = {
 _POLICIES: Final = "SELECT pattern, key, value, changed_at, changed_by FROM policies ORDER BY pattern, key"
 # The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
-    SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s FROM totals
+    SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
+           dead, expired, refused, duplicates
+    FROM totals
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
 """
