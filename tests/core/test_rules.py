@@ -113,6 +113,20 @@ def test_restart_spends_no_try(core):
     assert (state(core), core.engine.jobs[1].tries) == (("ready", None), 2)
 
 
+@pytest.mark.parametrize("ended", ["release", "stop"])
+def test_reservation_that_was_moved_is_forgiven_only_once(core, ended):
+    worker, operator = core.client(), core.client(operator=True)
+    put(core, worker)
+    assert reserve(core, worker) == 1
+    change(core, operator, b'{"do": "move", "to": "t","ids":  [1]}')
+    if ended == "stop":
+        core.engine.begin_stop()
+        core.close(worker)
+    else:
+        change(core, operator, b'{"do": "release","ids":  [1]}')
+    assert core.engine.jobs[1].tries == 0
+
+
 def test_release_by_an_operator_spends_no_try(core):
     policy(core, max_tries=1)
     worker, operator = core.client(), core.client(operator=True)
