@@ -116,7 +116,7 @@ def _may_forgive(was: Seen, found: Seen, *, orderly: bool) -> bool:
         return False
     if found.state == "buried":
         return was.state != "buried" or found.why == was.why
-    return found.reserves - found.forgiven <= was.reserves - was.forgiven - (was.state == "reserved")
+    return found.reserves - found.forgiven <= max(0, was.reserves - was.forgiven - (was.state == "reserved"))
 
 
 def check(engine: Engine) -> None:

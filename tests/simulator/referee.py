@@ -113,7 +113,7 @@ class Referee:
             self._unread.add(job.id)
 
     def forgives(self, job: Job) -> None:
-        self._tries[job.id] -= 1
+        self._tries[job.id] = max(0, self._tries[job.id] - 1)
 
     def puts(self, engine: Engine, tube: Tube, body: bytes) -> None:
         there = [job for job in engine.jobs.newest.values() if job.tube is tube]

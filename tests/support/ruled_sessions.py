@@ -78,7 +78,7 @@ def stored(job):
         job.id, job.tube.name, None if job.state is READY else job.state.value, job.pri, job.delay_s, job.ttr_s,
         job.created_ns, None if job.state is READY else job.key >> ID_BITS, job.reserves, past.timeouts, past.releases,
         past.buries, past.kicks, job.body, crc32(job.body), job.since_ns, holder and holder.address,
-        holder and holder.number, past.why, past.forgiven, None,
+        holder and holder.number, past.why, None, past.forgiven,
     )  # fmt: skip
 
 
