@@ -89,7 +89,7 @@ class Referee:
     def reserves(self, job: Job, now_ns: int) -> None:
         name = job.tube.name
         bucket = self._buckets.get(name)
-        permitted = bucket is None or bucket.permits(self._at_ns(now_ns))
+        permitted = bucket is None or bucket.permits(job.tube, self._at_ns(now_ns))
         tries = self._tries.get(job.id, 0)
         if not self.asked_for:
             most, max_tries = self.meaning(name, "max_reserved"), self.meaning(name, "max_tries")
@@ -130,11 +130,11 @@ class Referee:
 
     def ends(self, job: Job, to: bytes | None, by: Any) -> None:
         """Note that a policy buries or moves a job."""
-        must(not self.stopping, f"{by.address} ends job {job.id} during a stop")
         name = job.tube.name
         if by is BY_MAX_TRIES:
             most, due = self.meaning(name, "max_tries"), self.meaning(name, "then")
             tries = self._tries.get(job.id, 0)
+            must(not self.stopping, f"job {job.id} is dead because of a stop")
             must(most is not None and tries >= most, f"job {job.id} is dead after {tries} tries of {most}")
         else:
             due = self.meaning(name, "expired")

@@ -60,8 +60,12 @@ class Bucket:
         self.rate = rate
         self._level_ns = 0
         self._at_ns = now_ns
+        self._owner: object = None
 
-    def permits(self, now_ns: int) -> bool:
+    def permits(self, owner: object, now_ns: int) -> bool:
+        """Whether a job may be reserved now; ``owner``: the tube. One that is made anew knows nothing of debts."""
+        if owner is not self._owner:
+            self._owner, self._level_ns = owner, max(0, self._level_ns)
         full_ns = self.rate.burst * self.rate.token_ns
         self._level_ns = min(full_ns, self._level_ns + now_ns - self._at_ns)
         self._at_ns = now_ns
