@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
 from zlib import crc32
 
 from beanlite.core.job import SLICE
+from beanlite.core.policies import is_glob
 from beanlite.core.queues import Queues
 from beanlite.core.timers import Chore
 from beanlite.core.tube import Tube
+
+# To match a name with this many globs costs as much as to move a job.
+GLOBS_PER_JOB: Final = 4
 
 
 class Applying(Chore):
@@ -32,12 +37,15 @@ class Applying(Chore):
         """Whether nothing is left to do."""
         return not (self._names or self._tubes)
 
-    def begin(self, names: list[bytes], last_id: int, now_ns: int) -> None:
-        """Begin to give tubes the rules that policies have for them now, and do a first slice.
+    def begin(self, patterns: set[bytes], last_id: int, now_ns: int) -> None:
+        """Begin to give the tubes that patterns may match the rules that policies have for them now: a first slice.
 
         ``last_id`` is that of the last job.
         """
-        self._names = list({**dict.fromkeys(self._names), **dict.fromkeys(names)})
+        if any(map(is_glob, patterns)):
+            self._names = list(self._queues.tubes)
+        else:
+            self._names += patterns
         self._last_id = 0
         self._jobs_up_to_id = last_id
         self.carry_out(SLICE, now_ns)
@@ -47,7 +55,7 @@ class Applying(Chore):
         cost = 0
         queues = self._queues
         while self._names and cost < budget:
-            cost += 1
+            cost += 1 + queues.ruled.policies.globs // GLOBS_PER_JOB
             tube = queues.tubes.get(self._names.pop())
             if tube is not None and queues.ruled.give_rules(tube):
                 self._tubes.add(tube)

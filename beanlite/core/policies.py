@@ -204,6 +204,11 @@ class Policies:
         ]
         self._shared = {}
 
+    @property
+    def globs(self) -> int:
+        """How many patterns are globs."""
+        return len(self._globs)
+
     def effective(self, name: bytes) -> dict[str, PolicyRow]:
         """Return the row that wins for each key that any pattern has for this tube."""
         found: dict[str, PolicyRow] = {}
@@ -242,4 +247,5 @@ def _rules(rows: tuple[PolicyRow, ...]) -> Rules:
     rules = Rules()
     for row in rows:
         KEYS[row.key](rules, row.value)
+    rules.checks_puts = bool(rules.max_jobs or rules.unique)
     return rules

@@ -12,6 +12,7 @@ class Rules:
 
     __slots__ = (
         "burst",
+        "checks_puts",
         "expired_deletes",
         "expired_to",
         "fair",
@@ -41,6 +42,8 @@ class Rules:
         self.burst = 0
         """How many jobs may be reserved at once after a time in which none was."""
         self.max_jobs = 0
+        self.checks_puts = False
+        """Whether a put depends on the jobs that are there: ``max_jobs`` or ``unique`` is set."""
         self.fair = False
         self.unique = ""
         """WAITING or PRESENT: a put whose body a job has that waits, or that is there, makes no other job."""

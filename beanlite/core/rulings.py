@@ -65,8 +65,8 @@ class Rulings:
         if rules.retry_s and not delay_s:
             # A client may leave because it is deployed anew: only one that leaves again and again is held against it.
             due_ns += _retry_ns(job, rules, tries - (what is CLIENT_GONE))
-            job.delay_s = (due_ns - now_ns) // SECOND_NS
         if due_ns > now_ns:
+            job.delay_s = (due_ns - now_ns) // SECOND_NS
             self._queues.make_delayed(job, due_ns, now_ns)
             return 1
         return self._queues.make_ready(job, now_ns)

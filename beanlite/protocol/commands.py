@@ -68,7 +68,8 @@ def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> 
     if line.size > admission.room_bytes:  # there was room when the line came
         admission.lack_room()
         return replies.OUT_OF_MEMORY
-    if session.client.use.rules is not None:
+    rules = session.client.use.rules
+    if rules is not None and rules.checks_puts:
         return put_by_rules(session, line, body, now_ns)
     session.waits = True
     job = engine.put(session.client, line.pri, line.delay_s, line.ttr_s, body, now_ns)
