@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from beanlite.core.policies import GLOBS_MAX, KEYS, OFF, ROWS_MAX, check_row, is_glob, is_pattern, specificity
+from beanlite.core.policies import (
+    GLOBS_MAX,
+    KEYS,
+    OFF,
+    ROWS_MAX,
+    beginning,
+    check_row,
+    is_glob,
+    is_pattern,
+    specificity,
+)
 
 # Values by pattern and key. In a change, None unsets a key.
 Values = Mapping[tuple[bytes, str], str]
@@ -83,14 +93,14 @@ class _Winners:
     def __init__(self, values: Values) -> None:
         self._values = values
         globs = sorted({pattern for pattern, _ in values if is_glob(pattern)}, key=specificity, reverse=True)
-        self._globs = [(glob, re.compile(_covering(glob))) for glob in globs]
+        self._globs = [(glob, beginning(glob), re.compile(_covering(glob))) for glob in globs]
 
     def pattern_of(self, pattern: bytes, key: str) -> bytes | None:
         """Return the most specific pattern that has the key, among this one and those that match all that it does."""
         if (pattern, key) in self._values:
             return pattern
-        for glob, covers in self._globs:
-            if (glob, key) in self._values and covers.fullmatch(pattern) is not None:
+        for glob, begins, covers in self._globs:
+            if pattern.startswith(begins) and (glob, key) in self._values and covers.fullmatch(pattern) is not None:
                 return glob
         return None
 

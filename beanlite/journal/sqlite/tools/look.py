@@ -24,7 +24,7 @@ Record = dict[str, Any]
 
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
-    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, reserves - forgiven AS tries, size,
+    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, tries, size,
            created_at, age_s, in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
 # The events of a job, with the fields that a server sends to watchers.
@@ -53,14 +53,16 @@ _CONDITIONS: Final = {
 _POLICIES: Final = "SELECT pattern, key, value, changed_at, changed_by FROM policies ORDER BY pattern, key"
 # The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
-    SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s FROM totals
+    SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
+           dead, expired, refused, duplicates
+    FROM totals
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
 """
 # How the history marks actions of operators, and on whose behalf they acted.
 _OPERATOR: Final = "operator "
 _FOR: Final = " for "
-# And those of a policy, which is named by its key.
+# How it marks what a policy did.
 _POLICY: Final = "policy "
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
