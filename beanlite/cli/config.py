@@ -10,6 +10,7 @@ from beanlite.cli.options import AsJson
 from beanlite.cli.serve import flags_of, options_of_serve, signature_with
 from beanlite.errors import ConfigError
 from beanlite.host.stderr import last_words
+from beanlite.server.policy_file import mistakes_in
 from beanlite.settings.sources import load, mistakes, origins
 
 EPILOG = "Exit codes: 0 the settings are right; 2 a setting or flag is wrong."
@@ -29,6 +30,9 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     flags = flags_of(options, lambda warning: last_words(f"beanlite: {warning}"))
     if check:
         errors = mistakes(config_file, flags)
+        file = None if errors else load(config_file, flags).policies
+        if file is not None:
+            errors = mistakes_in(file)
         for mistake in errors:
             last_words(f"beanlite: {mistake}")
         return ConfigError.exit_code if errors else 0

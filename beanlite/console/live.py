@@ -26,7 +26,7 @@ COUNTERS: Final = {
 
 # What the protocol's words for a refused put leave open.
 _REFUSALS: Final = {
-    "OUT_OF_MEMORY": "the disk is full, max_memory is used up, or there are max_tubes tubes",
+    "OUT_OF_MEMORY": "the disk is full, max_memory is used up, there are max_tubes tubes, or max_jobs jobs in the tube",
     "JOB_TOO_BIG": "the body is larger than max_job_size",
     "DRAINING": "no more jobs are taken until the server is restarted",
 }
@@ -95,6 +95,10 @@ class Live:
     def list_clients(self, request: Record) -> Record:
         """Return a slice of the clients."""
         return self.ask("list-clients", request)
+
+    def list_policies(self, request: Record) -> Record:
+        """Return all policies or, with ``tube``, those that hold for that tube."""
+        return self.ask("list-policies", request)
 
     def show_job(self, job_id: int) -> Record | None:
         """Return all facts about a job, its body as bytes; None if there is no such job."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final, NamedTuple
 
-from beanlite.core.events import PAUSE, RESTART, TOUCH, Event
+from beanlite.core.events import PAUSE, POLICY, RESTART, TOUCH, Event
 from beanlite.core.job import GONE, SLICE, Job
 from beanlite.core.measures import Measures
 from beanlite.core.policies import PolicyRow
@@ -177,6 +177,11 @@ class Ledger:
     def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
         """Record that a client has paused a tube, or ended its pause; to be called while ``recording``."""
         self.events.append(Event(now_ns, 0, tube, PAUSE, by, 0, pause_s, 0, None, by_operator=False))
+
+    def record_policy(self, pattern: bytes, change: bytes, by: Peer, now_ns: int) -> None:
+        """Record that an operator, or the file of policies, has changed what holds for the tubes of a pattern."""
+        tube = Tube(pattern, 0)  # for its name
+        self.events.append(Event(now_ns, 0, tube, POLICY, by, 0, 0, 0, change, by_operator=True))
 
     def tally(self, tube: Tube) -> Tally:
         """Return the tally of a tube, made if need be."""

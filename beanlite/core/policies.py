@@ -137,6 +137,17 @@ KEYS: Final = {
 }
 
 
+def text_of_value(value: object) -> str:
+    """Return a value as ``KEYS`` takes it, which JSON and TOML may also have as a number or true. Raises ValueError."""
+    if value is True:
+        return "true"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    raise ValueError("a value is text, a whole number or true")
+
+
 def check_row(pattern: bytes, key: str, value: str) -> None:
     """Raise ValueError, in words for the operator, unless this can be a row."""
     if not is_pattern(pattern):
@@ -173,8 +184,8 @@ class Policies:
         self.rows: dict[tuple[bytes, str], PolicyRow] = {}
         """By pattern and key."""
         self._names: dict[bytes, list[PolicyRow]] = {}
-        self._globs: list[tuple[re.Pattern[str], list[PolicyRow]]] = []
-        """The least specific glob first."""
+        self._globs: list[tuple[str, re.Pattern[str], list[PolicyRow]]] = []
+        """What each glob begins with, for most tubes have not even that; the least specific glob first."""
         self._shared: dict[tuple[PolicyRow, ...], Rules | None] = {}
 
     def change(self, rows: Iterable[PolicyRow], unset: Iterable[tuple[bytes, str]] = ()) -> None:
@@ -187,8 +198,10 @@ class Policies:
         for row in self.rows.values():
             by_pattern.setdefault(row.pattern, []).append(row)
         self._names = {pattern: found for pattern, found in by_pattern.items() if not is_glob(pattern)}
-        globs = sorted(filter(is_glob, by_pattern), key=_specificity)
-        self._globs = [(re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs]
+        globs = sorted(filter(is_glob, by_pattern), key=specificity)
+        self._globs = [
+            (beginning(glob).decode(), re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs
+        ]
         self._shared = {}
 
     @property
@@ -201,8 +214,8 @@ class Policies:
         found: dict[str, PolicyRow] = {}
         if self._globs:
             text = name.decode()
-            for glob, rows in self._globs:
-                if glob.match(text) is not None:
+            for begins, glob, rows in self._globs:
+                if text.startswith(begins) and glob.match(text) is not None:
                     for row in rows:
                         found[row.key] = row
         for row in self._names.get(name, ()):
@@ -220,7 +233,12 @@ class Policies:
         return self._shared[key]
 
 
-def _specificity(glob: bytes) -> tuple[int, list[int]]:
+def beginning(glob: bytes) -> bytes:
+    """Return the characters that stand for themselves at the beginning of a glob."""
+    return glob.partition(b"*")[0].partition(b"?")[0]
+
+
+def specificity(glob: bytes) -> tuple[int, list[int]]:
     """Return what globs are sorted by, the least specific first: of two alike, the one with the larger text."""
     return len(glob) - glob.count(b"*") - glob.count(b"?"), [-each for each in glob]
 

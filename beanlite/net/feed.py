@@ -126,7 +126,8 @@ class Feed:
         if not self._watchers:
             return
         for event in events:
-            event.body = None  # it is of no use here, and would take memory
+            if event.job_id:
+                event.body = None  # it is of no use here, and would take memory
         self._events += events
         self._told += [b""] * len(events)
         if len(self._events) > 2 * KEPT_MAX:  # not sooner, since what is left has to be moved

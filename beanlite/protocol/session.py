@@ -88,6 +88,8 @@ class Service:
         "journaled",
         "max_job_size",
         "operator_commands",
+        "policies_changed",
+        "policies_file",
         "refused",
         "utc_s",
         "watch",
@@ -124,6 +126,10 @@ class Service:
         self.commands = commands
         self.errors: dict[bytes, int] | None = None
         """How often each of these error replies was given; None unless they are to be counted."""
+        self.policies_file: str | None = None
+        """The file that policies come from; None: operators set them."""
+        self.policies_changed: Callable[[str, dict[bytes, str]], None] = _unheard
+        """Called with who has changed policies, and with what was changed, by pattern."""
         self.operator_commands = {command.word: command for command in operator_commands}
         self.bare = {command.word: command for command in commands if command.read is None}
         self.with_arguments = {command.word: command for command in commands if command.read is not None}
@@ -141,6 +147,10 @@ class Service:
         if word == b"put":
             return self._put
         return self._delete if word == b"delete" else self.with_arguments.get(word)
+
+
+def _unheard(_by: str, _changes: dict[bytes, str]) -> None:
+    """Hear of a change of policies, and do nothing."""
 
 
 class Gathering:

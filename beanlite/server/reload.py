@@ -9,6 +9,8 @@ from beanlite.errors import BeanliteError
 from beanlite.host import log, systemd
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
+from beanlite.server import policies
+from beanlite.server.policy_file import read_policies
 from beanlite.server.wiring import Parts, set_bounds
 from beanlite.settings.config import RELOADED, Settings
 
@@ -17,23 +19,27 @@ _BOUNDS: Final = [key for key in APPLIED if key.startswith("max_") or key == "bo
 _BACKUPS: Final = [key for key in APPLIED if key.startswith("backup_")]
 
 
-async def reload(before: Settings, load: Callable[[], Settings], parts: Parts, beside: Beside) -> Settings:
-    """Read the settings again, apply those that can be changed now, and return the settings in effect.
+async def reload(
+    before: Settings, load: Callable[[], Settings], parts: Parts, beside: Beside, now: Callable[[], int]
+) -> Settings:
+    """Read the settings and the file of policies again, apply what can be changed now, and return what is in effect.
 
-    If anything is wrong with them, nothing changes, and the reason is logged.
+    If anything is wrong with them, nothing changes, and the reason is logged. ``now`` reads the clock of the turns.
     """
     systemd.reloading()
     try:
         target = load()
-        now = _merge(before, target, len(parts.roster))
+        settings = _merge(before, target, len(parts.roster))
+        values = None if settings.policies is None else read_policies(settings.policies)
     except BeanliteError as error:
         log.error("not reloaded: settings unchanged", error=error)
-        now = before
+        settings = before
     else:
-        await _apply(before, now, parts, beside)
-        _tell(before, target, now)
+        await _apply(before, settings, parts, beside)
+        policies.apply(settings.policies, values, parts.service, now())
+        _tell(before, target, settings)
     systemd.tell("READY=1")
-    return now
+    return settings
 
 
 def _merge(before: Settings, target: Settings, connections: int) -> Settings:
@@ -98,12 +104,14 @@ class Reloads:
             log.info("reload postponed until this server is active")
             systemd.tell("READY=1")
 
-    async def serve(self, parts: Parts, beside: Beside, tell_failure: Callable[[Exception], None]) -> None:
+    async def serve(
+        self, parts: Parts, beside: Beside, now: Callable[[], int], tell_failure: Callable[[Exception], None]
+    ) -> None:
         """Serve requests for reloads until cancelled."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             try:
-                self._settings = await reload(self._settings, self._load, parts, beside)
+                self._settings = await reload(self._settings, self._load, parts, beside, now)
             except Exception as bug:  # noqa: BLE001 - nothing else would report it
                 tell_failure(bug)

@@ -15,6 +15,7 @@ from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal
 from beanlite.net.connection import Connection
 from beanlite.net.listener import BACKLOG, Listener
+from beanlite.server.policies import begin_with
 from beanlite.server.reload import Reloads
 from beanlite.server.wiring import Wiring, make_parts, wire
 from beanlite.settings.config import Settings
@@ -106,6 +107,7 @@ class Server:
         if self._vitals is not None:
             self._vitals.recovered = True
         await self._beside.back_up(self._settings)
+        begin_with(self._settings.policies, self.parts.service, wiring.turns.now())
         wiring.turns.follow_up(wiring.turns.now())
         clients = [] if self._forwarder is None else self._forwarder.hand_over()
         servers: list[asyncio.Server] = []
@@ -127,7 +129,9 @@ class Server:
         )
         wiring.supervised.begin()
         self._beside.show(self._settings)
-        reloading = self.loop.create_task(self._reloads.serve(self.parts, self._beside, self._stop_for))
+        reloading = self.loop.create_task(
+            self._reloads.serve(self.parts, self._beside, wiring.turns.now, self._stop_for)
+        )
         await self._stopped.wait()
         wiring.supervised.end()
         reloading.cancel()

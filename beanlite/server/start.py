@@ -12,6 +12,7 @@ from beanlite.host.machine import share_one_heap
 from beanlite.journal.base import Journal
 from beanlite.journal.volatile import MemoryJournal
 from beanlite.net.listener import Listener, advertised, become, open_listener, room_for
+from beanlite.server.policy_file import read_policies
 from beanlite.server.server import Server
 from beanlite.settings.config import Settings
 from beanlite.standby.forward import Forwarder, make_forwarder
@@ -46,6 +47,8 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
         journal = make_journal(settings, listener, clock, forwarder)
         if settings.user is not None:
             become(settings.user)
+        if settings.policies is not None:
+            read_policies(settings.policies)  # a mistake in it is to end the start before anything is opened
 
         async def serve() -> None:
             await Server(settings, listener, journal, clock, load, forwarder).serve()

@@ -31,6 +31,7 @@ from beanlite.protocol.session import Service
 from beanlite.protocol.strangers import UNKNOWN_MAX
 from beanlite.server.facts import facts_source
 from beanlite.server.harm import spares_others
+from beanlite.server.policies import PolicyLog
 from beanlite.server.supervised import Supervised
 from beanlite.settings.config import Settings
 
@@ -81,6 +82,7 @@ def make_parts(
         utc_s=clock.utc_s,
         journaled=not journal.immediate,
     )
+    service.policies_changed = PolicyLog().note
     return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, memory_source)
 
 

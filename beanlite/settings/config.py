@@ -205,6 +205,13 @@ class Settings(BaseModel):
     )
     """{}. These commands can see and change all jobs (docs/protocol.md). If a proxy runs on this machine, all of its
     clients come from 127.0.0.1: leave that address out."""
+    policies: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="TOML file with the policies of tubes; if unset, operators set them",
+        examples=["/etc/beanlite/policies.toml"],
+    )
+    """The {}. It is read when the server becomes active and at SIGHUP, and the policies are then those of the file and
+    no others (docs/policies.md)."""
     health: Annotated[ListenAt | None, Flag("ADDR")] = Field(
         None,
         description="address and port, such as 127.0.0.1:11381, at which /healthz, /readyz and /metrics are served;"

@@ -1,17 +1,19 @@
 """What a client and a server may say, read slowly and strictly: a second opinion beside that of the server."""
 
+import json
 import re
 from typing import NamedTuple
 
 LINE_MAX = 224
 U32_MAX = (1 << 32) - 1
+REQUEST_MAX = 1 << 20
 
 ALWAYS = {b"BAD_FORMAT", b"UNKNOWN_COMMAND"}
 RESERVING = {b"RESERVED", b"DEADLINE_SOON", b"TIMED_OUT"}
 FINDING = {b"FOUND", b"NOT_FOUND"}
 # What each command may be answered with, besides those of ALWAYS.
 ANSWERS = {
-    b"put": {b"INSERTED", b"EXPECTED_CRLF", b"JOB_TOO_BIG"},
+    b"put": {b"INSERTED", b"EXPECTED_CRLF", b"JOB_TOO_BIG", b"OUT_OF_MEMORY"},
     b"reserve": RESERVING,
     b"reserve-with-timeout": RESERVING,
     b"reserve-job": {b"RESERVED", b"NOT_FOUND"},
@@ -36,17 +38,36 @@ ANSWERS = {
     b"stats-tube": {b"OK", b"NOT_FOUND"},
     b"pause-tube": {b"PAUSED", b"NOT_FOUND"},
 }
+# Requests of operators, whose bodies are objects, and their other commands.
+REQUEST_ANSWERS = {b"OK", b"REFUSED", b"EXPECTED_CRLF"}
+OPERATORS_ANSWERS = {
+    b"list-jobs": REQUEST_ANSWERS,
+    b"list-tube-stats": REQUEST_ANSWERS,
+    b"list-clients": REQUEST_ANSWERS,
+    b"change-jobs": REQUEST_ANSWERS,
+    b"put-jobs": REQUEST_ANSWERS | {b"JOB_TOO_BIG", b"OUT_OF_MEMORY"},
+    b"watch-events": REQUEST_ANSWERS,
+    b"set-policy": REQUEST_ANSWERS,
+    b"list-policies": REQUEST_ANSWERS,
+    b"show-job": {b"OK", b"NOT_FOUND"},
+    b"reserve-batch": {b"RESERVED_BATCH", b"DEADLINE_SOON", b"TIMED_OUT"},
+}
 REPLY = re.compile(
     rb"(?:INSERTED|WATCHING) [1-9]\d*"
     rb"|(?:RESERVED|FOUND) [1-9]\d* (?P<job>\d+)"
-    rb"|OK (?P<yaml>\d+)"
+    rb"|OK (?P<facts>\d+)"
+    rb"|REFUSED (?P<reason>\d+)"
+    rb"|RESERVED_BATCH [1-9]\d*"
     rb"|USING [A-Za-z0-9+/;.$_()][-A-Za-z0-9+/;.$_()]{0,199}"
     rb"|KICKED(?: \d+)?"
     rb"|DEADLINE_SOON|TIMED_OUT|NOT_FOUND|DELETED|RELEASED|BURIED|TOUCHED|NOT_IGNORED|PAUSED"
-    rb"|EXPECTED_CRLF|JOB_TOO_BIG|BAD_FORMAT|UNKNOWN_COMMAND"
+    rb"|EXPECTED_CRLF|JOB_TOO_BIG|OUT_OF_MEMORY|BAD_FORMAT|UNKNOWN_COMMAND"
 )
 # A field of the header of another protocol, which closes the connection if it is the first that a client sends.
 FIELD = re.compile(rb"[A-Za-z0-9-]+:")
+REQUEST = re.compile(
+    rb"(?:%b) +(\d+)" % b"|".join(word for word, each in OPERATORS_ANSWERS.items() if each >= REQUEST_ANSWERS)
+)
 PUT = re.compile(rb"put +(\d+) +(\d+) +(\d+) +(\d+)(.*)", re.DOTALL)
 
 
@@ -59,7 +80,7 @@ class Requests(NamedTuple):
     quits: bool
 
 
-def read_requests(data: bytes, max_job_size: int) -> Requests:
+def read_requests(data: bytes, max_job_size: int, *, operator: bool = False) -> Requests:
     """Cut a client's bytes into requests."""
     complete: list[bytes] = []
     at = 0
@@ -72,7 +93,7 @@ def read_requests(data: bytes, max_job_size: int) -> Requests:
         word = line.partition(b" ")[0]
         if line.startswith(b"quit") and not FIELD.match(line) and b"\0" not in line and len(line) + 2 <= LINE_MAX:
             return Requests(complete, 0, amid_line=False, quits=True)
-        size = _body_size(line, max_job_size)
+        size = _body_size(line, max_job_size, operator=operator)
         if size is not None:
             at += size + 2
             if at > len(data):
@@ -81,8 +102,11 @@ def read_requests(data: bytes, max_job_size: int) -> Requests:
     return Requests(complete, 0, amid_line=False, quits=False)
 
 
-def _body_size(line: bytes, max_job_size: int) -> int | None:
+def _body_size(line: bytes, max_job_size: int, *, operator: bool) -> int | None:
     """How long the body behind a line is; None if there is none."""
+    request = REQUEST.fullmatch(line)
+    if operator and request is not None and len(line) + 2 <= LINE_MAX and int(request[1]) <= U32_MAX:
+        return int(request[1])
     found = PUT.fullmatch(line)
     if found is None or len(line) + 2 > LINE_MAX or b"\0" in line:
         return None
@@ -95,6 +119,7 @@ def _body_size(line: bytes, max_job_size: int) -> int | None:
 def read_replies(data: bytes) -> list[bytes]:
     """The first word of each reply. AssertionError: something else than whole replies."""
     words: list[bytes] = []
+    of_batch = 0  # how many jobs of a batch are still to come
     at = 0
     while at < len(data):
         end = data.find(b"\r\n", at)
@@ -105,15 +130,26 @@ def read_replies(data: bytes) -> list[bytes]:
         if found.lastgroup:
             stop = at + int(found[found.lastgroup])
             assert data[stop : stop + 2] == b"\r\n", f"not the length that it says: {data[end - 40 : stop + 40]!r}"
-            if found.lastgroup == "yaml":
+            if found.lastgroup == "reason" or data.startswith(b"{", at):
+                assert isinstance(json.loads(data[at:stop]), dict)
+            elif found.lastgroup == "facts":
                 assert data.startswith(b"---\n", at), f"no YAML: {data[at:stop]!r}"
                 assert data[stop - 1 : stop] == b"\n"
             at = stop + 2
-        words.append(found[0].partition(b" ")[0])
+        word, _, number = found[0].partition(b" ")
+        if of_batch:
+            assert word == b"RESERVED", f"no job of the batch: {found[0]!r}"
+            of_batch -= 1
+            continue
+        if word == b"RESERVED_BATCH":
+            of_batch = int(number)
+        words.append(word)
+    assert not of_batch, "the batch is not complete"
     return words
 
 
-def check_answers(requests: list[bytes], replies: list[bytes]) -> None:
+def check_answers(requests: list[bytes], replies: list[bytes], *, operator: bool = False) -> None:
     """Each reply is one that its request may have. AssertionError otherwise."""
+    answers = ANSWERS | OPERATORS_ANSWERS if operator else ANSWERS
     for number, (word, reply) in enumerate(zip(requests, replies, strict=False)):
-        assert reply in ALWAYS | ANSWERS.get(word, set()), f"request {number}, {word!r}, was answered {reply!r}"
+        assert reply in ALWAYS | answers.get(word, set()), f"request {number}, {word!r}, was answered {reply!r}"

@@ -8,10 +8,11 @@ import random
 
 from beanlite.protocol.blocked import CLOSING, KICKING, LOOKING, REPLETE, WAITING, WORKING, YIELDING
 from beanlite.protocol.session import REPLIES_MAX
-from tests.fuzz.grammar import LINE_MAX, check_answers, read_replies, read_requests
+from tests.fuzz.grammar import LINE_MAX, REQUEST_MAX, Requests, check_answers, read_replies, read_requests
 from tests.support.core import Core
 
 CLIENTS = 4
+OPERATORS_FROM = 2  # the third client and the fourth are operators
 MAX_JOB_SIZE = 300
 EVENT = b"\xff"
 FILLING = bytes(1 << 24)
@@ -38,21 +39,27 @@ def check(data: bytes) -> None:
 class Talk:
     """One client: what it has sent and heard."""
 
-    def __init__(self, core: Core) -> None:
-        self.session = core.client()
+    def __init__(self, core: Core, *, operator: bool = False) -> None:
+        self.session = core.client(operator=operator)
+        self.operator = operator
         self.sent = bytearray()
         self.heard = bytearray()
         self.ended = False
 
+    def requests(self) -> Requests:
+        """What it has sent."""
+        return read_requests(bytes(self.sent), MAX_JOB_SIZE, operator=self.operator)
+
     def check(self) -> None:
         """What has been heard are whole replies, the right ones, and nothing is kept for longer than needed."""
         session = self.session
-        requests = read_requests(bytes(self.sent), MAX_JOB_SIZE)
+        requests = self.requests()
         replies = read_replies(bytes(self.heard))
-        check_answers(requests.complete, replies)
+        check_answers(requests.complete, replies, operator=self.operator)
         if session.blocked is None and not self.ended:
             assert len(replies) == len(requests.complete), (requests, replies)
-            assert session.pending <= (MAX_JOB_SIZE + 1 if requests.missing else LINE_MAX - 1)
+            body_max = REQUEST_MAX if self.operator else MAX_JOB_SIZE
+            assert session.pending <= (body_max + 1 if requests.missing else LINE_MAX - 1)
         elif len(replies) > len(requests.complete):
             # What begins as another protocol's line does is answered when it is too long for a line, before its end.
             rest = bytes(self.sent).rpartition(b"\r\n")[2]
@@ -66,6 +73,7 @@ class Play:
 
     def __init__(self, cuts: random.Random | None) -> None:
         self.core = Core(MAX_JOB_SIZE)
+        self.core.service.buffered = lambda _client: 0  # it depends on the cuts
         self.cuts = cuts
         self.here = [Talk(self.core)]
         self.all = self.here[:]
@@ -100,7 +108,7 @@ class Play:
         kind, amount = code & 7, code >> 3
         if kind < CLIENTS:
             while len(self.here) <= kind:
-                self.here.append(Talk(self.core))
+                self.here.append(Talk(self.core, operator=len(self.here) >= OPERATORS_FROM))
                 self.all.append(self.here[-1])
             self.at = kind
         elif kind < 6:
@@ -111,7 +119,7 @@ class Play:
                 talk.session.half_close(self.core.now_ns)
                 self._settle()
             self._leave(talk)
-            self.here[self.at] = Talk(self.core)
+            self.here[self.at] = Talk(self.core, operator=talk.operator)
             self.all.append(self.here[self.at])
         self._settle()
 
@@ -154,6 +162,7 @@ class Play:
 
     def bring_to_an_end(self) -> None:
         """Each client gets what it lacks and is in step then; when all have gone and the jobs, too, nothing is left."""
+        self._unset_policies()
         for talk in self.here:
             self._complete(talk)
         for talk in self.here:
@@ -183,11 +192,22 @@ class Play:
         )
         assert not any(map(len, (default.ready, default.delayed, default.buried, default.waiting)))
 
+    def _unset_policies(self) -> None:
+        """Have nothing keep jobs from those that wait for them."""
+        operator = Talk(self.core, operator=True)
+        self.here.append(operator)
+        self._send(operator, b'set-policy 28\r\n{"policies":[],"prune":true}\r\n')
+        assert operator.heard.startswith(b"OK ")
+        self._leave(operator)
+        self.here.remove(operator)
+        self.core.wait(0)
+        self._settle()
+
     def _complete(self, talk: Talk) -> None:
         for _ in range(ROUNDS_MAX):
             if talk.ended:
                 return
-            requests = read_requests(bytes(talk.sent), MAX_JOB_SIZE)
+            requests = talk.requests()
             if talk.session.blocked is WAITING:
                 self._feed(talk)
             elif requests.missing:

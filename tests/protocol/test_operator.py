@@ -166,8 +166,8 @@ def test_watching_is_up_to_the_server(core, operator):
 
 
 KEYS = (
-    "after base64 body delay_s do dry_run holder ids in_state_s jobs like limit names newer_s older_s order pri pri_max"
-    " pri_min preview state text to tube up_to_id what"
+    "after base64 body delay_s do dry_run holder ids in_state_s jobs like limit names newer_s older_s order pattern"
+    " policies pri pri_max pri_min preview prune set state text to tube unset up_to_id what"
 ).split()
 VALUES: list[Any] = [
     *CONCERNS, "ready", "delayed", "reserved", "buried", "default", "a", "queue", "name", "*", "1-9", "eA==", "ä", "",
@@ -181,6 +181,10 @@ LIKELY: dict[str, list[Any]] = {
     "delay_s": [1],
     "state": ["ready", "buried"],
     "jobs": [[], [{"body": "x", "tube": "a"}]],
+    "pattern": ["a", "*"],
+    "set": [{"max_tries": 2}, {"ttl": "1h", "fair": True}],
+    "unset": ["all", ["ttl"]],
+    "policies": [[], [{"pattern": "a", "set": {"then": "move:b"}}]],
 }
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
 STEPS = 3000
@@ -201,6 +205,8 @@ def test_whatever_is_asked_the_reply_is_whole_and_nothing_breaks(record_property
             keys = ["jobs"]
         if word == b"change-jobs" and rng.random() < 0.5:
             keys = ["do", "state"]
+        if word == b"set-policy" and rng.random() < 0.5:
+            keys = ["pattern", "set", "unset"]
         what = {key: rng.choice(LIKELY.get(key, VALUES) if rng.random() < 0.7 else VALUES) for key in keys}
         if word in NO_BODY:
             line = b" %d 0" % rng.randint(0, 3) if word == b"reserve-batch" else b" %d" % rng.randint(0, 20)
@@ -216,6 +222,6 @@ def test_whatever_is_asked_the_reply_is_whole_and_nothing_breaks(record_property
             assert bool(rest) == first.startswith(b"RESERVED")
         words.add((word, first.split()[0]))
     recount(core.engine)
-    often = (b"list-jobs", b"list-tube-stats", b"list-clients", b"change-jobs", b"put-jobs")
+    often = (b"list-jobs", b"list-tube-stats", b"list-clients", b"change-jobs", b"put-jobs", b"set-policy")
     assert {(word, reply) for word in often for reply in (b"OK", b"REFUSED")} <= words
     record_property("model steps", (STEPS, f"MODEL_SEED={SEED}"))

@@ -13,15 +13,18 @@ from beanlite.protocol.batches import put_jobs, reserve_batch
 from beanlite.protocol.blocked import LOOKING, WORKING, Blocked
 from beanlite.protocol.operators.changes import change_jobs
 from beanlite.protocol.operators.lists import list_clients, list_jobs, list_tube_stats, show_job
+from beanlite.protocol.operators.policies import list_policies, set_policy
 from beanlite.protocol.operators.replies import as_json, refusal
 from beanlite.protocol.operators.requests import (
     ChangeJobs,
     ListClients,
     ListJobs,
+    ListPolicies,
     ListTubeStats,
     PutJobs,
     Refused,
     Request,
+    SetPolicy,
     WatchEvents,
     read,
 )
@@ -107,4 +110,6 @@ def new_operator_commands() -> list[Command]:
         _taking(b"put-jobs", PutJobs, put_jobs, WORKING),
         Command(b"reserve-batch", arguments.parse_batch, at_leisure(reserve_batch, WORKING), in_stats=False),
         _taking(b"watch-events", WatchEvents, watch_events),
+        _taking(b"set-policy", SetPolicy, set_policy, WORKING),
+        _taking(b"list-policies", ListPolicies, list_policies),
     ]

@@ -6,9 +6,10 @@ This file is not compiled, because pydantic inspects the classes. ``docs/protoco
 from base64 import b64decode
 from typing import Annotated, Final, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from beanlite.core.job import SLICE, U32_MAX
+from beanlite.core.policies import ROWS_MAX, is_pattern, text_of_value
 from beanlite.core.tube import PERSON_BYTES_MAX, is_person
 from beanlite.protocol.operators.filters import IDS_MAX, Filter, check_tube
 from beanlite.settings.wording import in_our_words
@@ -22,6 +23,9 @@ CHANGED_MAX: Final = 100
 # If a request has more mistakes than this, they are only counted: pydantic would list all of them, which takes so long
 # that other clients wait.
 _MISTAKES_MAX: Final = 1000
+
+# No value of a policy is longer: the longest names a tube.
+_VALUE_MAX: Final = 300
 
 _CURSOR: Final = "^[0-9]{1,40}-[0-9]{1,20}$"
 
@@ -161,6 +165,59 @@ class PutJobs(Request):
 
     jobs: Annotated[list[NewJob], Field(max_length=SLICE)]
     by: Person | None = None
+
+
+def _pattern(pattern: bytes) -> bytes:
+    if not is_pattern(pattern):
+        raise ValueError("it is neither the name of a tube nor a pattern")
+    return pattern
+
+
+PolicyPattern = Annotated[bytes, AfterValidator(_pattern)]
+PolicyValue = Annotated[str, Field(max_length=_VALUE_MAX), BeforeValidator(text_of_value)]
+PolicyKeys = list[str] | Literal["all"]
+
+
+class PolicyChange(Request):
+    """What changes for the tubes that a pattern matches."""
+
+    pattern: PolicyPattern
+    set: dict[str, PolicyValue] | None = None
+    unset: PolicyKeys | None = None
+
+
+class SetPolicy(Request):
+    """The body of ``set-policy``: a change for one pattern, or for several."""
+
+    pattern: PolicyPattern | None = None
+    set: dict[str, PolicyValue] | None = None
+    unset: PolicyKeys | None = None
+    policies: list[PolicyChange] | None = Field(None, max_length=ROWS_MAX)
+    prune: bool | None = None
+    dry_run: bool | None = None
+    by: Person | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.pattern is None) == (self.policies is None):
+            raise ValueError("it is either pattern or policies")
+        if self.pattern is None and not (self.set is None and self.unset is None):
+            raise ValueError("set and unset need a pattern")
+        if self.pattern is not None and self.prune:
+            raise ValueError("prune needs policies")
+        return self
+
+    def changes(self) -> list[PolicyChange]:
+        """Return the change for each pattern."""
+        if self.pattern is None:
+            return self.policies or []
+        return [PolicyChange.model_construct(pattern=self.pattern, set=self.set, unset=self.unset)]
+
+
+class ListPolicies(Request):
+    """The body of ``list-policies``."""
+
+    tube: TubeName | None = None
 
 
 class WatchEvents(Request):

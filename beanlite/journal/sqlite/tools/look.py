@@ -24,8 +24,8 @@ Record = dict[str, Any]
 
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
-    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, size, created_at, age_s, in_state_s,
-           max(due_in_s, 0) AS left_s, holder, holder_conn, why
+    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, tries, size,
+           created_at, age_s, in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
 # The events of a job, with the fields that a server sends to watchers.
 _HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
@@ -50,6 +50,7 @@ _CONDITIONS: Final = {
     "text": "instr(body, CAST(:text AS BLOB))",
     "up_to_id": "id <= :up_to_id",
 }
+_POLICIES: Final = "SELECT pattern, key, value, changed_at, changed_by FROM policies ORDER BY pattern, key"
 # The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
     SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
@@ -123,6 +124,13 @@ class Look:
         if any(not isinstance(row["tube"], str) for row in rows):
             raise damaged(self._path, "a job is in a tube that has no name")
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows if fits(row["tube"])], "next": None}
+
+    def list_policies(self) -> list[Record]:
+        """Return all policies."""
+        rows = self._rows(_POLICIES, {})
+        if any(not isinstance(row[name], str) for row in rows for name in ("pattern", "key", "value")):
+            raise damaged(self._path, "a policy has changed")
+        return rows
 
     def stats(self) -> Record:
         """Return the server that has the file, or had it last, and the number of jobs by state."""

@@ -1,0 +1,89 @@
+"""Operators' commands that set and list policies. ``docs/protocol.md`` describes them and their replies."""
+
+from typing import Final
+
+from beanlite.core.policies import KEYS, PolicyRow
+from beanlite.core.policy_changes import Wishes, changed, changes_of, texts_of, warnings
+from beanlite.core.tube import Peer
+from beanlite.protocol.batches import on_behalf_of
+from beanlite.protocol.operators.replies import Record, as_json
+from beanlite.protocol.operators.requests import ListPolicies, PolicyChange, Refused, SetPolicy
+from beanlite.protocol.session import Service, Session
+
+_BOTH: Final = "{} is both set and unset for {}"
+
+
+def set_policy(session: Session, request: SetPolicy, now_ns: int) -> bytes:
+    service = session.service
+    if service.policies_file is not None:
+        raise Refused(f"policies come from {service.policies_file}: change that file, and send the server SIGHUP")
+    before = values_of(service)
+    keys: dict[bytes, list[str]] = {}
+    for pattern, key in before:
+        keys.setdefault(pattern, []).append(key)
+    wishes: dict[tuple[bytes, str], str | None] = {}
+    for change in request.changes():
+        for each, value in _wishes_of(change, keys.get(change.pattern, [])).items():
+            if each in wishes:
+                raise Refused(f"{change.pattern.decode()} stands there twice with {each[1]}")
+            wishes[each] = value
+    if request.prune:
+        wishes.update({each: None for each in before if each not in wishes})
+    try:
+        changes = changes_of(before, wishes)
+    except ValueError as why:
+        raise Refused(str(why)) from None
+    if not request.dry_run:
+        session.waits = True
+        carry_out(service, changes, on_behalf_of(request.by, session.client), now_ns)
+    records: list[Record] = [
+        {"pattern": each[0].decode(), "key": each[1], "value": value, "before": before.get(each)}
+        for each, value in changes.items()
+    ]
+    odd = warnings(changed(before, changes), [pattern for pattern, _ in wishes])
+    return session.ok_reply(as_json({"changes": records, "warnings": odd}))
+
+
+def values_of(service: Service) -> dict[tuple[bytes, str], str]:
+    """Return the values of all policies."""
+    return {each: row.value for each, row in service.engine.policies.rows.items()}
+
+
+def carry_out(service: Service, changes: Wishes, by: Peer, now_ns: int) -> None:
+    """Carry out changes that ``changes_of`` has returned, and record them."""
+    if not changes:
+        return
+    engine, who = service.engine, by.person or by.address
+    at = round(service.utc_s(now_ns), 6)
+    rows = [PolicyRow(*each, value, at, who) for each, value in changes.items() if value is not None]
+    engine.set_policies(rows, [each for each, value in changes.items() if value is None], now_ns)
+    texts = texts_of(changes)
+    for pattern, text in texts.items():
+        engine.ledger.record_policy(pattern, text.encode(), by, now_ns)
+    service.policies_changed(who, texts)
+
+
+def _wishes_of(change: PolicyChange, all_keys: list[str]) -> dict[tuple[bytes, str], str | None]:
+    """Return the value that each key is to have, None if it is to be unset; ``all_keys``: those of the pattern."""
+    pattern, values = change.pattern, change.set or {}
+    if isinstance(change.unset, list):
+        both = [key for key in change.unset if key in values]
+        if both:
+            raise Refused(_BOTH.format(both[0], pattern.decode()))
+        keys = change.unset
+    else:
+        keys = [] if change.unset is None else all_keys
+    wishes: dict[tuple[bytes, str], str | None] = {(pattern, key): value for key, value in values.items()}
+    wishes.update({(pattern, key): None for key in keys if key not in values})
+    return wishes
+
+
+def list_policies(session: Session, request: ListPolicies, _now_ns: int) -> bytes:
+    policies = session.engine.policies
+    if request.tube is None:
+        rows = [policies.rows[each] for each in sorted(policies.rows)]
+    else:
+        effective = policies.effective(request.tube)
+        rows = [effective[key] for key in KEYS if key in effective]
+    records = [{**row._asdict(), "pattern": row.pattern.decode()} for row in rows]
+    return session.ok_reply(as_json({"policies": records, "file": session.service.policies_file}))
