@@ -17,7 +17,9 @@ CORE_MAY_IMPORT = {
     "beanlite",
     "bisect",
     "collections",
+    "cronsim",
     "dataclasses",
+    "datetime",
     "enum",
     "fnmatch",
     "functools",
@@ -29,6 +31,7 @@ CORE_MAY_IMPORT = {
     "pydantic",
     "re",
     "typing",
+    "zoneinfo",  # the files of zones, which are the same for every server
 }
 SQL = {"aiosqlite", "sqlite3"}
 
