@@ -35,6 +35,7 @@ from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.operator import Operator
 from beanlite.core.policies import Policies, PolicyRow
 from beanlite.core.queues import URGENT_PRI, Queues
+from beanlite.core.scheduler import Scheduler
 from beanlite.core.schedules import Schedule
 from beanlite.core.ticker import Ticker
 from beanlite.core.tube import Client, Tube
@@ -60,7 +61,8 @@ class Engine:
         self.last_id = 0
         self.admission = Admission(self.memory)
         self.policies = Policies()
-        self.schedules: dict[str, Schedule] = {}
+        self.scheduler = Scheduler(queues, self.clients, self.admission, self.memory, self.put)
+        self.schedules = self.scheduler.schedules
         self.operator = Operator(queues, self.bodies)
 
     # -- what a client does to jobs
@@ -269,7 +271,7 @@ class Engine:
 
     def restore_schedule(self, schedule: Schedule) -> None:
         """Take over a schedule."""
-        self.schedules[schedule.name] = schedule
+        self.scheduler.restore(schedule)
 
     def restore_pause(self, name: bytes, pause_s: int, until_ns: int) -> None:
         """Resume a tube's pause."""

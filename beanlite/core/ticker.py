@@ -6,7 +6,7 @@ from typing import Final
 from beanlite.core.events import CLIENT_GONE, DELAY_OVER, TTR_OVER
 from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS, SLICE
 from beanlite.core.queues import WAKE_COST, Outcome, Queues
-from beanlite.core.timers import NEVER_NS
+from beanlite.core.timers import NEVER_NS, Ticking
 from beanlite.core.tube import Client, Peer, Tube
 
 # A reservation with no more time left than this is about to time out: DEADLINE_SOON.
@@ -45,6 +45,9 @@ class Ticker:
             owner = self._timers.pop()
             if isinstance(owner, Tube):
                 budget -= self._tick_tube(owner, now_ns, budget)
+                continue
+            if isinstance(owner, Ticking):
+                budget -= owner.tick(now_ns, budget)
                 continue
             assert isinstance(owner, Client)
             if owner.gone:

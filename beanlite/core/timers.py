@@ -1,4 +1,4 @@
-"""Timers: at most one for each tube and client, all in one heap."""
+"""Timers: at most one for each tube and client, and one for all schedules; all in one heap."""
 
 from typing import Final
 
@@ -22,6 +22,16 @@ class TimerOwner:
         """Unique among all owners of timers."""
         self.timer_ns = NEVER_NS
         """When its timer expires; only ``Timers`` changes it."""
+
+
+class Ticking(TimerOwner):
+    """An owner that carries out by itself what is due."""
+
+    __slots__ = ()
+
+    def tick(self, now_ns: int, budget: int) -> int:
+        """Do what is due until that has cost about ``budget``, and set the timer again; returns the cost."""
+        raise NotImplementedError
 
 
 class Timers:

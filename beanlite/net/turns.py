@@ -180,7 +180,9 @@ class Turns:
         """Follow up on changes: wake clients whose wait is over, have deferred changes written, and set the timer."""
         ledger = self._engine.ledger
         self.wake(now_ns)
-        if not self._group.deferring and (ledger.deferred or ledger.changed or ledger.pauses or ledger.events):
+        if not self._group.deferring and (
+            ledger.deferred or ledger.changed or ledger.pauses or ledger.schedules or ledger.events
+        ):
             self._group.defer()
         if self._timers.next_ns < self._timer_ns:
             self._set_timer(now_ns)

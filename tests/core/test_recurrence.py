@@ -74,7 +74,10 @@ def test_time_that_the_clock_skips_is_the_end_of_the_gap(when):
 
 
 def test_every_other_hour_comes_at_the_end_of_the_gap():
-    assert after("0 */2 * * *", "2026-03-28 23:00", "Europe/Berlin", 2) == ["2026-03-29 01:00:00", "2026-03-29 02:00:00"]
+    assert after("0 */2 * * *", "2026-03-28 23:00", "Europe/Berlin", 2) == [
+        "2026-03-29 01:00:00",
+        "2026-03-29 02:00:00",
+    ]
 
 
 @pytest.mark.parametrize("since", ["2026-10-25 00:00", "2026-10-25 00:29:59"])
