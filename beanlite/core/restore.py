@@ -50,10 +50,10 @@ class StoredJob(NamedTuple):
     """That client's ``Peer.number``, as its server counted connections."""
     why: str | None
     """``Job.why``."""
-    forgiven: int
-    """``Past.forgiven``."""
     row_crc32: int | None
     """Checksum of everything but the body, where the journal keeps one; not looked at here."""
+    forgiven: int
+    """``Past.forgiven``."""
 
 
 BODY_AT: Final = StoredJob._fields.index("body")
@@ -74,7 +74,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
     newest, counts = queues.jobs.newest, queues.counts
     for (
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
-        timeouts, releases, buries, kicks, stored_body, _, stored_since_ns, holder, holder_conn, why, forgiven, _,
+        timeouts, releases, buries, kicks, stored_body, _, stored_since_ns, holder, holder_conn, why, _, forgiven,
     ) in rows:  # fmt: skip
         # Anything but an int raises TypeError here, and so does a missing time. That takes no call and costs nothing.
         past = timeouts | releases | buries | kicks | forgiven

@@ -4,6 +4,8 @@
 
     {"kind": "queue", "format": 1, "last_id": 2}
     {"kind": "pause", "tube": "mail", "pause_s": 60, "until": 1795383356.5}
+    {"kind": "policy", "pattern": "mail*", "key": "max_tries", "value": "5", "changed_at": 1795383296.7, …}
+    {"kind": "schedule", "name": "nightly", "timing": "0 3 * * *", "zone": "UTC", "tube": "mail", …, "body": "text"}
     {"kind": "job", "id": 1, "tube": "mail", "state": "ready", …, "created_at": 1795383296.7, …, "body": "text"}
     {"kind": "end"}
 

@@ -71,4 +71,8 @@ def _row(span_s: int, at_s: int, tally: Tally) -> TotalsRow:
         tally.kicked,
         tally.waited_ns / SECOND_NS,
         tally.held_ns / SECOND_NS,
+        tally.dead,
+        tally.expired,
+        tally.refused,
+        tally.duplicates,
     )

@@ -51,7 +51,7 @@ def dest(tmp_path):
 def check(copy, result):
     """Check that the copy has exactly the state after the last batch that it names; return that batch's number."""
     database = open_database(copy)
-    batch, last_id, _ = read_state(database.connection, copy)
+    batch, last_id, *_ = read_state(database.connection, copy)
     jobs = [job for rows in read_jobs(database.connection, copy) for job in rows]
     assert database.close() is None
     first = max(0, batch - KEPT_BATCHES) * 3 + 1

@@ -61,7 +61,7 @@ def test_new_file(path):
     previous = os.umask(0)
     try:
         database = open_database(path)
-        assert read_state(database.connection, path) == (0, 0, [])
+        assert read_state(database.connection, path) == (0, 0, [], [], [])
         write_batch(database.connection, 1)
     finally:
         os.umask(previous)
@@ -91,7 +91,7 @@ def test_new_file(path):
 def test_an_empty_file_is_treated_like_a_missing_one(path):
     path.touch()
     database = open_database(path)
-    assert read_state(database.connection, path) == (0, 0, [])
+    assert read_state(database.connection, path) == (0, 0, [], [], [])
     assert database.close() is None
 
 
@@ -99,7 +99,7 @@ def test_close_leaves_one_file_with_everything(path):
     make(path, batches=3)
     assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
     database = open_database(path)
-    assert read_state(database.connection, path) == (3, 9, [])
+    assert read_state(database.connection, path) == (3, 9, [], [], [])
     database.close()
 
 
@@ -125,7 +125,7 @@ def test_backup_beside_a_failed_first_starts_journal_is_not_emptied(path):
     assert snapshot(path.parent) == before
     Path(f"{path}-journal").unlink()
     database = open_database(path)
-    assert read_state(database.connection, path) == (3, 9, [])
+    assert read_state(database.connection, path) == (3, 9, [], [], [])
     database.close()
 
 
@@ -133,7 +133,7 @@ def test_what_a_failed_first_start_has_left_is_emptied(path):
     assert open_database(path).close() is None  # everything was written, and only the journal not deleted yet
     first_journal(path)
     database = open_database(path)
-    assert read_state(database.connection, path) == (0, 0, [])
+    assert read_state(database.connection, path) == (0, 0, [], [], [])
     assert database.close() is None
     assert [file.name for file in path.parent.iterdir()] == ["queue.db"]
 
@@ -391,7 +391,7 @@ def test_a_creation_that_was_killed_is_done_again(tmp_path, path):
         connection.rollback()
     assert path.stat().st_size > 40000
     database = open_database(path)
-    assert read_state(database.connection, path) == (0, 0, [])
+    assert read_state(database.connection, path) == (0, 0, [], [], [])
     assert database.close() is None
 
 

@@ -167,7 +167,7 @@ def job(**changed):
         ("[" * 100_000, "it is nested too deeply"),
         ("9" * 5000, "it has a number of too many digits"),
         ("[]", "it is not a JSON object"),
-        ("{}", "its kind is None, and none of queue, end, pause, job"),
+        ("{}", "its kind is None, and none of queue, end, pause, policy, schedule, job"),
         ('{"kind": "tube"}', "its kind is 'tube'"),
         ('{"kind": "queue", "format": 2, "last_id": 1}', "its format is 2, and this beanlite knows 1"),
         ('{"kind": "queue", "format": 1, "last_id": -1}', "its last_id is not a valid number"),

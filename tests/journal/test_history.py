@@ -382,8 +382,8 @@ async def test_totals_are_kept_by_the_hour_and_by_the_day_and_go_in_slices(keep)
     for hours in range(0, 500 * 24, 12):
         for span_s in (HOUR_S, DAY_S):
             at_s = (now_s - hours * HOUR_S) // span_s * span_s
-            row = (span_s, at_s, "t", *[0] * 9)
-            db.execute("INSERT OR IGNORE INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+            row = (span_s, at_s, "t", *[0] * 13)
+            db.execute("INSERT OR IGNORE INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     assert [prune_totals(db, now_s) for _ in range(2)] == [True, False]
     kept_days = dict(kept.ask("SELECT span_s, count(*) FROM totals GROUP BY span_s"))
     assert kept_days == {HOUR_S: 14 * 2, DAY_S: 400}
@@ -394,7 +394,7 @@ async def test_what_is_too_old_goes_in_one_commit(keep):
     writer = (await keep(ALL)).writer
     path = writer._database.path
     for row in Totals().rows([Tally(b"default")], DAY_S):
-        writer._db.execute("INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+        writer._db.execute("INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
     writer._db.execute(INSERT, (60, DAY_S, 1, "default", "put", None, None, 0, 0))
     writer.chronicle.history.read(writer._db)
     before = len(commit_frames(path))

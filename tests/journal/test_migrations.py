@@ -81,7 +81,7 @@ def test_an_installation_without_migrations_is_refused(path, folder, tmp_path):
 
 def test_a_new_file_gets_all_migrations_without_a_copy(path, folder):
     database = open_database(path, folder)
-    assert read_state(database.connection, path) == (0, 0, [])
+    assert read_state(database.connection, path) == (0, 0, [], [], [])
     assert database.connection.execute("SELECT * FROM notes").fetchall() == [("default",)]
     assert database.close() is None
     assert version_of(path) == VERSION + 1

@@ -25,7 +25,7 @@ def database(path):
 
 
 def test_a_new_file_is_empty(database, path):
-    assert read_state(database.connection, path) == (0, 0, [])
+    assert read_state(database.connection, path) == (0, 0, [], [], [])
     assert count_jobs(database.connection, path) == 0
     assert list(read_jobs(database.connection, path)) == []
 

@@ -12,10 +12,11 @@ from beanlite.cli import main
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
-from beanlite.journal.sqlite.file.replay import COUNTER_MAX, read_state
+from beanlite.journal.sqlite.file.replay import read_state
 from beanlite.journal.sqlite.tools.btree import LEAF_TABLE, Pages
 from beanlite.journal.sqlite.tools.salvage import salvage
 from beanlite.journal.sqlite.tools.verify import verify
+from beanlite.journal.validity import COUNTER_MAX
 from tests.faults.rot import JOB_WIDTH, Rot, jobs_of
 from tests.support.journal_files import LARGE, flip, make, make_killed, put, snapshot, unchecked, writer
 from tests.support.sqlite_tool import tell

@@ -15,7 +15,7 @@ from beanlite.journal.sqlite.tools.verify import verify
 from beanlite.journal.totals import DAY_S, HOUR_S, REST, TUBES_MAX, Totals
 from tests.support.journal_files import NO_HISTORY, unchecked
 
-BATCH = Batch(1, 0, 0, 0, changes=[], pauses=[], tallies=[], events=0, frames=0, body_bytes=0)
+BATCH = Batch(1, 0, 0, 0, changes=[], settings=[], tallies=[], events=0, frames=0, body_bytes=0)
 
 
 def tallies_of(names):

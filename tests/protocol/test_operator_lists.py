@@ -37,7 +37,7 @@ def test_all_that_is_told_of_a_job(core, operator):
     job = {
         "id": 1, "tube": "default", "state": "reserved", "pri": 7, "size": 10, "created_at": 947_684_800.0, "age_s": 70,
         "in_state_s": 20, "delay_s": 0, "ttr_s": 100, "left_s": 79, "reserves": 1, "timeouts": 0, "releases": 0,
-        "buries": 0, "kicks": 0, "holder": holder, "why": None,
+        "buries": 0, "kicks": 0, "forgiven": 0, "holder": holder, "why": None,
     }  # fmt: skip
     listed = operator.ask("list-jobs", preview=6)
     assert listed == {"jobs": [{**job, "preview": "some\ufffd "}], "next": None, "looked": 1, "last_id": 1}

@@ -12,9 +12,12 @@ from zlib import crc32
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
 from beanlite.host.clock import utc_s
+from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.columns import JOB, NAMES, PUT, as_list
+from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.postgres.schema import NOW
 from beanlite.journal.rows import row_of
+from beanlite.journal.schedule_rows import row_of_schedule
 from beanlite.journal.totals import Totals
 
 Parameters = list[object]
@@ -103,9 +106,44 @@ _RESUMED: Final = _Part(
     "DELETE FROM pauses WHERE tube = ANY ({array}) AND EXISTS (SELECT FROM fence)",
     "",  # a pause may have begun and ended within one batch
 )
+_POLICIES_SET: Final = _Part(
+    "policies_set",
+    ("text", "text", "text", "float8", "text"),
+    f"""
+    INSERT INTO policies ({policy_rows.COLUMNS}) SELECT * FROM {{rows}} AS new {_FENCED}
+    ON CONFLICT (pattern, key) DO UPDATE SET {policy_rows.REPLACED}
+    RETURNING 1
+    """,
+    "count(*)",
+)
+_POLICIES_UNSET: Final = _Part(
+    "policies_unset",
+    ("text", "text"),
+    "DELETE FROM policies WHERE (pattern, key) IN (SELECT * FROM {rows} AS old) AND EXISTS (SELECT FROM fence)",
+    "",  # likewise
+)
+_SCHEDULES_SET: Final = _Part(
+    "schedules_set",
+    (
+        *("text",) * 4, "bytea", "bigint", "bigint", "boolean", "boolean", "float8", "float8", "bigint", "float8",
+        "text", "bigint",
+    ),
+    f"""
+    INSERT INTO schedules ({schedule_rows.COLUMNS}) SELECT * FROM {{rows}} AS new {_FENCED}
+    ON CONFLICT (name) DO UPDATE SET {schedule_rows.REPLACED}
+    RETURNING 1
+    """,
+    "count(*)",
+)  # fmt: skip
+_SCHEDULES_UNSET: Final = _Part(
+    "schedules_unset",
+    ("text",),
+    "DELETE FROM schedules WHERE name = ANY ({array}) AND EXISTS (SELECT FROM fence)",
+    "",  # likewise
+)
 _TOTALS: Final = _Part(
     "added",
-    ("bigint", "bigint", "text", *("bigint",) * 7, "float8", "float8"),
+    ("bigint", "bigint", "text", *("bigint",) * 7, "float8", "float8", *("bigint",) * 4),
     f"""
     INSERT INTO totals AS old SELECT * FROM {{rows}} AS new {_FENCED}
     ON CONFLICT (span_s, at, tube) DO UPDATE SET
@@ -113,12 +151,17 @@ _TOTALS: Final = _Part(
         deleted = old.deleted + excluded.deleted, released = old.released + excluded.released,
         timed_out = old.timed_out + excluded.timed_out, buried = old.buried + excluded.buried,
         kicked = old.kicked + excluded.kicked,
-        waited_s = old.waited_s + excluded.waited_s, held_s = old.held_s + excluded.held_s
+        waited_s = old.waited_s + excluded.waited_s, held_s = old.held_s + excluded.held_s,
+        dead = old.dead + excluded.dead, expired = old.expired + excluded.expired,
+        refused = old.refused + excluded.refused, duplicates = old.duplicates + excluded.duplicates
     RETURNING 1
     """,
     "count(*)",
 )
-_PARTS: Final = (_PUT, _PUT_OTHERWISE, _CHANGED, _GONE, _PAUSED, _RESUMED, _TOTALS)
+_PARTS: Final = (
+    _PUT, _PUT_OTHERWISE, _CHANGED, _GONE, _PAUSED, _RESUMED, _POLICIES_SET, _POLICIES_UNSET, _SCHEDULES_SET,
+    _SCHEDULES_UNSET, _TOTALS,
+)  # fmt: skip
 
 
 class Batch(NamedTuple):
@@ -181,7 +224,19 @@ def batch_of(changes: Changes, totals: Totals, now_s: float) -> Batch:
         (tube.name.decode(), tube.pause_s, utc_s(tube.pause_until_ns)) for tube in changes.pauses if tube.pause_until_ns
     ]
     resumes = [(tube.name.decode(),) for tube in changes.pauses if not tube.pause_until_ns]
-    rows = (puts, other_puts, updates, deletes, pauses, resumes, totals.rows(changes.tallies, now_s))
+    rows = (
+        puts,
+        other_puts,
+        updates,
+        deletes,
+        pauses,
+        resumes,
+        [row_of_policy(policy) for _, policy in changes.policies if policy is not None],
+        [(pattern.decode(), key) for (pattern, key), policy in changes.policies if policy is None],
+        [row_of_schedule(schedule) for _, schedule in changes.schedules if schedule is not None],
+        [(name,) for name, schedule in changes.schedules if schedule is None],
+        totals.rows(changes.tallies, now_s),
+    )
     parameters: Parameters = [changes.batch, changes.last_id]
     for part_rows in rows:
         parameters += zip(*part_rows, strict=True)

@@ -12,11 +12,14 @@ import asyncpg
 
 from beanlite import __version__
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.columns import NAMES
+from beanlite.journal import policy_rows, schedule_rows
+from beanlite.journal.columns import DEFAULTS, LATER, NAMES
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
+from beanlite.journal.policy_rows import line_of_policy, policy_of
 from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.link import TROUBLE, Link, session, text_of
-from beanlite.journal.postgres.schema import NOW, check, has_batches, migrate
+from beanlite.journal.postgres.schema import NOW, check, has_batches, has_policies, migrate
+from beanlite.journal.schedule_rows import line_of_schedule, row_of_schedule, schedule_of
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
 _TAKE: Final = f"""
@@ -32,9 +35,21 @@ _CHUNK_BYTES: Final = 4 << 20
 _JOBS: Final = f"""
     SELECT {", ".join(_COLUMNS)} FROM (
         SELECT *, sum(length(body)) OVER (ORDER BY id) - length(body) AS before_it
-        FROM (SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}) AS next_ones
+        FROM (SELECT * FROM {{jobs}} WHERE id > $1 ORDER BY id LIMIT {_CHUNK}) AS next_ones
     ) AS few_ones
     WHERE before_it < {_CHUNK_BYTES} ORDER BY id
+"""
+_COLUMNS_OF_JOBS: Final = "SELECT attname FROM pg_attribute WHERE attrelid = 'jobs'::regclass"
+_POLICIES: Final = f"SELECT {policy_rows.COLUMNS} FROM policies ORDER BY pattern, key"
+_SCHEDULES: Final = f"SELECT {schedule_rows.COLUMNS} FROM schedules ORDER BY name"
+_SET_POLICY: Final = f"""
+    INSERT INTO policies ({policy_rows.COLUMNS}) VALUES ($1, $2, $3, $4, $5)
+    ON CONFLICT (pattern, key) DO UPDATE SET {policy_rows.REPLACED}
+"""
+_SET_SCHEDULE: Final = f"""
+    INSERT INTO schedules ({schedule_rows.COLUMNS})
+    VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+    ON CONFLICT (name) DO UPDATE SET {schedule_rows.REPLACED}
 """
 _T = TypeVar("_T")
 
@@ -75,12 +90,36 @@ async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:
     if state is None:
         raise JournalRefused(f"{name}: its table lease is empty")
     yield [line_of("queue", {"format": FORMAT, "last_id": state["last_id"]})]
-    yield [line_of("pause", dict(row)) for row in await connection.fetch("SELECT * FROM pauses ORDER BY tube")]
+    settings = [line_of("pause", dict(row)) for row in await connection.fetch("SELECT * FROM pauses ORDER BY tube")]
+    if await has_policies(link, name):
+        settings += await _lines_of_policies(link, name)
+    yield settings
+    jobs = _JOBS.format(jobs=await _whole_jobs(link))
     last_id = 0
-    while rows := await connection.fetch(_JOBS, last_id):
+    while rows := await connection.fetch(jobs, last_id):
         yield _lines_of(rows, name)
         last_id = rows[-1]["id"]
     yield [line_of("end", {})]
+
+
+async def _lines_of_policies(link: Link, name: str) -> list[str]:
+    """Return the lines of all policies and schedules."""
+    of_policies, of_schedules = await link.connection.fetch(_POLICIES), await link.connection.fetch(_SCHEDULES)
+    try:
+        return [
+            *(line_of_policy(policy_of(tuple(row))) for row in of_policies),
+            *(line_of_schedule(schedule_of(tuple(row))) for row in of_schedules),
+        ]
+    except ValueError as error:
+        raise JournalRefused(f"{name} is damaged: {error}; restore a backup") from error
+
+
+async def _whole_jobs(link: Link) -> str:
+    """Return the jobs as a table, with the columns that are newer than the schema by default."""
+    names = {row["attname"] for row in await link.connection.fetch(_COLUMNS_OF_JOBS)}
+    missing = [column for column in LATER if column.name not in names]
+    values = "".join(f", {DEFAULTS[each.name] or 'NULL'}::{each.type} AS {each.name}" for each in missing)
+    return f"(SELECT *{values} FROM jobs) AS jobs" if missing else "jobs"
 
 
 def _lines_of(rows: list[asyncpg.Record], name: str) -> Iterator[str]:
@@ -93,7 +132,7 @@ def _lines_of(rows: list[asyncpg.Record], name: str) -> Iterator[str]:
 
 
 def load(file: Path, url: str, *, new_ids: bool) -> None:
-    """Import the jobs and pauses of a database file, all or none, into a queue that no server has.
+    """Import all of a database file, or nothing, into a queue that no server has.
 
     BeanliteError: an id is taken, or a server has the queue.
     """
@@ -121,6 +160,9 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
                 " pause_s = excluded.pause_s, until = excluded.until",
                 pauses,
             )
+            of_policies = source.execute(f"SELECT {policy_rows.COLUMNS} FROM policies").fetchall()
+            await connection.executemany(_SET_POLICY, of_policies)
+            await connection.executemany(_SET_SCHEDULE, _schedules(source, above_id))
             await connection.execute(
                 f"UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = {NOW}",
                 above_id + last_id,
@@ -148,6 +190,15 @@ def _rows(source: sqlite3.Connection, above_id: int, burials: int) -> Iterator[l
             yield rows
             rows, size = [], 0
     yield rows
+
+
+def _schedules(source: sqlite3.Connection, above_id: int) -> list[tuple[object, ...]]:
+    """Return the rows of the schedules in the file, which refer to jobs by their ids."""
+    read = [schedule_of(row) for row in source.execute(f"SELECT {schedule_rows.COLUMNS} FROM schedules")]
+    for schedule in read:
+        if schedule.last_job is not None:
+            schedule.last_job += above_id
+    return [row_of_schedule(schedule) for schedule in read]
 
 
 def _run(work: Coroutine[Any, Any, _T], name: str) -> _T:

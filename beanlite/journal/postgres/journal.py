@@ -108,10 +108,11 @@ class PostgresJournal(Journal):
         raise JournalRefused(str(error)) from error
 
     async def _restore(self, engine: Engine, clock: Clock) -> bool:
-        """Restore all jobs and pauses; return False if that was cut short by a request to stop or a failure."""
+        """Restore everything; return False if that was cut short by a request to stop or a failure."""
         began_s = shown_s = time.monotonic()
         # Stored times are by the database's clock: the clocks of two nodes may differ by hours.
         clock.set(await self._reader.now_ns())
+        engine.restore_policies(await self._reader.policies())
         of = await self._reader.count()
         jobs = 0
         memory = engine.memory
@@ -131,6 +132,8 @@ class PostgresJournal(Journal):
         self._reader.check_names(engine.tubes)
         for pause in await self._reader.pauses():
             engine.restore_pause(*pause)
+        for schedule in await self._reader.schedules():
+            engine.restore_schedule(schedule)
         await self._reader.resume_totals(self._totals, utc_s(clock()))
         log.info("recovered", database=self._name, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
         return True

@@ -8,14 +8,19 @@ from zlib import crc32
 
 import asyncpg
 
+from beanlite.core.policies import PolicyRow
 from beanlite.core.restore import BODY_AT, CRC32_AT, StoredJob
+from beanlite.core.schedules import Schedule
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.host import log
 from beanlite.host.clock import EPOCH_S, clock_ns
+from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.columns import stored_job
+from beanlite.journal.policy_rows import policy_of
 from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, text_of
 from beanlite.journal.postgres.standing import Standing
+from beanlite.journal.schedule_rows import schedule_of
 from beanlite.journal.totals import KEPT_S, Totals, began_s
 
 # How many jobs are read at a time, and how many bytes of bodies (but at least one body).
@@ -43,6 +48,8 @@ _WITHOUT_BODIES: Final = _jobs("length(body)::bigint", _SOME)
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
 _LEASE: Final = "SELECT epoch, batch FROM lease_now"
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses"
+_POLICIES: Final = f"SELECT {policy_rows.COLUMNS} FROM policies"
+_SCHEDULES: Final = f"SELECT {schedule_rows.COLUMNS} FROM schedules"
 _TUBES: Final = "SELECT tube FROM totals WHERE span_s = $1 AND at = $2"
 _PRUNE: Final = "DELETE FROM totals WHERE span_s = $1 AND at < $2"
 # The row of a batch may only be missing if the row of the lease has its number, or a higher one: a late copy of the
@@ -155,6 +162,20 @@ class Reader:
         """Return all pauses, including those that have ended, for ``Engine.restore_pause``. Raises JournalFailed."""
         rows = await self._fetch(_PAUSES)
         return [(row["tube"].encode(), row["pause_s"], clock_ns(row["until"])) for row in rows]
+
+    async def policies(self) -> list[PolicyRow]:
+        """Return all policies. JournalRefused: one can't be. Raises JournalFailed."""
+        try:
+            return [policy_of(tuple(row)) for row in await self._fetch(_POLICIES)]
+        except ValueError as error:
+            raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
+
+    async def schedules(self) -> list[Schedule]:
+        """Return all schedules. JournalRefused: one is not what was written. Raises JournalFailed."""
+        try:
+            return [schedule_of(tuple(row)) for row in await self._fetch(_SCHEDULES)]
+        except ValueError as error:
+            raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
 
     async def jobs(self, wants_bodies: Callable[[], bool]) -> AsyncGenerator[list[StoredJob], None]:
         """Yield all jobs in order of id, with their bodies as long as these are wanted, and otherwise with their sizes.

@@ -17,6 +17,8 @@ _OLDEST: Final = 14
 _LOCK: Final = 0x6265616E
 # The version of the schema in which each batch has a row.
 _WITH_BATCHES: Final = 3
+# That in which there are policies and schedules.
+_WITH_POLICIES: Final = 4
 # The time by the database's clock, which is the same for all servers.
 NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 _FACTS: Final = """
@@ -69,6 +71,11 @@ async def heed_fsync(link: Link, name: str) -> None:
 async def has_batches(link: Link, name: str) -> bool:
     """Whether the schema is one with the table of batches, or newer. Raises JournalRefused."""
     return await _number(link, name) >= _WITH_BATCHES
+
+
+async def has_policies(link: Link, name: str) -> bool:
+    """Whether the schema is one with the tables of policies and of schedules, or newer. Raises JournalRefused."""
+    return await _number(link, name) >= _WITH_POLICIES
 
 
 async def migrate(link: Link, name: str, *, only_from: int | None = None) -> None:

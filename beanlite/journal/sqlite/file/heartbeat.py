@@ -22,7 +22,7 @@ _FAR_NS: Final = FAR_NS // 2
 
 _COLUMNS: Final = "one, version, pid, address, started_at, boot, offset_ns, ahead_s, seen_at, stopped_at"
 _WRITE: Final = f"REPLACE INTO server ({_COLUMNS}) VALUES (1, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
-# A file without jobs has no times that another clock could make wrong.
+# A file without jobs has no times that another clock could make wrong: those of policies and schedules are UTC.
 _LAST: Final = """
     SELECT
         seen_at, ahead_s, CAST(boot AS BLOB), offset_ns,

@@ -34,8 +34,9 @@ _MEDDLING = """
     SELECT 'INDEX', list.name, tables.value FROM json_each(?1) AS tables, pragma_index_list(tables.value) AS list
     WHERE list."unique" AND list.origin = 'c'
 """
-# The objects whose text SQLite keeps verbatim. It changes the text of tables when columns are added.
-_TEXTS = "SELECT type, name, sql FROM sqlite_schema WHERE type IN ('view', 'trigger')"
+# The objects whose text SQLite keeps verbatim. It changes the text of tables when columns are added. Damage may
+# have left what is no text.
+_TEXTS = "SELECT type, name, CAST(sql AS BLOB) FROM sqlite_schema WHERE type IN ('view', 'trigger')"
 
 
 class _Schema(NamedTuple):
@@ -47,7 +48,7 @@ class _Schema(NamedTuple):
     tables: tuple[str, ...]
     shape: frozenset[tuple[str, str, str | None]]
     meddling: frozenset[tuple[str, str, str]]
-    texts: frozenset[tuple[str, str, str]]
+    texts: frozenset[tuple[str, str, bytes]]
 
 
 @lru_cache(maxsize=8)

@@ -5,11 +5,13 @@ from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 from zlib import crc32
 
 from beanlite.core.job import U32_MAX
+from beanlite.core.policies import PolicyRow
 from beanlite.core.restore import BODY_AT, CRC32_AT, FAR_NS, StoredJob
+from beanlite.core.schedules import Schedule
 from beanlite.core.tube import is_tube_name
 from beanlite.host.clock import EPOCH_S, clock_ns
 from beanlite.journal.columns import COUNTERS, TEXTS, as_list, stored_job
@@ -17,6 +19,8 @@ from beanlite.journal.sqlite.file.checksum import find_changed
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen
 from beanlite.journal.sqlite.file.migrations import read_version
+from beanlite.journal.sqlite.file.policy_tables import read_policies, read_schedules
+from beanlite.journal.validity import COUNTER_MAX, is_number
 
 # The smallest rowid, so that only one possible id is not above it; only damage makes an id negative.
 BELOW_ALL = -(1 << 63)
@@ -74,8 +78,6 @@ _PARTS = f"SELECT {_read('0')}, {', '.join(_CONDITIONS.values())} FROM jobs ORDE
 _WIDTH = len(StoredJob._fields)
 _EACH_BODY = f"SELECT id, {_BODY}, crc32 FROM jobs ORDER BY id"
 _ROW = f"SELECT id, CAST(tube AS BLOB), {_SOUND} FROM jobs WHERE id = :id"
-# No counter ever gets this far; SQLite's integers end at twice this number.
-COUNTER_MAX = 1 << 62
 _BOUNDS = {"u32_max": U32_MAX, "counter_max": COUNTER_MAX}
 # The first version with row checksums, and with tables that hold everything twice: in columns and in a text.
 _TWOFOLD = 3
@@ -98,6 +100,8 @@ class QueueState(NamedTuple):
     """An id above which none has ever been given out."""
     pauses: list[tuple[bytes, int, int]]
     """The name, pause_s and until_ns of each paused tube, including pauses that have ended."""
+    policies: list[PolicyRow]
+    schedules: list[Schedule]
 
 
 def read_state(connection: sqlite3.Connection, path: Path) -> QueueState:
@@ -123,7 +127,13 @@ def read_state(connection: sqlite3.Connection, path: Path) -> QueueState:
             raise damaged(path, f"the pause of {tube!r:.100} has changed")
     if version >= _HAS_CLOCK:
         read_last_seen(connection, path)  # raises if it is damaged, since a start needs it
-    return QueueState(batch, last_id, [(tube, pause_s, clock_ns(until)) for tube, pause_s, until, _ in pauses])
+    return QueueState(
+        batch,
+        last_id,
+        [(tube, pause_s, clock_ns(until)) for tube, pause_s, until, _ in pauses],
+        read_policies(connection, path),
+        read_schedules(connection, path),
+    )
 
 
 def read_unchecked_id(connection: sqlite3.Connection) -> int:
@@ -132,11 +142,6 @@ def read_unchecked_id(connection: sqlite3.Connection) -> int:
         return _ABOVE_ALL
     row = connection.execute("SELECT unchecked_id FROM meta").fetchone()
     return row[0] if row is not None and isinstance(row[0], int) else 0
-
-
-def is_number(value: object, most: int) -> TypeGuard[int]:
-    """Whether this is a whole number from 0 to ``most``: a damaged file, or a line of an import, may have anything."""
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
 
 
 def _is_name(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""The columns of the jobs table in the file, and how rows are added."""
+"""The columns of the jobs table in the file, and how rows are added; and those of pauses."""
 
 from typing import Final
 
@@ -14,3 +14,5 @@ COLUMNS: Final = as_list(WHOLE)
 # A whole row, and a body that is larger than INLINE_MAX.
 INSERT_JOB: Final = f"INSERT INTO jobs ({COLUMNS}) VALUES ({', '.join('?' * len(WHOLE))})"
 INSERT_BODY: Final = "INSERT INTO bodies (id, body) VALUES (?, ?)"
+SET_PAUSE: Final = "REPLACE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
+UNSET_PAUSE: Final = "DELETE FROM pauses WHERE tube = ?"

@@ -14,7 +14,10 @@ from zlib import crc32
 from beanlite.core.engine import Engine
 from beanlite.core.job import Job
 from beanlite.errors import JournalFailed
+from beanlite.journal import policy_rows, schedule_rows
+from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.rows import row_of
+from beanlite.journal.schedule_rows import row_of_schedule
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import failing
 from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, WHOLE
@@ -55,6 +58,8 @@ def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) ->
     if connection.execute("SELECT 1 FROM jobs WHERE id > ? LIMIT 1", (engine.ledger.taken_id,)).fetchone():
         raise _Different("jobs")
     _compare_pauses(connection, engine)
+    _compare_policies(connection, engine)
+    _compare_schedules(connection, engine)
     last_id = engine.ledger.taken_id
     for before_id, jobs in engine.jobs.segments():
         ids = list(jobs)
@@ -89,6 +94,23 @@ def _compare_pauses(connection: sqlite3.Connection, engine: Engine) -> None:
     for name in rows.keys() | pauses.keys():
         if name not in engine.ledger.pauses and rows.get(name) != pauses.get(name):
             raise _Different(f"the pause of {name!r}")
+
+
+def _compare_policies(connection: sqlite3.Connection, engine: Engine) -> None:
+    rows = {row[:2]: row for row in connection.execute(f"SELECT {policy_rows.COLUMNS} FROM policies")}
+    originals = {(name.decode(), key): row_of_policy(row) for (name, key), row in engine.policies.rows.items()}
+    pending = {(name.decode(), key) for name, key in engine.ledger.policies}
+    for each in (rows.keys() | originals.keys()) - pending:
+        if rows.get(each) != originals.get(each):
+            raise _Different(f"the policy {each[1]} of {each[0]}")
+
+
+def _compare_schedules(connection: sqlite3.Connection, engine: Engine) -> None:
+    rows = {row[0]: row for row in connection.execute(f"SELECT {schedule_rows.COLUMNS} FROM schedules")}
+    originals = {name: row_of_schedule(schedule) for name, schedule in engine.schedules.items()}
+    for name in (rows.keys() | originals.keys()) - engine.ledger.schedules.keys():
+        if rows.get(name) != originals.get(name):
+            raise _Different(f"the schedule {name}")
 
 
 def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int, to_id: int, ids: list[int]) -> None:

@@ -10,12 +10,14 @@ from zlib import crc32
 from beanlite.core.job import GONE, NO_PAST, READY, Job
 from beanlite.core.ledger import Changes
 from beanlite.core.totals import Tally
-from beanlite.core.tube import Tube
 from beanlite.host.clock import utc_s
 from beanlite.journal.columns import JOB, NAMES, PUT, as_list
+from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.rows import row_of
+from beanlite.journal.schedule_rows import row_of_schedule
 from beanlite.journal.sqlite.file.checksum import checksum_of_put, checksum_of_row, with_id
-from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, INSERT_BODY, INSERT_JOB
+from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE, UNSET_POLICY, UNSET_SCHEDULE
+from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, INSERT_BODY, INSERT_JOB, SET_PAUSE, UNSET_PAUSE
 from beanlite.journal.sqlite.served.history import (
     AT_ONCE,
     FETCH_BODY,
@@ -71,8 +73,8 @@ class Batch(NamedTuple):
     growth: int
     """By how much the batch changes the number of stored jobs; negative if it falls."""
     changes: list[Statement]
-    pauses: list[tuple[str, tuple[int, float] | None]]
-    """Each tube, with its pause_s and until, or with None if the pause is over."""
+    settings: list[tuple[str, Row]]
+    """Statements about pauses, policies and schedules, each with its parameters."""
     tallies: list[Tally]
     """The amounts to be added to the totals."""
     events: int
@@ -130,7 +132,8 @@ def _are_alike(job: Job, other: Job) -> bool:
 def batch_of(changes: Changes, history: History) -> Batch:
     """Convert changes to a batch of rows."""
     statements: list[Statement] = []
-    rows = len(changes.jobs) + len(changes.pauses) + len(KEPT_S) * len(changes.tallies)
+    settings, settings_bytes = _settings_of(changes)
+    rows = len(changes.jobs) + len(settings) + len(KEPT_S) * len(changes.tallies)
     events = body_bytes = 0
     if changes.events:
         past = history.rows_of(changes.events)
@@ -139,7 +142,7 @@ def batch_of(changes: Changes, history: History) -> Batch:
         _add_several(statements, INSERT_SEVERAL, INSERT, past.values, WIDTH)
         _add(statements, STORE_BODY, past.bodies)
         _add(statements, FETCH_BODY, past.to_fetch)  # before the job is deleted
-    frames = FRAMES_BESIDE_ROWS + FRAMES_PER_ROW * rows + body_bytes // BODY_BYTES_PER_FRAME
+    frames = FRAMES_BESIDE_ROWS + FRAMES_PER_ROW * rows + (body_bytes + settings_bytes) // BODY_BYTES_PER_FRAME
     large_bytes, growth = _add_jobs(statements, changes)
     if large_bytes:
         frames += sum(job.size for job in changes.jobs if job.id >= changes.first_id) // BODY_BYTES_PER_FRAME
@@ -149,7 +152,7 @@ def batch_of(changes: Changes, history: History) -> Batch:
         len(changes.jobs),
         growth,
         statements,
-        [_pause_of(tube) for tube in changes.pauses],
+        settings,
         changes.tallies,
         events,
         frames,
@@ -212,5 +215,25 @@ def _add_jobs(statements: list[Statement], changes: Changes) -> tuple[int, int]:
     return large_bytes, len(ready) // _READY_PARAMETERS + len(inserts) - len(deletes)
 
 
-def _pause_of(tube: Tube) -> tuple[str, tuple[int, float] | None]:
-    return tube.name.decode(), (tube.pause_s, utc_s(tube.pause_until_ns)) if tube.pause_until_ns else None
+def _settings_of(changes: Changes) -> tuple[list[tuple[str, Row]], int]:
+    """Return the statements about everything but jobs, and the size of the bodies in them."""
+    statements: list[tuple[str, Row]] = []
+    body_bytes = 0
+    for tube in changes.pauses:
+        name = tube.name.decode()
+        if tube.pause_until_ns:
+            statements.append((SET_PAUSE, (name, tube.pause_s, utc_s(tube.pause_until_ns))))
+        else:
+            statements.append((UNSET_PAUSE, (name,)))
+    for (pattern, key), policy in changes.policies:
+        if policy is not None:
+            statements.append((SET_POLICY, row_of_policy(policy)))
+        else:
+            statements.append((UNSET_POLICY, (pattern.decode(), key)))
+    for name, schedule in changes.schedules:
+        if schedule is not None:
+            statements.append((SET_SCHEDULE, row_of_schedule(schedule)))
+            body_bytes += len(schedule.body)
+        else:
+            statements.append((UNSET_SCHEDULE, (name,)))
+    return statements, body_bytes

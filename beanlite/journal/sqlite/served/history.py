@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from beanlite.core.events import DELETE, Event
+from beanlite.core.events import DELETE, POLICY, SCHEDULE, Event
 from beanlite.host.clock import Clock
 
 _DAY_S: Final = 24 * 3600
@@ -47,6 +47,11 @@ _PAST: Final = f"SELECT n, {_AT} FROM history WHERE n >= ? AND {_AT} <= ? ORDER 
 _NTH: Final = "SELECT n FROM history WHERE n >= ? ORDER BY n LIMIT 1 OFFSET ?"
 _PRUNE: Final = f"DELETE FROM history WHERE n BETWEEN ? AND ? AND ({_AT} < ? OR n < ?)"
 
+# The events whose body is kept in any case: what was set.
+_TELLING: Final = frozenset({POLICY, SCHEDULE})
+# How a row names the policy that did it, instead of a client.
+_POLICY: Final = "policy "
+
 Row = tuple[object, ...]
 
 
@@ -66,7 +71,7 @@ class Rows(NamedTuple):
     values: list[object]
     """WIDTH values for each row, in the order of the columns."""
     bodies: list[Row]
-    """The bodies to be stored with rows, each with the number of its row."""
+    """The bodies to be stored with rows, of deleted jobs and of what was set, each with the number of its row."""
     to_fetch: list[Row]
     """The numbers of the rows whose body is to be copied from the job's row."""
     body_bytes: int
@@ -128,13 +133,12 @@ class History:
             if peer is not None and peer.person:
                 by = f"{by} for {peer.person}"
                 n += len(peer.person)
-            if with_bodies and event.what == DELETE:
-                n += event.size
-                body_bytes += event.size
-                if event.body is None:
-                    to_fetch.append((n,))
-                else:
-                    bodies.append((event.body, n))
+            if event.policy:
+                by, conn = f"{_POLICY}{event.policy}", None
+            if (with_bodies and event.what == DELETE) or event.what in _TELLING:
+                size = _add_body(event, n, bodies, to_fetch)
+                n += size
+                body_bytes += size
             if event.at_ns != at_ns:
                 at_ns = event.at_ns
                 at_s = self._clock.utc_s(at_ns)
@@ -171,3 +175,13 @@ class History:
             return n, at_s
         row: tuple[int, float] | None = connection.execute(_PAST, (n, now_s)).fetchone()
         return row or (self._last + 1, inf)
+
+
+def _add_body(event: Event, n: int, bodies: list[Row], to_fetch: list[Row]) -> int:
+    """Add the body of an event, whose row is numbered by so much above ``n`` as it takes; returns that."""
+    if event.body is None:
+        to_fetch.append((n + event.size,))
+        return event.size
+    size = len(event.body)
+    bodies.append((event.body, n + size))
+    return size

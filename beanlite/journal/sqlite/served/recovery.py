@@ -18,6 +18,7 @@ from beanlite.journal.sqlite.file.database import Database, check_body_size, ope
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen, set_clock
 from beanlite.journal.sqlite.file.replay import (
     BELOW_ALL,
+    QueueState,
     check_count,
     check_jobs,
     check_names,
@@ -81,12 +82,12 @@ class Recovery:
         state = read_state(database.connection, database.path)
         set_clock(clock, read_last_seen(database.connection, database.path))
         now_ns = clock()
+        engine.restore_policies(state.policies)
         jobs = await _restore_jobs(database, engine, now_ns, stopped)
         if jobs is None:
             database.close()
             return False
-        for name, pause_s, until_ns in state.pauses:
-            engine.restore_pause(name, pause_s, until_ns)
+        _restore_others(engine, state)
         engine.recovered(state.last_id, state.batch)
         self.writer = writer = Writer(database, self._address, self._history, clock, jobs)
         self.bodies = bodies = BodyReader(database.path)
@@ -153,6 +154,14 @@ async def _restore_jobs(database: Database, engine: Engine, now_ns: int, stopped
     check_names(engine.tubes, database.path)
     check_count(database.connection, database.path, jobs)
     return jobs
+
+
+def _restore_others(engine: Engine, state: QueueState) -> None:
+    """Restore what the engine takes after the jobs."""
+    for name, pause_s, until_ns in state.pauses:
+        engine.restore_pause(name, pause_s, until_ns)
+    for schedule in state.schedules:
+        engine.restore_schedule(schedule)
 
 
 async def _once_unlocked(attempt: Callable[[], _Result], stopped: asyncio.Event) -> _Result | None:

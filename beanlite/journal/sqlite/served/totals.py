@@ -11,8 +11,10 @@ from beanlite.journal.totals import KEPT_S, Totals, TotalsRow, began_s
 PRUNED_MAX: Final = 500
 
 _INTO: Final = """
-    INTO totals (span_s, at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    INTO totals (
+        span_s, at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
+        dead, expired, refused, duplicates
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD: Final = f"""
     INSERT {_INTO}
@@ -20,7 +22,9 @@ _ADD: Final = f"""
         put = put + excluded.put, reserved = reserved + excluded.reserved, deleted = deleted + excluded.deleted,
         released = released + excluded.released, timed_out = timed_out + excluded.timed_out,
         buried = buried + excluded.buried, kicked = kicked + excluded.kicked,
-        waited_s = waited_s + excluded.waited_s, held_s = held_s + excluded.held_s
+        waited_s = waited_s + excluded.waited_s, held_s = held_s + excluded.held_s,
+        dead = dead + excluded.dead, expired = expired + excluded.expired,
+        refused = refused + excluded.refused, duplicates = duplicates + excluded.duplicates
 """
 _REPLACE: Final = f"REPLACE {_INTO}"
 _TUBES: Final = "SELECT CAST(tube AS BLOB) FROM totals WHERE span_s = ? AND at = ?"

@@ -17,7 +17,7 @@ from beanlite.journal.sqlite.file.wal import Progress, last_frame_offset, min_wa
 # Everything that belongs to our tables, in order of creation, so that dropping and recreating an object is noticed.
 # (VACUUM puts tables first. The table of a trigger is kept as it was typed.)
 _SHAPE: Final = """
-    SELECT type, name, tbl_name, sql FROM sqlite_schema
+    SELECT type, name, tbl_name, CAST(sql AS BLOB) FROM sqlite_schema
     WHERE type <> 'index' AND lower(tbl_name) IN (SELECT lower(value) FROM json_each(?)) ORDER BY type <> 'table', rowid
 """
 # Properties of the file that must not change either.

@@ -79,13 +79,6 @@ def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> Journa
     return JournalFailed(f"writing to {path} failed: {text_with_advice(error)}{limit_text}")
 
 
-def _write_pauses(db: sqlite3.Connection, pauses: list[tuple[str, tuple[int, float] | None]]) -> None:
-    for name, pause in pauses:
-        db.execute("DELETE FROM pauses WHERE tube = ?", (name,))
-        if pause is not None:
-            db.execute("INSERT INTO pauses VALUES (?, ?, ?)", (name, *pause))
-
-
 def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs: int, rows: int) -> Exception:
     """Return the error to raise when memory and file disagree: a bug of ours if nothing has happened to the file."""
     (verdict,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
@@ -215,8 +208,8 @@ class Writer:
 
     def _end(self, batch: Batch) -> int:
         """Write the parts of the batch that are not about jobs; returns the last promised id after this batch."""
-        if batch.pauses:
-            _write_pauses(self._db, batch.pauses)
+        for statement, parameters in batch.settings:
+            self._db.execute(statement, parameters)
         promised_id = self._promised_id
         if batch.last_id > promised_id:
             promised_id = batch.last_id + IDS_AHEAD

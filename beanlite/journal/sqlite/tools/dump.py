@@ -11,6 +11,8 @@ from zlib import crc32
 from beanlite.errors import BeanliteError
 from beanlite.journal.columns import NAMES, TIMES, as_list
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
+from beanlite.journal.policy_rows import line_of_policy
+from beanlite.journal.schedule_rows import line_of_schedule
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import damaged, refused
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
@@ -57,16 +59,19 @@ def export_to_file(write: Callable[[BinaryIO], int], dest: Path, source: Path | 
 
 
 def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
-    """Yield the lines of a database, a snapshot of its state: pauses, then jobs by ascending id.
+    """Yield the lines of a database, a snapshot of its state: the jobs come last, by ascending id.
 
     JournalRefused: the database is damaged.
     """
     with refused(path):
         connection.execute("BEGIN")
-        yield line_of("queue", {"format": FORMAT, "last_id": read_state(connection, path).last_id})
+        state = read_state(connection, path)
+        yield line_of("queue", {"format": FORMAT, "last_id": state.last_id})
         ahead_s = read_ahead_s(connection)
         for tube, pause_s, until in connection.execute(_PAUSES):
             yield line_of("pause", {"tube": tube, "pause_s": pause_s, "until": until - ahead_s})
+        yield from map(line_of_policy, state.policies)
+        yield from map(line_of_schedule, state.schedules)
         unchecked_id = read_unchecked_id(connection)
         count = last_id = 0
         for *values, of_row, checksum, body in connection.execute(_JOBS):

@@ -9,37 +9,40 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from beanlite.core.job import SECOND_NS, U32_MAX
-from beanlite.core.restore import FAR_NS
+from beanlite.core.job import U32_MAX
+from beanlite.core.schedules import Schedule
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
-from beanlite.host.clock import EPOCH_S
+from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.columns import COUNTERS, NAMES, TIMES, as_list
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
+from beanlite.journal.policy_rows import policy_of, row_of_policy
+from beanlite.journal.schedule_rows import row_of_schedule, schedule_with
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import refused, text_of
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
-from beanlite.journal.sqlite.file.replay import COUNTER_MAX, is_number, is_sound
-from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY
+from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE
+from beanlite.journal.sqlite.file.replay import is_sound
+from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, SET_PAUSE
 from beanlite.journal.sqlite.tools.filling import filling
+from beanlite.journal.validity import COUNTER_MAX, is_number, is_time
 
-_PAUSE: Final = "INSERT OR REPLACE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
 _CHECKSUM: Final = "UPDATE jobs SET row_crc32 = ? WHERE id = ?"
 # Ids and counters end below this: a server that counts on never gets to where they would count as damage.
 _END: Final = COUNTER_MAX // 2
 _COUNTERS: Final = ("buried_seq", *COUNTERS)
-# Times further than this from 1970 would not fit into the server's clock, as those in milliseconds do not.
-_FAR_S: Final = FAR_NS // SECOND_NS - EPOCH_S
 # The errors with which SQLite rejects an impossible row.
 _WRONG_ROW: Final = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The numbers of jobs and pauses that were imported."""
+    """The numbers of jobs, pauses, policies and schedules that were imported."""
 
     jobs: int
     pauses: int
+    policies: int
+    schedules: int
 
 
 class _Wrong(Exception):
@@ -58,7 +61,7 @@ def load(
     with filling(target) as queue, refused(target):
         loading = _Loading(queue.connection, new_ids=new_ids)
         loading.load(lines, progress)
-    return LoadResult(loading.jobs, loading.pauses)
+    return LoadResult(loading.jobs, loading.pauses, loading.policies, len(loading.schedules))
 
 
 class _Loading:
@@ -72,8 +75,12 @@ class _Loading:
         self._ahead_s = read_ahead_s(connection)
         self._ends = False
         """Whether an "end" line must follow, because there was a "queue" line."""
+        self._jobs_of_schedules: dict[int, int | None] = {}
+        """The new id of the last job of each schedule, by the one in the lines; None: that job has not occurred."""
         self.jobs = 0
         self.pauses = 0
+        self.policies = 0
+        self.schedules: dict[str, Schedule] = {}
 
     def load(self, lines: Iterable[bytes], progress: Callable[[int], None] | None) -> None:
         """Import all lines. BeanliteError: a line is wrong."""
@@ -86,6 +93,10 @@ class _Loading:
                 progress(number)
         if self._ends:
             raise BeanliteError("nothing was imported: the last line is missing, the export was cut short")
+        for schedule in self.schedules.values():
+            if self._new_ids and schedule.last_job is not None:
+                schedule.last_job = self._jobs_of_schedules[schedule.last_job]
+            self._connection.execute(SET_SCHEDULE, row_of_schedule(schedule))
         self._connection.execute("UPDATE meta SET last_id = ?", (self._last_id,))
 
     def _take(self, line: bytes) -> None:
@@ -101,7 +112,14 @@ class _Loading:
             raise _Wrong("it has a number of too many digits") from error
         if not isinstance(values, dict):
             raise _Wrong("it is not a JSON object")
-        take = {"queue": self._begin, "end": self._end, "pause": self._pause, "job": self._job}
+        take = {
+            "queue": self._begin,
+            "end": self._end,
+            "pause": self._pause,
+            "policy": self._policy,
+            "schedule": self._schedule,
+            "job": self._job,
+        }
         kind = values.pop("kind", None)
         if kind not in take:
             raise _Wrong(f"its kind is {kind!r}, and none of {', '.join(take)}")
@@ -131,16 +149,35 @@ class _Loading:
         is_tube = isinstance(tube, str) and is_tube_name(tube.encode())
         if not (is_tube and is_number(pause_s, U32_MAX) and until is not None):
             raise _Wrong("the pause is not valid")
-        self._connection.execute(_PAUSE, (tube, pause_s, until))
+        self._connection.execute(SET_PAUSE, (tube, pause_s, until))
         self.pauses += 1
 
+    def _policy(self, values: dict[str, Any]) -> None:
+        _expect("policy", values, policy_rows.NAMES)
+        policy = policy_of([values.get(name) for name in policy_rows.NAMES])
+        self._connection.execute(SET_POLICY, row_of_policy(policy))
+        self.policies += 1
+
+    def _schedule(self, values: dict[str, Any]) -> None:
+        values["body"] = _pop_body("schedule", values)
+        _expect("schedule", values, schedule_rows.NAMES)
+        schedule = schedule_with([values.get(name) for name in schedule_rows.NAMES])
+        if schedule.last_job is not None:
+            if schedule.last_job >= _END:
+                raise _Wrong("its last_job is not a valid number")
+            if self._new_ids:
+                self._jobs_of_schedules.setdefault(schedule.last_job, None)
+            else:
+                self._last_id = max(self._last_id, schedule.last_job)
+        self.schedules[schedule.name] = schedule
+
     def _job(self, values: dict[str, Any]) -> None:
-        body = _pop_body(values)
-        unknown = values.keys() - set(NAMES)
-        if unknown:
-            raise _Wrong(f"a job has no {min(unknown)}")
+        body = _pop_body("job", values)
+        _expect("job", values, NAMES)
         if self._new_ids:
-            values["id"] = self._last_id + 1
+            old_id, values["id"] = values.get("id"), self._last_id + 1
+            if isinstance(old_id, int) and old_id in self._jobs_of_schedules:
+                self._jobs_of_schedules[old_id] = values["id"]
         elif not is_number(values.get("id"), _END - 1):
             raise _Wrong("its id is missing or not valid; --new-ids gives it one")
         if values.get("ttr_s") == 0:
@@ -171,7 +208,7 @@ class _Loading:
         if not isinstance(utc_s, float | int):
             return None
         at_s = utc_s + self._ahead_s
-        return at_s if abs(at_s) <= _FAR_S else None
+        return at_s if is_time(at_s) else None
 
     def _insert(self, values: dict[str, Any], body: bytes) -> None:
         is_large = len(body) > INLINE_MAX
@@ -194,9 +231,16 @@ class _Loading:
             self._connection.execute(INSERT_BODY, (values["id"], body))
 
 
-def _pop_body(values: dict[str, Any]) -> bytes:
+def _expect(kind: str, values: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Raise _Wrong if a line has a value that is not one of these."""
+    unknown = values.keys() - set(names)
+    if unknown:
+        raise _Wrong(f"a {kind} has no {min(unknown)}")
+
+
+def _pop_body(kind: str, values: dict[str, Any]) -> bytes:
     if ("body" in values) == ("base64" in values):
-        raise _Wrong('a job has either a "body" or a "base64"')
+        raise _Wrong(f'a {kind} has either a "body" or a "base64"')
     if "body" in values:
         body = values.pop("body")
         if not isinstance(body, str):

@@ -52,13 +52,17 @@ _CONDITIONS: Final = {
 }
 # The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
-    SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s FROM totals
+    SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
+           dead, expired, refused, duplicates
+    FROM totals
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
 """
 # How the history marks actions of operators, and on whose behalf they acted.
 _OPERATOR: Final = "operator "
 _FOR: Final = " for "
+# How it marks what a policy did.
+_POLICY: Final = "policy "
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
 # The types of the values, unless the disk has changed them: SQLite does not check types when it reads.
@@ -185,6 +189,8 @@ def _event(row: Record) -> Record:
     by, number = row.pop("by"), row.pop("conn")
     if by is None:
         row["by"] = None
+    elif by.startswith(_POLICY):
+        row |= {"by": None, "policy": by.removeprefix(_POLICY)}
     else:
         address, _, person = by.removeprefix(_OPERATOR).partition(_FOR)
         is_operator = by.startswith(_OPERATOR)

@@ -27,7 +27,6 @@ from beanlite.journal.sqlite.file.fileformat import (
     wal_size,
 )
 from beanlite.journal.sqlite.file.migrations import allow_writing
-from beanlite.journal.sqlite.file.replay import COUNTER_MAX
 from beanlite.journal.sqlite.file.stray import has_stray_wal, moved_away, promised_id_beside
 from beanlite.journal.sqlite.file.wholefile import partial_of, remove_left, sync, written_whole
 from beanlite.journal.sqlite.tools.replace import (
@@ -38,6 +37,7 @@ from beanlite.journal.sqlite.tools.replace import (
     without_stray_wal,
     written_at,
 )
+from beanlite.journal.validity import COUNTER_MAX
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,31 +12,47 @@ from typing import Final
 from zlib import crc32
 
 from beanlite.core.job import U32_MAX
+from beanlite.core.policies import KEYS
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.columns import DEFAULTS, NAMES, TIMES
 from beanlite.journal.migrations import find_migrations
+from beanlite.journal.policy_rows import policy_of, row_of_policy
+from beanlite.journal.schedule_rows import row_of_schedule, schedule_of
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import open_regular
 from beanlite.journal.sqlite.file.heartbeat import last_seen
 from beanlite.journal.sqlite.file.migrations import columns_of_jobs
-from beanlite.journal.sqlite.file.replay import COUNTER_MAX, is_number, is_sound
+from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE
+from beanlite.journal.sqlite.file.replay import is_sound
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
 from beanlite.journal.sqlite.tools.btree import Pages, Spans, Value
 from beanlite.journal.sqlite.tools.filling import filling
+from beanlite.journal.validity import COUNTER_MAX, is_number
 
 # The span of a page that can't be reached in any b-tree because another page is damaged.
 _ANYWHERE: Final = ((None, 0, 0),)
 _BODY_WIDTH: Final = 2
 _META_WIDTH: Final = 6
 _PAUSE_WIDTH: Final = 4
+_POLICY_WIDTH: Final = len(policy_rows.NAMES) + 1
+_SCHEDULE_WIDTH: Final = len(schedule_rows.NAMES) + 1
 _SERVER_WIDTH: Final = 11
 # The tables on whose pages there may be bodies, even if the disk has exchanged some of them.
-_OURS: Final = {"sqlite_schema", "jobs", "bodies", "pauses", "meta", "server", "totals", "history"}
+_OURS: Final = {
+    "sqlite_schema", "jobs", "bodies", "pauses", "policies", "schedules", "meta", "server", "totals", "history",
+}  # fmt: skip
+_KEYS: Final = [[key] for key in KEYS]
+_SCHEDULE_TYPES: Final = (
+    str, str, str, str, bytes, int, int, int, int, int | float, int | float | None, int | None, int | float, str, int,
+)  # fmt: skip
 # How far above the last known id new ids start, if it is unknown which ids have been given out.
 _GAP: Final = 1_000_000
 _PAGES_PER_CALL: Final = 100
 _INSERT_PAUSE: Final = "INSERT OR IGNORE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
+_INSERT_POLICY: Final = SET_POLICY.replace("REPLACE", "INSERT OR IGNORE")
+_INSERT_SCHEDULE: Final = SET_SCHEDULE.replace("REPLACE", "INSERT OR IGNORE")
 # Of the server's row, only the values by which the next server sets its clock.
 _INSERT_SERVER: Final = """
     REPLACE INTO server (one, version, pid, address, started_at, seen_at, ahead_s, boot, offset_ns)
@@ -54,6 +70,12 @@ def _time_said(time_s: float) -> int:
     return int(time_s * 4194304)
 
 
+def _with_times(columns: dict[str, Value], times: Iterable[str]) -> dict[str, Value]:
+    """Return the columns with floats for these times: SQLite stores one without a fraction as an integer."""
+    values = ((name, columns[name]) for name in times)
+    return {**columns, **{name: float(value) for name, value in values if isinstance(value, int)}}
+
+
 def _is_of_pause(tube: Value, said: Value) -> bool:
     """Whether this is a row of the pauses table, even if a value has changed, and not one of a foreign table."""
     text = said.decode(errors="replace") if isinstance(said, bytes) else said
@@ -62,17 +84,36 @@ def _is_of_pause(tube: Value, said: Value) -> bool:
     return text.count(" ") == _PAUSE_WIDTH - 2 or (isinstance(tube, str) and tube != "" and text.startswith(tube))
 
 
+def _is_of_policy(pattern: Value, said: Value) -> bool:
+    """Whether this is a row of the policies table, even if a value has changed, and not one of a foreign table."""
+    text = said.decode(errors="replace") if isinstance(said, bytes) else said
+    if not isinstance(text, str):
+        return False
+    return text.split(" ")[1:2] in _KEYS or (isinstance(pattern, str) and text.startswith(f"{pattern} "))
+
+
+def _is_of_schedule(values: list[Value]) -> bool:
+    """Whether this is a row of the schedules table, even if a value has changed, and not one of a foreign table."""
+    return (
+        sum(isinstance(value, types) for value, types in zip(values, _SCHEDULE_TYPES, strict=True)) >= len(values) - 1
+    )
+
+
 @dataclass
 class SalvageResult:
     """What was saved to the new database, and what was lost."""
 
     jobs: int = 0
     pauses: int = 0
+    policies: int = 0
+    schedules: int = 0
     last_id: int | None = None
     """The last id given out, according to the file; None: that record is damaged."""
     lost: list[int] = field(default_factory=list)
     """The ids of jobs of which only a part is left."""
     lost_pauses: int = 0
+    lost_policies: int = 0
+    lost_schedules: int = 0
     lost_clock: bool = False
     """Whether it is unknown by which clock the times are."""
     unreadable: int = 0
@@ -85,12 +126,13 @@ class SalvageResult:
     @property
     def is_all(self) -> bool:
         """Whether nothing is known to be lost, and nothing is in doubt."""
-        is_whole = not (self.lost or self.lost_pauses or self.lost_clock or self.unreadable or self.last_id is None)
+        lost_rows = self.lost_pauses + self.lost_policies + self.lost_schedules
+        is_whole = not (self.lost or lost_rows or self.lost_clock or self.unreadable or self.last_id is None)
         return is_whole and not self.doubtful and self.jobs_at_stop in {None, self.jobs}
 
 
 def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = None) -> SalvageResult:
-    """Create a new database of all sound jobs and pauses of the source; the source is only read.
+    """Create a new database of everything sound in the source; the source is only read.
 
     `progress` is given the percentage of the work done. JournalRefused: a server holds the source, or it contains
     nothing of ours. BeanliteError: `dest` exists, or something can't be read or written.
@@ -204,6 +246,10 @@ class _Saving:
             self._bodies.setdefault(rowid, []).append(number)
         elif width == _PAUSE_WIDTH:
             self._save_pause(values)
+        elif width == _POLICY_WIDTH and isinstance(values[0], str | bytes):
+            self._save_policy(values)
+        elif width == _SCHEDULE_WIDTH:
+            self._save_schedule(values)
         elif width == _SERVER_WIDTH and rowid == 1 and values[0] is None:
             self._save_clock(values)
         elif width == _META_WIDTH and values[5] == _said(values[1:5]):
@@ -228,6 +274,33 @@ class _Saving:
             self.result.pauses += 1
         else:
             self.result.lost_pauses += 1
+
+    def _save_policy(self, values: list[Value]) -> None:
+        if not _is_of_policy(values[0], values[-1]):
+            return
+        try:
+            pattern, key, value, changed_at, changed_by = row_of_policy(policy_of(values[:-1]))
+        except ValueError:
+            self.result.lost_policies += 1
+            return
+        if values[-1] == _said([pattern, key, value, _time_said(changed_at), changed_by]):
+            self._connection.execute(_INSERT_POLICY, (pattern, key, value, changed_at, changed_by))
+            self.result.policies += 1
+        else:
+            self.result.lost_policies += 1
+
+    def _save_schedule(self, values: list[Value]) -> None:
+        if not _is_of_schedule(values):
+            return
+        try:
+            names = (*schedule_rows.NAMES, "crc32")
+            columns = _with_times(dict(zip(names, values, strict=True)), schedule_rows.TIMES)
+            row = row_of_schedule(schedule_of(list(columns.values())))
+        except ValueError:
+            self.result.lost_schedules += 1
+        else:
+            self._connection.execute(_INSERT_SCHEDULE, row)
+            self.result.schedules += 1
 
     def _save_clock(self, values: list[Value]) -> None:
         self._has_clock = True
@@ -257,10 +330,7 @@ class _Saving:
             self._lost_ids.add(rowid)
 
     def _save_job(self, job_id: int, columns: dict[str, Value]) -> bool:
-        for name in TIMES:
-            value = columns[name]
-            if isinstance(value, int):  # SQLite stores a float without a fraction as an integer
-                columns[name] = float(value)
+        columns = _with_times(columns, TIMES)
         row = tuple(columns[name] for name in NAMES)
         checksum = checksum_of_row(row)
         is_unchecked = columns["row_crc32"] is None and job_id <= self._unchecked_id

@@ -172,7 +172,8 @@ def _schema(connection: sqlite3.Connection, path: Path) -> str:
 
 def _state(connection: sqlite3.Connection, path: Path) -> str:
     state = read_state(connection, path)
-    return f"last id {state.last_id}, {len(state.pauses)} pauses"
+    counts = f"{len(state.pauses)} pauses, {len(state.policies)} policies, {len(state.schedules)} schedules"
+    return f"last id {state.last_id}, {counts}"
 
 
 def _jobs(connection: sqlite3.Connection) -> Iterator[str]:
