@@ -85,7 +85,7 @@ class Ticker:
                 self._ledger.record_deferred(job, CLIENT_GONE, client.peer, now_ns)
             rules = job.tube.rules
             if self._queues.stopping:
-                job.own_past().forgiven += 1  # no client is to blame
+                job.spare()  # no client is to blame
                 cost += self._queues.make_ready(job, now_ns)
             elif rules is not None:
                 cost += self._rulings.come_back(job, rules, CLIENT_GONE, 0, now_ns)

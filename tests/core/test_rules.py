@@ -122,6 +122,20 @@ def test_release_by_an_operator_spends_no_try(core):
     assert (state(core), core.engine.jobs[1].tries) == (("ready", None), 0)
 
 
+@pytest.mark.parametrize("is_stop", [False, True])
+def test_job_that_was_moved_has_no_more_tries_than_a_new_one(core, is_stop):
+    worker, operator = core.client(), core.client(operator=True)
+    put(core, worker)
+    assert reserve(core, worker) == 1
+    change(core, operator, b'{"do": "move", "to": "t","ids":  [1]}')
+    if is_stop:
+        core.engine.begin_stop()
+        core.close(worker)
+    else:
+        change(core, operator, b'{"do": "release","ids":[1]}')
+    assert (state(core), core.engine.jobs[1].tries) == (("ready", None), 0)
+
+
 def test_dead_job_moves_to_another_tube_with_all_its_tries(core):
     policy(core, max_tries=2, then="move:dead")
     policy(core, b"dead", max_tries=2)
