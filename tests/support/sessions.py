@@ -109,7 +109,8 @@ class Twins:
         assert tubes == expected_tubes, f"the core has tubes {tubes}, the model {expected_tubes}"
         known = {job.id: facts_of(self.core.engine.jobs[job.id]) for job in self.model.jobs}
         right = {job.id: (job.since_ns, job.last_holder, job.why, job.tries) for job in self.model.jobs}
-        assert known == right, f"the core knows {known} of its jobs, the model {right}"
+        differ = {job_id: (known[job_id], right[job_id]) for job_id in right if known[job_id] != right[job_id]}
+        assert not differ, f"of jobs the core knows the first, the model the second: {differ}"
 
     def ask(self, line):
         """Send a command from a temporary client, compare, and return the reply."""
