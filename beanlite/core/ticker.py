@@ -146,7 +146,7 @@ class Ticker:
         cost = 0
         if tube.kept is not None:
             cost = self._rulings.expire(tube, budget, now_ns)
-            if self._queues.tubes.get(tube.name) is not tube:  # its last job was deleted
+            if self._queues.tubes.get(tube.name) is not tube:  # its last job has left it
                 return cost + 1
         if tube.shut:
             cost += self.reopen(tube, now_ns)

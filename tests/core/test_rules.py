@@ -571,13 +571,14 @@ def test_job_that_is_too_old_is_buried(core):
     assert core.engine.tubes[b"default"].tally.expired == 2
 
 
+@pytest.mark.parametrize("is_paused", [False, True])
 @pytest.mark.parametrize("expired", ["delete", "move:old"])
-def test_job_that_is_too_old_is_deleted_or_moves(core, expired):
+def test_job_that_is_too_old_is_deleted_or_moves(core, expired, is_paused):
     policy(core, b"t", ttl="10s", expired=expired)
     client = core.client()
     core.send(client, b"use t\r\n")
     put(core, client)
-    core.send(client, b"use default\r\n")
+    core.send(client, b"use default\r\npause-tube t %d\r\n" % (is_paused * 60))
     core.store()
     core.wait(10)
     assert b"t" not in core.engine.tubes
