@@ -265,6 +265,22 @@ def test_client_that_waits_is_served_before_one_that_frees_the_place(core):
     assert second.take_replies().startswith(b"RESERVED 2 ")
 
 
+def test_client_that_frees_a_place_gets_the_smallest_pri_that_is_left(core):
+    policy(core, b"t", max_reserved=1)
+    first, second = core.client(), core.client()
+    core.send(first, b"watch t\r\nuse t\r\n")
+    core.send(second, b"watch t\r\nignore default\r\n")
+    for pri in (0, 1, 9):
+        put(core, first, pri=pri)
+    assert reserve(core, first) == 1
+    assert core.send(second, b"reserve\r\n") == b""
+    core.send(first, b"use default\r\n")
+    put(core, first, pri=5)
+    policy(core, b"t", max_reserved=2)
+    assert core.send(first, b"delete 1\r\nreserve-with-timeout 0\r\n").startswith(b"DELETED\r\nRESERVED 4 ")
+    assert second.take_replies().startswith(b"RESERVED 2 ")
+
+
 @pytest.mark.parametrize("ended", [b"release 1 9 0\r\n", b"bury 1 0\r\n", b"delete 1\r\n", b"quit"])
 def test_each_end_of_a_reservation_frees_its_place(core, ended):
     policy(core, max_reserved=1)
