@@ -104,7 +104,12 @@ class Engine:
         else:
             for tube in client.watched:
                 keys = tube.ready.keys
-                if keys and (best is None or keys[0] < best_key) and not (tube.shut and self._stays_shut(tube, now_ns)):
+                if keys and (best is None or keys[0] < best_key):
+                    if tube.shut:
+                        if self._stays_shut(tube, now_ns):
+                            continue
+                        if best is not None and keys[0] > best_key:  # clients that waited have got the first ones
+                            continue
                     best = tube
                     best_key = keys[0]
         if best is None:
