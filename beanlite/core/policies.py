@@ -217,7 +217,7 @@ class Policies:
 
 def _specificity(glob: bytes) -> tuple[int, list[int]]:
     """Return what globs are sorted by, the least specific first: of two alike, the one with the larger text."""
-    return len(glob) - glob.count(b"*") - glob.count(b"?"), [-each for each in glob]
+    return len(glob) - glob.count(b"*") - glob.count(b"?"), [*(-each for each in glob), 1]
 
 
 def _rules(rows: tuple[PolicyRow, ...]) -> Rules:
