@@ -115,8 +115,8 @@ def import_(
 ) -> None:
     """Import exported jobs, pauses, policies and schedules into a database.
 
-    The database is created if need be; no server may hold it. Either all lines are imported, or none. Lines may have been
-    left out, as by grep, or written by hand. Buried jobs come after those already buried.
+    The database is created if need be; no server may hold it. Either all lines are imported, or none. Lines may have
+    been left out, as by grep, or written by hand. Buried jobs come after those already buried.
     """
     url = url_of_database(db, database, config_file)
     target = path_of_db(db, config_file) if url is None else None
