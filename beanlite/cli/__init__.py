@@ -12,6 +12,7 @@ from typing import Final, NoReturn
 
 import typer
 
+from beanlite.cli.epilogs import epilog
 from beanlite.cli.printing import print_no_more
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.host.stderr import last_words
@@ -31,6 +32,7 @@ COMMANDS: Final = {
     "put": "put",
     **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
     "pause": "change",
+    "schedule": "schedule",
     "cluster": "cluster",
 }
 # The errors of a print to a file on a full or failing disk, or to one that is open only for reading. Other writes raise
@@ -53,16 +55,12 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
     app.callback()(_top)
     for name in names:
         module = import_module(f"beanlite.cli.{COMMANDS[name]}")
-        blocks = getattr(module, "EXAMPLES", "").split("\n\n")
-        examples = next((block.strip().split("\n") for block in blocks if block.split()[1:2] == [name]), [])
-        # The mark at the beginning of a paragraph keeps its lines from being rewrapped.
-        epilog = "\n  ".join(["\b\nExamples:", *examples]) + "\n\n" if examples else ""
         function = getattr(module, name.replace("-", "_") + "_" * iskeyword(name))  # import_ for import
-        if isinstance(function, typer.Typer):  # it has commands of its own
+        if isinstance(function, typer.Typer):  # it has commands of its own, with examples of their own
             app.add_typer(function, name=name, epilog=module.EPILOG)
         else:
             exit_codes = module.EPILOG if isinstance(module.EPILOG, str) else module.EPILOG[name]
-            app.command(name, epilog=epilog + exit_codes)(function)
+            app.command(name, epilog=epilog(name, getattr(module, "EXAMPLES", ""), exit_codes))(function)
     return app
 
 

@@ -44,7 +44,8 @@ class Column:
 
 def peer(peer: Record) -> str:
     """Return a client's address and the number of its connection."""
-    return f"{peer['address']} #{peer['number']}"
+    number = f" #{peer['number']}" if peer["number"] else ""  # a schedule has no connection
+    return f"{peer['address']}{number}"
 
 
 def doer(by: Record) -> str:
@@ -93,6 +94,17 @@ CLIENTS: Final = (
     Column("holds", "holds", units.count),
     Column("oldest_hold_s", "longest hold", units.age),
     Column("buffered", "buffered", units.size, leaves=1),
+)
+
+SCHEDULES: Final = (
+    Column("name", "schedule", str, shrinks=True),
+    Column("when", "when", str, shrinks=True),
+    Column("zone", "zone", str, shrinks=True, leaves=2),
+    Column("tube", "tube", str, shrinks=True),
+    Column("next_at", "next", units.utc),
+    Column("last_at", "last", units.utc, leaves=1),
+    Column("last_job", "last job", str, leaves=3),
+    Column("changed_by", "by", str, shrinks=True, leaves=4),
 )
 
 

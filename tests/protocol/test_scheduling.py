@@ -82,7 +82,7 @@ def test_unset_schedule_puts_nothing_more(core, operator):
     assert operator.ask("unset-schedule", name="x") == {}
     core.wait(600)
     assert len(core.engine.jobs) == 1
-    assert operator.raw("unset-schedule", b'{"name": "x"}') == b"NOT_FOUND\r\n"
+    assert operator.refusal("unset-schedule", name="x") == "there is no schedule x"
 
 
 def test_schedule_is_run_whatever_its_last_job_is(core, operator):
@@ -95,7 +95,7 @@ def test_schedule_is_run_whatever_its_last_job_is(core, operator):
     first, second = core.store().events[1:]
     assert (first.what, first.by.address, first.by.person) == ("put", "schedule nightly", "ann")
     assert second.by.person == ""
-    assert operator.raw("run-schedule", b'{"name": "x"}') == b"NOT_FOUND\r\n"
+    assert operator.refusal("run-schedule", name="x") == "there is no schedule x"
 
 
 def test_run_is_refused_as_a_put_is(core, operator):
