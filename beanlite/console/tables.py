@@ -104,6 +104,7 @@ SCHEDULES: Final = (
     Column("next_at", "next", units.utc),
     Column("last_at", "last", units.utc, leaves=1),
     Column("last_job", "last job", str, leaves=3),
+    Column("error", "error", str, shrinks=True),
     Column("changed_by", "by", str, shrinks=True, leaves=4),
 )
 

@@ -49,6 +49,7 @@ class Scheduler(Ticking):
         "_memory",
         "_put_job",
         "_queues",
+        "errors",
         "schedules",
         "utc_s",
     )
@@ -70,6 +71,8 @@ class Scheduler(Ticking):
         self._put_job = put
         self.schedules: dict[str, Schedule] = {}
         """By name."""
+        self.errors: dict[str, str] = {}
+        """Why schedules that are due can't be carried out on this machine, by name."""
         self.utc_s: Callable[[int], float] = _as_seconds
         """Converts a time of the server's clock to UTC."""
         self._latest_at = float("inf")
@@ -94,6 +97,7 @@ class Scheduler(Ticking):
     def unset(self, schedule: Schedule, by: Peer, text: bytes, now_ns: int) -> None:
         """Remove a schedule; the jobs that it has put stay."""
         del self.schedules[schedule.name]
+        self.errors.pop(schedule.name, None)
         self._count(schedule, -1)
         self._queues.ledger.schedules[schedule.name] = None
         self._record(schedule, by, text, now_ns)
@@ -105,6 +109,7 @@ class Scheduler(Ticking):
     def restore(self, schedule: Schedule) -> None:
         """Take over a schedule, without noting it for the journal."""
         self.schedules[schedule.name] = schedule
+        self.errors.pop(schedule.name, None)
         self._count(schedule, 1)
         self._queues.timers.set(self, 0)
 
@@ -155,7 +160,8 @@ class Scheduler(Ticking):
         missed = utc_s - schedule.next_at >= GRACE_S
         try:
             next_at = next_after(schedule.when, schedule.zone, utc_s - GRACE_S if missed else schedule.next_at)
-        except ValueError:  # this machine does not have the zone
+        except ValueError as why:  # this machine does not have the zone
+            self.errors[schedule.name] = str(why)
             return LOOK_S
         # Of several that were missed, the last counts for all, unless there is one by now that was not.
         wanted = (schedule.once_if_missed and next_at > utc_s + _EARLY_S) if missed else True

@@ -21,6 +21,7 @@ def test_schedule_that_is_set_is_listed(operator):
     assert operator.ask("set-schedule", **NIGHTLY, by="ann") == {"next_at": NEXT_AT}
     expected = NIGHTLY | {"pri": 0, "ttr_s": 60, "if_absent": True, "missed": "skip"}
     expected |= {"next_at": NEXT_AT, "last_at": None, "last_job": None, "changed_at": 947684800.0, "changed_by": "ann"}
+    expected |= {"error": None}
     assert operator.ask("list-schedules") == {"schedules": [expected], "next": None}
     assert operator.ask("list-schedules", name="nightly") == {"schedules": [expected], "next": None}
     assert operator.ask("list-schedules", name="nightl") == {"schedules": [], "next": None}
@@ -156,6 +157,17 @@ def test_list_comes_in_slices_by_name(operator):
     listed = operator.all("list-schedules", "schedules")
     assert [each["name"] for each in listed] == sorted(names)
     assert len(operator.ask("list-schedules")["schedules"]) == scheduling.LISTED_MAX
+
+
+def test_schedule_without_its_zone_is_listed_with_the_error(core, operator):
+    operator.ask("set-schedule", **NIGHTLY)
+    core.engine.schedules["nightly"].zone = "Europe/Atlantis"
+    core.wait(86_400)
+    (record,) = operator.ask("list-schedules")["schedules"]
+    assert record["error"].startswith("'Europe/Atlantis' is no zone")
+    operator.ask("set-schedule", **NIGHTLY)
+    (record,) = operator.ask("list-schedules")["schedules"]
+    assert record["error"] is None
 
 
 def test_slice_has_a_limit_to_bodies(operator):

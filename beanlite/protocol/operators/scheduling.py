@@ -84,7 +84,7 @@ def list_schedules(session: Session, request: ListSchedules, _now_ns: int) -> by
     size = 0
     for name in names:
         schedule = schedules[name]
-        records.append(_record(schedule))
+        records.append({**_record(schedule), "error": session.engine.scheduler.errors.get(name)})
         size += len(schedule.body)
         if len(records) == LISTED_MAX or size > LISTED_BYTES:
             break
