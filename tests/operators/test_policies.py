@@ -13,12 +13,13 @@ from beanlite.console.policies import summary
 from beanlite.core.policies import KEYS
 from beanlite.server.policy_file import read_policies
 from tests.support.servers import start_beanlite
+from tests.support.sqlite_tool import ask
 from tests.support.wire import Wire
 
 
 @pytest.fixture
 def server(tmp_path):
-    with start_beanlite(tmp_path, "--no-journal") as server:
+    with start_beanlite(tmp_path) as server:
         yield server
 
 
@@ -64,6 +65,34 @@ def test_policies_are_set_shown_and_unset(policy):
     assert policy("show", "mail.fr") == (0, [], "no policies for mail.fr\n")
     policy("unset", "mail.de")
     assert policy("list") == (0, [], "no policies\n")
+
+
+def test_file_shows_what_its_server_shows(policy, server, capsys):
+    policy("set", "*", "max_tries=5", "retry=5s", "fair=true")
+    policy("set", "mail.*", "retry=off")
+    db = ("--db", str(server.directory / "queue.db"))
+    for words in (["list"], ["list", "--json"], ["show", "mail.de"], ["show", "mail.de", "--json"], ["show", "x"]):
+        live = policy(*words)
+        assert live[1] != []
+        assert main(["policy", *words, *db]) == 0
+        assert capsys.readouterr().out.splitlines() == live[1]
+
+
+def test_policies_and_their_changes_outlive_a_kill(policy, server):
+    policy("set", "mail.*", "max_tries=5", "retry=5s")
+    policy("set", "mail.*", "max_tries=6")
+    policy("unset", "mail.*", "retry")
+    server.kill()
+    db = server.directory / "queue.db"
+    rows = ask(db, "SELECT what, job, tube, CAST(body AS TEXT), by LIKE 'operator 127.0.0.1:% for ann' FROM history")
+    assert rows.splitlines() == [
+        "policy|0|mail.*|max_tries=5 retry=5s|1",
+        "policy|0|mail.*|max_tries=6|1",
+        "policy|0|mail.*|unset retry|1",
+    ]
+    with start_beanlite(server.directory) as again, Wire(again.connect()) as wire:
+        (row,) = wire.request("list-policies", tube="mail.de")["policies"]
+    assert (row["pattern"], row["key"], row["value"], row["changed_by"]) == ("mail.*", "max_tries", "6", "ann")
 
 
 def test_list_has_a_table_for_people(policy):
