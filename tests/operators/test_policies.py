@@ -139,9 +139,10 @@ def test_summary_names_the_first_of_many_tubes():
 def test_dry_run_shows_every_page_of_tubes(policy, server, monkeypatch):
     monkeypatch.setattr("beanlite.console.policies._NAMES_MAX", 10_000)
     with Wire(server.connect()) as wire:
-        for n in range(6000):  # more than the server looks at for one reply
-            wire.ask(f"use t{n}")
-            wire.put(b"")
+        tubes = 6000  # more than the server looks at for one reply
+        wire.send(b"".join(b"use t%d\r\nput 0 0 60 0\r\n\r\n" % n for n in range(tubes)))
+        for _ in range(2 * tubes):
+            wire.reply()
         assert policy("set", "t*", "ttl=1d", "--dry-run")[1][-1].startswith("6,000 tubes match now: t0, ")
 
 
