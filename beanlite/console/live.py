@@ -26,7 +26,7 @@ COUNTERS: Final = {
 
 # What the protocol's words for a refused put leave open.
 _REFUSALS: Final = {
-    "OUT_OF_MEMORY": "the disk is full, max_memory is used up, or there are max_tubes tubes",
+    "OUT_OF_MEMORY": "the disk is full, max_memory is used up, there are max_tubes tubes, or max_jobs jobs in the tube",
     "JOB_TOO_BIG": "the body is larger than max_job_size",
     "DRAINING": "no more jobs are taken until the server is restarted",
 }

@@ -53,6 +53,11 @@ def doer(by: Record) -> str:
     return f"{'operator ' if by['operator'] else ''}{peer(by)}{person}"
 
 
+def shut_by(shut: Sequence[str]) -> str:
+    """Return the policies that keep jobs from being reserved from a tube. A pause has a column of its own."""
+    return ", ".join(word for word in shut if word != "paused")
+
+
 JOBS: Final = (
     Column("id", "id", str),
     Column("tube", "tube", str, shrinks=True),
@@ -83,6 +88,7 @@ TUBES: Final = (
     Column("wait_s", "mean wait", units.age, leaves=8),
     Column("hold_s", "mean hold", units.age, leaves=8),
     Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", leaves=2),
+    Column("shut", "shut by", shut_by),
 )
 CLIENTS: Final = (
     Column("number", "number", str),
@@ -188,7 +194,7 @@ def _job_lines(job: Record) -> list[str]:
         "put": units.utc(job["created_at"]),
         "delay": units.age(job["delay_s"]),
         "ttr": units.age(job["ttr_s"]),
-        **{name: Column(name, name, str).text(job) for name in SHOWN},
+        **{name: Column(name, name, str).text(job) for name in (*SHOWN, "tries")},
     }
     return [f"{key:<12} {value}" for key, value in facts.items() if value]
 
@@ -211,6 +217,7 @@ def event_line(event: Record) -> str:
             event["what"],
             *how,
             *([f"by {doer(event['by'])}"] if event["by"] else ()),
+            *([f"by its {event['policy']}"] if "policy" in event else ()),
         )
     )
 

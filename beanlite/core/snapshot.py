@@ -8,10 +8,13 @@ from typing import Final, NamedTuple
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import DELAYED, ID_MASK, RESERVED, SECOND_NS, Job
-from beanlite.core.tube import Client, Tube
+from beanlite.core.policies import KEYS, OFF
+from beanlite.core.tube import FULL, PAUSED, SLOWED, Client, Tube
 
 # How many of a client's reserved jobs are searched for the one that it has held longest.
 HOLDS_MAX: Final = 1000
+# Why no job is reserved from a tube, in words; that of a policy is its key.
+_SHUT: Final = ((PAUSED, "paused"), (FULL, "max_reserved"), (SLOWED, "rate"))
 
 
 class ServerSnapshot(NamedTuple):
@@ -60,6 +63,11 @@ class TubeSnapshot(NamedTuple):
     pauses: int
     pause_s: int  # 0: not paused
     pause_left_s: int
+    shut: list[str]  # why no job is reserved from it: it is paused, or what policies keep ready jobs waiting
+    dead: int  # jobs that came back after too many tries, since the tube was made or the server started, as the next
+    expired: int  # jobs that became too old
+    refused: int  # puts that would have been too many jobs
+    duplicates: int  # puts whose job was there already
 
 
 class JobSnapshot(NamedTuple):
@@ -127,6 +135,7 @@ def server_snapshot(engine: Engine) -> ServerSnapshot:
 
 def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
     """Return a snapshot of a tube."""
+    dead, expired, refused, duplicates = policy_counts(tube)
     return TubeSnapshot(
         name=tube.name.decode(),
         urgent=tube.urgent,
@@ -142,7 +151,39 @@ def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
         pauses=tube.cmd_pause,
         pause_s=tube.pause_s,
         pause_left_s=max(0, tube.pause_until_ns - now_ns) // SECOND_NS,
+        shut=shut_words(tube),
+        dead=dead,
+        expired=expired,
+        refused=refused,
+        duplicates=duplicates,
     )
+
+
+def policy_counts(tube: Tube) -> tuple[int, int, int, int]:
+    """Return how many jobs were dead or expired, and how many puts were refused or duplicates, as a snapshot has it."""
+    dead = expired = refused = duplicates = 0
+    for tally in (tube.taken, tube.tally):
+        if tally is not None:
+            dead += tally.dead
+            expired += tally.expired
+            refused += tally.refused
+            duplicates += tally.duplicates
+    return dead, expired, refused, duplicates
+
+
+def shut_words(tube: Tube) -> list[str]:
+    """Return why no job is reserved from a tube: it is paused, or what policies keep ready jobs waiting."""
+    if not tube.shut:
+        return []
+    return [word for bit, word in _SHUT if tube.shut & bit and (bit == PAUSED or len(tube.ready))]
+
+
+def policy_of(engine: Engine, tube: Tube) -> dict[str, str] | None:
+    """Return the value of each key that holds for a tube, always in the same order; None if it has no rules."""
+    if tube.rules is None:
+        return None
+    rows = engine.policies.effective(tube.name)
+    return {key: rows[key].value for key in KEYS if key in rows and rows[key].value != OFF}
 
 
 def job_snapshot(job: Job, now_ns: int) -> JobSnapshot:

@@ -15,7 +15,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.core.measures import Histogram, Measures
 from beanlite.core.snapshot import server_snapshot
 from beanlite.journal.base import Journal
-from beanlite.metrics.tubes import EVENTS
+from beanlite.metrics.tubes import EVENTS, POLICY_COUNTS
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 from beanlite.settings.config import Settings
@@ -92,7 +92,7 @@ def _jobs(source: Measured) -> Iterator[Metric]:
         "job_events",
         "What has happened to jobs since the start, as of a second ago.",
         "event",
-        {event: getattr(measures.tally, event) for event in EVENTS},
+        {event: getattr(measures.tally, event) for event in (*EVENTS, *POLICY_COUNTS)},
     )
     yield _histogram("job_wait_seconds", "For how long jobs were ready before they were reserved.", measures.waits)
     yield _histogram("job_hold_seconds", "For how long jobs were reserved.", measures.holds)
@@ -138,7 +138,8 @@ def _refusals(facts: Facts) -> Iterator[Metric]:
     )
     yield _by_label(
         "refused",
-        "How often since the start clients were refused tubes or watches, or closed for what they sent or buffered.",
+        "How often since the start clients were refused tubes, watches or puts beyond max_jobs, or closed for what they"
+        " sent or buffered.",
         "reason",
         {limit: times for limit, times in facts.refused.items() if limit not in _CONNECTIONS},
     )

@@ -10,7 +10,7 @@ from typing import Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import BURIED, DELAYED, READY, RESERVED
-from beanlite.core.snapshot import first_s
+from beanlite.core.snapshot import first_s, policy_counts, shut_words
 from beanlite.core.tube import Tube
 
 # Tubes that are examined in one go.
@@ -19,6 +19,13 @@ SLICE: Final = 50
 REST: Final = "[rest]"
 # The events that are counted, which are the names of attributes of a tally.
 EVENTS: Final = ("put", "reserved", "deleted", "released", "timed_out", "buried", "kicked")
+# What policies do to jobs and puts, counted likewise, each with its meaning.
+POLICY_COUNTS: Final = {
+    "dead": "Jobs of a tube that came back after too many tries.",
+    "expired": "Jobs of a tube that became too old.",
+    "refused": "Puts into a tube that would have been more jobs than it may have.",
+    "duplicates": "Puts into a tube whose job was there already.",
+}
 # Each metric with its type and meaning, in the order of the page.
 _METRICS: Final = {
     "beanlite_tube_jobs": (
@@ -36,6 +43,8 @@ _METRICS: Final = {
         "counter",
         "What has happened to jobs of a tube since it was made or the server started.",
     ),
+    "beanlite_tube_shut": ("gauge", "1 while jobs of a tube are ready, and a pause or a policy keeps them waiting."),
+    **{f"beanlite_tube_{name}_total": ("counter", meaning) for name, meaning in POLICY_COUNTS.items()},
 }
 
 
@@ -76,6 +85,15 @@ def _tell(engine: Engine, tube: Tube, now_ns: int, lines: dict[str, list[str]]) 
         f"{sum(getattr(tally, event) for tally in tallies)}\n"
         for event in EVENTS
     ]
+    if tube.shut and len(tube.ready):
+        lines["beanlite_tube_shut"] += [
+            f'beanlite_tube_shut{{tube="{name}",why="{word}"}} 1\n' for word in shut_words(tube)
+        ]
+    counts = policy_counts(tube)
+    if tube.rules is not None or any(counts):
+        for what, count in zip(POLICY_COUNTS, counts, strict=True):
+            metric = f"beanlite_tube_{what}_total"
+            lines[metric].append(f"{metric}{of_tube} {count}\n")
 
 
 def _counts(tube: Tube) -> tuple[int, int, int, int]:

@@ -16,6 +16,7 @@ _EVENTS: Final = {
     "line": "connection closed: endless line",
     "protocol": "connection closed: HTTP or another protocol",
     "buffers": "connection closed: too much is buffered for slow clients",
+    "max-jobs": "put refused: a policy limits the jobs of the tube",
 }
 
 
@@ -24,11 +25,12 @@ class Refusals:
 
     def __init__(self) -> None:
         self.counts = dict.fromkeys(_EVENTS, 0)
-        self.limits = dict.fromkeys(_EVENTS, 0)
-        """The value of each limit, for the log."""
+        self.limits: dict[str, int] = {}
+        """The value of each limit, for the log; each tube has its own max_jobs."""
 
     def note(self, limited: str) -> None:
         """Count a refusal, and log it if it is rare."""
         times = self.counts[limited] = self.counts[limited] + 1
         if log.is_rare(times):
-            log.warning(_EVENTS[limited], limit=self.limits[limited], refused=times)
+            limit = {"limit": self.limits[limited]} if limited in self.limits else {}
+            log.warning(_EVENTS[limited], **limit, refused=times)

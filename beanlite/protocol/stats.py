@@ -82,8 +82,8 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
     )
 
 
-def tube_stats(tube: TubeSnapshot) -> bytes:
-    """Return the body of ``stats-tube``."""
+def tube_stats(tube: TubeSnapshot, policy: Mapping[str, str] | None = None) -> bytes:
+    """Return the body of ``stats-tube``. ``policy``: what holds for the tube, as keys and values; None: nothing."""
     return _yaml(
         ("name", _quote(tube.name)),
         ("current-jobs-urgent", tube.urgent),
@@ -99,7 +99,20 @@ def tube_stats(tube: TubeSnapshot) -> bytes:
         ("cmd-pause-tube", tube.pauses),
         ("pause", tube.pause_s),
         ("pause-time-left", tube.pause_left_s),
+        *(() if policy is None else _policy_stats(tube, policy)),
     )
+
+
+def _policy_stats(tube: TubeSnapshot, policy: Mapping[str, str]) -> list[tuple[str, object]]:
+    shut = ", ".join(word for word in tube.shut if word != "paused")
+    return [
+        *((f"policy-{key.replace('_', '-')}", _plain_or_quoted(value)) for key, value in policy.items()),
+        *((("policy-shut", _quote(shut)),) if shut else ()),
+        ("policy-total-dead", tube.dead),
+        ("policy-total-expired", tube.expired),
+        ("policy-total-refused", tube.refused),
+        ("policy-total-duplicates", tube.duplicates),
+    ]
 
 
 def job_stats(job: JobSnapshot, *, journaled: bool) -> bytes:
@@ -133,3 +146,7 @@ def _yaml(*items: tuple[str, object]) -> bytes:
 
 def _quote(text: str) -> str:
     return f'"{text}"'
+
+
+def _plain_or_quoted(value: str) -> str:
+    return value if value.isdigit() or value == "true" else _quote(value)

@@ -11,6 +11,7 @@ from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, encode_tube
 from beanlite.console.live import Live, on_behalf_of
+from beanlite.console.policies import in_words
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
@@ -60,6 +61,33 @@ async def pause(request: Request) -> Response:
         raise ConfigError(f"for: {_LENGTH}; 0 ends a pause")
     await site.questions.ask_once(lambda live: live.pause(tube, pause_s))
     message = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
+    return _redirect(request, _back(fields), message)
+
+
+async def policy(request: Request) -> Response:
+    """Set or unset one key of a policy."""
+    site, fields = site_of(request), await form(request)
+    pattern, key, value = (fields.get(name, "").strip() for name in ("pattern", "key", "value"))
+    if not pattern:
+        raise ConfigError("pattern: say for which tubes")
+    if not value and not fields.get("unset"):
+        raise ConfigError("value: say which")
+    how: Record = {"unset": [key]} if fields.get("unset") else {"set": {key: value}}
+    what = {"pattern": pattern, **how, **_on_behalf(request)}
+    reply = await site.questions.ask_once(lambda live: live.ask("set-policy", what))
+    lines = in_words(reply["changes"]) or ["Nothing has changed"]
+    return _redirect(request, _back(fields), "; ".join([*lines, *reply["warnings"]]))
+
+
+async def schedule(request: Request) -> Response:
+    """Have a schedule put its job now, or remove it."""
+    site, fields = site_of(request), await form(request)
+    name, do = fields.get("name", ""), fields.get("do", "")
+    if do not in {"run", "unset"}:
+        raise ConfigError("do: missing")
+    what = {"name": name, **_on_behalf(request)}
+    reply = await site.questions.ask_once(lambda live: live.ask(f"{do}-schedule", what))
+    message = f"Job {reply['id']} was put by {name}" if do == "run" else f"The schedule {name} was removed"
     return _redirect(request, _back(fields), message)
 
 

@@ -76,7 +76,8 @@ def problems(live: Live, stats: Record) -> list[Problem]:
             text = f"nobody reserves from it: {units.jobs(tube['ready'])} ready, the next one for {waits}"
             items.append(Problem(text, tube["name"], "ready"))
         elif tube["first_ready_s"] >= LONG_S:
-            items.append(Problem(f"its next job has been ready for {waits}", tube["name"], "ready"))
+            why = "".join(f", because of its {word}" for word in tube["shut"] if word != "paused")
+            items.append(Problem(f"its next job has been ready for {waits}{why}", tube["name"], "ready"))
     if stats["current-jobs-buried"]:
         buried = [tube for tube in all_tubes(live, {"order": "buried", "limit": 20}) if tube["buried"]]
         for tube in listing.first(buried, "buried", largest=True, limit=NAMED_MAX):

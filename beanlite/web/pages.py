@@ -16,6 +16,7 @@ from beanlite.console import units
 from beanlite.console.filters import STATES, filter_by
 from beanlite.console.units import parse_age
 from beanlite.core.job import U32_MAX
+from beanlite.core.policies import KEYS, OFF
 from beanlite.errors import ConfigError
 from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
@@ -26,6 +27,15 @@ from beanlite.web.site import site_of
 _FIELDS_MAX: Final = 1100
 _VALUE_MAX: Final = 1000
 _IDS_MAX: Final = 25_000
+
+
+# Why a job is buried, behind "Buried for 5 min,".
+WHY: Final = {
+    "client": "by a client",
+    "operator": "by an operator",
+    "tries": "after too many tries",
+    "expired": "because it was too old",
+}
 
 
 def _time(at: float | None) -> Markup:
@@ -62,7 +72,15 @@ def _environment() -> Environment:
         "time": _time,
     }
     inputs = {NAMES[key]: criterion for key, criterion in CRITERIA.items() if criterion.label}
-    environment.globals |= {"INPUTS": inputs, "SHOWN": SHOWN, "STATES": STATES, "link": link}
+    environment.globals |= {
+        "INPUTS": inputs,
+        "OFF": OFF,
+        "POLICY_KEYS": tuple(KEYS),
+        "SHOWN": (*SHOWN, "tries"),
+        "STATES": STATES,
+        "WHY": WHY,
+        "link": link,
+    }
     return environment
 
 

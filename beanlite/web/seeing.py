@@ -28,9 +28,11 @@ from beanlite.web.site import Site, site_of
 
 Answer = TypeVar("Answer")
 
-# The limits: jobs per page, clients on the page of clients, bytes of a body that are shown, and page numbers.
+# The limits: jobs per page, clients and schedules on the pages of these, bytes of a body that are shown, and numbers of
+# pages.
 JOBS: Final = 50
 CLIENTS_MAX: Final = 1000
+SCHEDULES_MAX: Final = 200
 BODY_BYTES_MAX: Final = 1 << 20
 PAGES_MAX: Final = 100_000
 _HOUR_S: Final = 3600
@@ -82,7 +84,9 @@ async def tube(request: Request) -> Response:
     """Show a tube, its curves and its jobs."""
     site, name = site_of(request), request.path_params["name"]
     encode_tube(name)
-    reply = await site.questions.ask(lambda live: live.list_tubes({"names": [name]}))
+    reply, policies = await site.questions.ask(
+        lambda live: (live.list_tubes({"names": [name]}), live.ask("list-policies", {"tube": name}))
+    )
     if not reply["tubes"]:
         return render(request, "no-tube.html", {"name": name}, 404)
     site.samples.look_at(name, time.time())
@@ -93,6 +97,8 @@ async def tube(request: Request) -> Response:
     curves, unreadable = await _curves(site, name, span)
     context = {
         "tube": reply["tubes"][0],
+        "policies": policies["policies"],
+        "policies_file": policies["file"],
         "curves": curves,
         "unreadable": unreadable,
         "span": SAMPLED if unreadable else span,
@@ -175,6 +181,30 @@ async def clients(request: Request) -> Response:
     records = await site_of(request).questions.ask_seldom("clients", first)
     context = {"clients": records[:CLIENTS_MAX], "more": len(records) > CLIENTS_MAX, "most": CLIENTS_MAX}
     return render(request, "clients.html", context)
+
+
+async def policies(request: Request) -> Response:
+    """Show all policies, and the schedules."""
+    site = site_of(request)
+
+    def first(live: Live) -> tuple[Record, list[Record]]:
+        policies, schedules = live.ask("list-policies", {}), []
+        for records, _ in listing.slices(lambda asked: live.ask("list-schedules", asked), {}, "schedules"):
+            schedules += records
+            if len(schedules) > SCHEDULES_MAX:
+                break
+        return policies, schedules
+
+    reply, schedules = await site.questions.ask(first)
+    context = {
+        "policies": reply["policies"],
+        "policies_file": reply["file"],
+        "schedules": schedules[:SCHEDULES_MAX],
+        "more": len(schedules) > SCHEDULES_MAX,
+        "most": SCHEDULES_MAX,
+        "hides": site.hide_bodies,
+    }
+    return render(request, "policies.html", context)
 
 
 async def journal(request: Request) -> Response:

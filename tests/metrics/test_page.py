@@ -91,6 +91,32 @@ def test_a_paused_tube(tmp_path):
         wait_for(where, ("beanlite_tube_paused", "default"), 1)
 
 
+def test_what_policies_do_is_in_the_metrics(tmp_path):
+    server, where = start_watched(tmp_path, "--no-journal")
+    with server, server.connect() as connection:
+        wire = Wire(connection)
+        policy = {"max_tries": 1, "retry": "1s", "max_jobs": 3, "max_reserved": 1, "unique": "present"}
+        wire.request("set-policy", pattern="mail", set=policy)
+        wire.ask("use mail")
+        wire.ask("watch mail")
+        wire.put(b"dead")
+        wire.ask("reserve")
+        wire.ask("release 1 0 0")
+        wire.put(b"reserved")
+        wire.ask("reserve")
+        wire.put(b"waits")
+        assert wire.put(b"waits") == 3
+        assert wire.ask("put 0 0 10 1", b"x") == "OUT_OF_MEMORY"
+        found = wait_for(where, ("beanlite_job_events_total", "refused"), 1)
+        assert wire.stats()["refused-max-jobs"] == "1"
+    counts = {"dead": 1, "expired": 0, "refused": 1, "duplicates": 1}
+    assert {name: found["beanlite_job_events_total", name] for name in counts} == counts
+    assert {name: found[f"beanlite_tube_{name}_total", "mail"] for name in counts} == counts
+    assert found["beanlite_refused_total", "max-jobs"] == 1
+    assert found["beanlite_tube_shut", "mail", "max_reserved"] == 1
+    assert not [key for key in found if key[0] == "beanlite_tube_dead_total" and "mail" not in key]
+
+
 def test_beyond_the_bound_tubes_are_summed(tmp_path):
     server, where = start_watched(tmp_path, "--metrics-tubes", "3")
     with server, contextlib.ExitStack() as stack:

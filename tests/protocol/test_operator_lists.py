@@ -37,7 +37,7 @@ def test_all_that_is_told_of_a_job(core, operator):
     job = {
         "id": 1, "tube": "default", "state": "reserved", "pri": 7, "size": 10, "created_at": 947_684_800.0, "age_s": 70,
         "in_state_s": 20, "delay_s": 0, "ttr_s": 100, "left_s": 79, "reserves": 1, "timeouts": 0, "releases": 0,
-        "buries": 0, "kicks": 0, "forgiven": 0, "holder": holder, "why": None,
+        "buries": 0, "kicks": 0, "forgiven": 0, "tries": 1, "holder": holder, "why": None,
     }  # fmt: skip
     listed = operator.ask("list-jobs", preview=6)
     assert listed == {"jobs": [{**job, "preview": "some\ufffd "}], "next": None, "looked": 1, "last_id": 1}
@@ -323,7 +323,8 @@ def test_all_that_is_told_of_a_tube(core, operator):
             {
                 "name": "a", "ready": 2, "urgent": 0, "reserved": 1, "delayed": 1, "buried": 1, "total_jobs": 6,
                 "using": 1, "watching": 2, "waiting": 1, "deletes": 1, "pauses": 1, "pause_s": 60, "pause_left_s": 56,
-                "first_ready_s": 8, "first_buried_s": 8,
+                "first_ready_s": 8, "first_buried_s": 8, "policy": None, "shut": ["paused"],
+                "dead": 0, "expired": 0, "refused": 0, "duplicates": 0,
             }
         ],
         "next": None,

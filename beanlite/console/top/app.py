@@ -40,10 +40,21 @@ class TableColumn(NamedTuple):
     width: int
     wide: bool = False
     """The column is left out on a narrow terminal."""
+    mark: Callable[[Record], str] = lambda _: ""
+    """What precedes the fact."""
+
+
+# Short words for why no job is reserved from a tube.
+_SHUT: Final = {"paused": "paused", "max_reserved": "full", "rate": "rate"}
+
+
+def _shut_mark(tube: Record) -> str:
+    words = [_SHUT.get(word, word) for word in tube.get("shut", ())]
+    return f"({', '.join(words)}) " if words else ""
 
 
 _TUBES: Final = (
-    TableColumn("name", "tube", str, 0),
+    TableColumn("name", "tube", str, 0, mark=_shut_mark),
     TableColumn("ready", "ready", units.short, 6),
     TableColumn("reserved", "reserved", units.short, 9),
     TableColumn("delayed", "delayed", units.short, 8),
@@ -97,7 +108,7 @@ class Table(DataTable[Text]):
             self.add_column(title, width=column.width or max(room, 8), key=column.key)
         for record in records:
             key = str(record[self.heads[0].key])
-            self.add_row(*(_cell(column, record.get(column.key)) for column in self.heads), key=key)
+            self.add_row(*(_cell(column, record) for column in self.heads), key=key)
         if current is not None and current in self.rows:
             at = self.get_row_index(current)
         self.move_cursor(row=at, scroll=False)
@@ -108,8 +119,9 @@ class Table(DataTable[Text]):
         return self.ordered_rows[row].key.value if 0 <= row < self.row_count else None
 
 
-def _cell(column: TableColumn, value: object) -> Text:
-    text = "" if value is None else units.on_one_line(column.show(value))
+def _cell(column: TableColumn, record: Record) -> Text:
+    value = record.get(column.key)
+    text = column.mark(record) + ("" if value is None else units.on_one_line(column.show(value)))
     is_text = column.width == 0 or isinstance(value, (str, dict))
     return Text(text, justify="left" if is_text else "right", no_wrap=True, overflow="ellipsis")
 

@@ -8,12 +8,16 @@ from typing import Final
 from beanlite.core.engine import Engine
 from beanlite.core.events import POLICY, SCHEDULE, Event
 from beanlite.core.job import DELAYED, RESERVED, SECOND_NS, Job
-from beanlite.core.snapshot import ClientSnapshot, first_s, tube_snapshot
+from beanlite.core.rules import Rules
+from beanlite.core.snapshot import ClientSnapshot, first_s, policy_of, tube_snapshot
 from beanlite.core.tube import Client, Peer, Tube
 from beanlite.journal.columns import SHOWN
 from beanlite.protocol.replies import EVENT, REFUSED
 
 Record = dict[str, object]
+
+# How the address of a Peer begins that is the policy which did something, and no client.
+_POLICY: Final = "policy "
 
 _facts_of: Final[Callable[[Job], tuple[object, ...]]] = attrgetter(*SHOWN.values())
 
@@ -50,6 +54,7 @@ def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
         "ttr_s": job.ttr_s,
         "left_s": max(0, job.due_ns - now_ns) // SECOND_NS if timed else None,
         **dict(zip(SHOWN, _facts_of(job), strict=True)),
+        "tries": job.tries,
         "holder": peer_record(job.last_holder),
         "why": job.why,
     }
@@ -60,15 +65,24 @@ def peer_record(peer: Peer | None) -> Record | None:
     return None if peer is None else {"address": peer.address, "number": peer.number}
 
 
-def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Record:
-    """Describe a tube. The client that asks does not count among those that use and watch it."""
+def tube_record(
+    engine: Engine, tube: Tube, asker: Client, now_ns: int, policies: dict[Rules, dict[str, str] | None]
+) -> Record:
+    """Describe a tube. The client that asks does not count among those that use and watch it.
+
+    ``policies`` has the policy of tubes with the same rules that the same reply describes.
+    """
     facts = tube_snapshot(tube, now_ns)
+    rules = tube.rules
+    if rules is not None and rules not in policies:
+        policies[rules] = policy_of(engine, tube)
     return {
         **facts._asdict(),
         "using": facts.using - (asker.use is tube),
         "watching": facts.watching - (tube in asker.watched),
         "first_ready_s": first_s(engine, tube.ready, now_ns),
         "first_buried_s": first_s(engine, tube.buried, now_ns),
+        "policy": None if rules is None else policies[rules],
     }
 
 
@@ -79,9 +93,12 @@ def client_record(client: ClientSnapshot, buffer_bytes: int, *, asks: bool) -> R
 
 def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
     """Return the reply that reports an event to clients that watch; ``utc_s`` as above."""
-    peer, by = event.by, peer_record(event.by)
+    peer, by, policy = event.by, peer_record(event.by), ""
     if peer is not None and by is not None:
-        by |= {"operator": event.by_operator, "person": peer.person or None}
+        if peer.address.startswith(_POLICY):
+            by, policy = None, peer.address.removeprefix(_POLICY)
+        else:
+            by |= {"operator": event.by_operator, "person": peer.person or None}
     record: Record = {
         "at": round(utc_s(event.at_ns), 6),
         "id": event.job_id,
@@ -92,6 +109,8 @@ def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
         "delay_s": event.delay_s,
         "size": event.size,
     }
+    if policy:
+        record["policy"] = policy
     if event.what in {POLICY, SCHEDULE}:
         record["change"] = (event.body or b"").decode()
     body = as_json(record)

@@ -16,6 +16,11 @@ from tests.support.wire import Wire
 TUBES = ("billing", "mail", "reports.nightly", "search-index", "thumbnails", "webhooks")
 TEMPLATES = ("welcome", "invoice", "reminder", "receipt")
 HOUR_S = 3600
+_INTO_TOTALS = """
+    INSERT INTO totals
+        (span_s, at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
 
 
 def fill(wire: Wire) -> int:
@@ -35,6 +40,10 @@ def fill(wire: Wire) -> int:
             buried = job_id if number % 3 == 0 else buried
         wire.ask(f"ignore {tube}")
     wire.ask("pause-tube reports.nightly 3600")
+    wire.request("set-policy", pattern="*", set={"max_tries": 5, "retry": "10s..1h"}, by="ann")
+    wire.request("set-policy", pattern="mail", set={"max_tries": 12}, by="ann")
+    nightly = {"name": "nightly", "when": "0 3 * * *", "zone": "Europe/Berlin", "tube": "reports.nightly"}
+    wire.request("set-schedule", **nightly, body='{"report": "sales"}', by="ann")
     return buried
 
 
@@ -63,7 +72,7 @@ def make_older(database: Path) -> None:
         for rank, tube in enumerate(TUBES, 1):
             for hours in range(1, 24):
                 row = _hour(now - hours * HOUR_S, tube, 4000 / rank, rank, chance)
-                file.execute("INSERT INTO totals VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", row)
+                file.execute(_INTO_TOTALS, row)
 
 
 def _hour(at: int, tube: str, mean: float, later: int, chance: random.Random) -> tuple[object, ...]:

@@ -12,7 +12,7 @@ from tests.web.browser.shop import fill
 AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
 PATHS = """
 / /?like=nothing /tube/mail?state=buried /tube/mail?span=week /tube/none /jobs?text=welcome /jobs?older=soon
-/job/{job} /job/{job}?body=hex /job/999999 /change/{change} /clients /backups /journal /put /nothing
+/job/{job} /job/{job}?body=hex /job/999999 /change/{change} /clients /policies /backups /journal /put /nothing
 """.split()
 ASKED = "the question"  # is no page that a path leads to
 WIDTHS = (1440, 390)

@@ -102,7 +102,7 @@ def test_the_keyboard_is_enough(web, wire, visit):
     page.keyboard.type("keys")
     page.keyboard.press("Enter")
     page.wait_for_url("**/?like=keys")
-    for key, path in (("j", "/jobs"), ("c", "/clients"), ("s", "/journal"), ("o", "/")):
+    for key, path in (("j", "/jobs"), ("c", "/clients"), ("l", "/policies"), ("s", "/journal"), ("o", "/")):
         page.keyboard.press(key)
         page.wait_for_url(f"http://{web.where}{path}")
     page.goto(f"/job/{job_id}")

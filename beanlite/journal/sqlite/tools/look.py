@@ -26,8 +26,8 @@ Record = dict[str, Any]
 
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
-    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, size, created_at, age_s, in_state_s,
-           max(due_in_s, 0) AS left_s, holder, holder_conn, why
+    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, tries, size,
+           created_at, age_s, in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
 # The events of a job, with the fields that a server sends to watchers.
 _HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"

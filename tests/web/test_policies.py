@@ -1,0 +1,158 @@
+"""Policies and schedules on the pages: what is told of them, and what is changed there."""
+
+import re
+
+import pytest
+
+from tests.support.servers import start_beanlite
+from tests.support.web import Web
+from tests.support.wire import Wire
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with start_beanlite(tmp_path_factory.mktemp("web"), "--no-journal") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def web(server):
+    with Web(f"127.0.0.1:{server.port}") as web:
+        yield web
+
+
+@pytest.fixture
+def wire(server):
+    """A client of a server without jobs, policies and schedules."""
+    with Wire(server.connect()) as wire:
+        wire.ask("use mail")
+        wire.ask("watch mail")
+        yield wire
+        wire.request("set-policy", policies=[], prune=True)
+        for schedule in wire.request("list-schedules")["schedules"]:
+            wire.request("unset-schedule", name=schedule["name"])
+        while wire.request("change-jobs", do="delete", pri_min=0)["next"] is not None:
+            pass
+
+
+def rows(page, heading):
+    """The cells of each row of the table that follows a heading."""
+    table = page.html.partition(f'id="{heading}"')[2].partition("<tbody>")[2].partition("</tbody>")[0]
+    return [
+        [" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in re.findall("<td[^>]*>(.*?)</td>", row, re.DOTALL)]
+        for row in re.findall("<tr>(.*?)</tr>", table, re.DOTALL)
+    ]
+
+
+def test_tube_shows_its_policy_and_where_each_value_is_from(web, wire):
+    wire.request("set-policy", pattern="*", set={"max_tries": 5, "retry": "5s", "ttl": "1d"}, by="ann")
+    wire.request("set-policy", pattern="mail", set={"max_tries": 9, "ttl": "off"}, by="bob")
+    found = [[*row[:3], *row[4:]] for row in rows(web.get("/tube/mail"), "policies")]
+    assert found == [
+        ["max_tries", "9", "this tube", "bob", "Unset"],
+        ["retry", "5s", "*", "ann", "Unset for *"],
+        ["ttl", "off", "this tube", "bob", "Unset"],
+    ]
+    wire.request("set-policy", policies=[], prune=True)
+    assert "Nothing is set for this tube" in web.get("/tube/mail").text
+
+
+def test_tube_says_what_keeps_its_jobs_waiting(web, wire):
+    wire.request("set-policy", pattern="mail", set={"max_reserved": 1})
+    wire.put(b"first")
+    assert "Its jobs wait" not in web.get("/tube/mail").text
+    assert wire.ask("reserve").startswith("RESERVED")
+    assert "Its jobs wait" not in web.get("/tube/mail").text
+    wire.put(b"second")
+    assert "Its jobs wait because of max_reserved : 1." in web.get("/tube/mail").text
+    assert '<span class="badge">max_reserved</span>' in web.get("/").html
+
+
+def test_job_shows_its_tries(web, wire):
+    wire.request("set-policy", pattern="mail", set={"max_tries": 2})
+    job_id = wire.put(b"job")
+    for _ in range(2):
+        wire.ask("reserve")
+        wire.ask(f"release {job_id} 0 0")
+    page = web.get(f"/job/{job_id}").text
+    assert "after too many tries" in page
+    assert "Tries 2" in page
+    tube = web.get("/tube/mail").text
+    assert "1 job with too many tries, 0 too old" in tube
+
+
+def test_policy_is_set_and_unset_under_a_tube(web, wire):
+    form = {"pattern": "mail", "back": "/tube/mail"}
+    page = web.post("/policy", {**form, "key": "max_tries", "value": " 5 "})
+    assert "mail: max_tries=5; mail has max_tries without retry: jobs come back at once." in page.text
+    assert [row[:2] for row in rows(page, "policies")] == [["max_tries", "5"]]
+    assert "Nothing has changed" in web.post("/policy", {**form, "key": "max_tries", "value": "5"}).text
+    refused = web.post("/policy", {**form, "key": "max_tries", "value": "many"})
+    assert (refused.status, "many" in refused.text) == (409, True)
+    assert web.post("/policy", {**form, "key": "max_tries"}).status == 400
+    assert web.post("/policy", {"key": "max_tries", "value": "5"}).status == 400
+    page = web.post("/policy", {**form, "key": "max_tries", "unset": "1"})
+    assert "mail: unset max_tries (was 5)." in page.text
+    assert wire.request("list-policies")["policies"] == []
+
+
+def test_all_policies_are_on_a_page(web, wire):
+    wire.request("set-policy", pattern="a.*", set={"rate": "5/h"}, by="<ann>")
+    wire.request("set-policy", pattern="b", set={"fair": True}, by="bob")
+    page = web.get("/policies")
+    assert [[*row[:3], row[4]] for row in rows(page, "main")] == [
+        ["a.*", "rate", "5/h", "&lt;ann&gt;"],
+        ["b", "fair", "true", "bob"],
+    ]
+    page = web.post("/policy", {"pattern": "a.*", "key": "rate", "unset": "1", "back": "/policies"})
+    assert [row[0] for row in rows(page, "main")] == ["b"]
+
+
+def set_schedule(wire, **what):
+    wire.request("set-schedule", **{"name": "nightly", "when": "0 3 * * *", "tube": "reports", "body": "<go>"} | what)
+
+
+def test_schedules_are_listed_run_and_removed(web, wire):
+    assert "puts no jobs by itself" in web.get("/policies").text
+    set_schedule(wire, zone="Europe/Berlin", by="ann", pri=7, ttr_s=90, missed="once")
+    set_schedule(wire, name="often", when="every 5m", base64="/w==", if_absent=False)
+    (nightly, often) = rows(web.get("/policies"), "schedules")
+    assert nightly[:6] == ["nightly", "0 3 * * * Europe/Berlin", "reports", "7", "1 min 30 s", "&lt;go&gt;"]
+    assert [nightly[7], *nightly[8:10], nightly[11]] == ["never", "nothing is put", "is put once", "ann"]
+    assert [often[1], often[5], *often[8:10]] == ["every 5m", "not text", "another is put", "is skipped"]
+    page = web.post("/schedule", {"name": "nightly", "do": "run", "back": "/policies"})
+    (job_id,) = re.findall("Job ([0-9]+) was put by nightly", page.text)
+    assert f'<a href="/job/{job_id}">' in page.html
+    assert wire.ask(f"peek {job_id}").startswith("FOUND")
+    assert wire.body == b"<go>"
+    page = web.post("/schedule", {"name": "nightly", "do": "unset", "back": "/policies"})
+    assert "The schedule nightly was removed" in page.text
+    assert [row[0] for row in rows(page, "schedules")] == ["often"]
+    assert web.post("/schedule", {"name": "nightly", "do": "run"}).status == 409
+    assert web.post("/schedule", {"name": "often", "do": "delete"}).status == 400
+
+
+def test_readers_see_policies_and_schedules_without_forms_and_bodies(server, wire):
+    wire.request("set-policy", pattern="mail", set={"max_tries": 5})
+    set_schedule(wire, body="secret")
+    with Web(f"127.0.0.1:{server.port}", "--read-only", "--hide-bodies") as web:
+        for page in (web.get("/policies"), web.get("/tube/mail")):
+            assert "max_tries" in page.html
+            assert 'method="post"' not in page.html
+        assert "secret" not in web.get("/policies").html
+        assert web.post("/policy", {"pattern": "mail", "key": "max_tries", "value": "6"}).status == 403
+        assert web.post("/schedule", {"name": "nightly", "do": "unset"}).status == 403
+    assert wire.request("list-policies")["policies"][0]["value"] == "5"
+
+
+def test_other_sites_change_no_policy(web, wire):
+    fields = {"pattern": "mail", "key": "max_tries", "value": "5"}
+    assert web.post("/policy", fields, sec_fetch_site="cross-site").status == 403
+    assert web.post("/schedule", {"name": "x", "do": "unset"}, sec_fetch_site="cross-site").status == 403
+    assert wire.request("list-policies")["policies"] == []
+
+
+def test_users_change_policies_by_their_name(server, wire):
+    with Web(f"127.0.0.1:{server.port}", "--user-header", "x-user") as web:
+        web.post("/policy", {"pattern": "mail", "key": "max_tries", "value": "5"}, x_user="ann")
+    assert wire.request("list-policies")["policies"][0]["changed_by"] == "ann"
