@@ -129,6 +129,11 @@ class Job:
         if self.reserves:  # else it may have no past of its own
             self.own_past().forgiven = self.reserves
 
+    def spare(self) -> None:
+        """Have the last reservation not count as a try, unless it does not anyway."""
+        if self.tries > 0:
+            self.own_past().forgiven += 1
+
     @property
     def tries(self) -> int:
         """How many reservations have ended in vain, or will have if it is released now."""

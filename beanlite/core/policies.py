@@ -198,7 +198,8 @@ class Policies:
         for row in self.rows.values():
             by_pattern.setdefault(row.pattern, []).append(row)
         self._names = {pattern: found for pattern, found in by_pattern.items() if not is_glob(pattern)}
-        globs = sorted(filter(is_glob, by_pattern), key=specificity)
+        globs = sorted(filter(is_glob, by_pattern), reverse=True)  # of two alike, the smaller text is the last one
+        globs.sort(key=specificity)
         self._globs = [
             (beginning(glob).decode(), re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs
         ]
@@ -238,9 +239,9 @@ def beginning(glob: bytes) -> bytes:
     return glob.partition(b"*")[0].partition(b"?")[0]
 
 
-def specificity(glob: bytes) -> tuple[int, list[int]]:
-    """Return what globs are sorted by, the least specific first: of two alike, the one with the larger text."""
-    return len(glob) - glob.count(b"*") - glob.count(b"?"), [-each for each in glob]
+def specificity(glob: bytes) -> int:
+    """Return how many characters of a glob stand for themselves."""
+    return len(glob) - glob.count(b"*") - glob.count(b"?")
 
 
 def _rules(rows: tuple[PolicyRow, ...]) -> Rules:

@@ -92,7 +92,8 @@ class _Winners:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        globs = sorted({pattern for pattern, _ in values if is_glob(pattern)}, key=specificity, reverse=True)
+        globs = sorted({pattern for pattern, _ in values if is_glob(pattern)})
+        globs.sort(key=specificity, reverse=True)
         self._globs = [(glob, beginning(glob), re.compile(_covering(glob))) for glob in globs]
 
     def pattern_of(self, pattern: bytes, key: str) -> bytes | None:

@@ -122,8 +122,8 @@ def _restore_state(
     elif state == _DELAYED and place is not None and place > now_ns:
         queues.make_delayed(job, place, since_ns)
     elif state == _RESERVED or (state == _DELAYED and place is not None):
-        if state == _RESERVED and job.tries > 0:
-            job.own_past().forgiven += 1  # no client is to blame
+        if state == _RESERVED:
+            job.spare()  # no client is to blame
         queues.ledger.deferred[job.id] = job
         queues.make_ready(job, now_ns)
     else:

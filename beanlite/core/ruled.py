@@ -62,7 +62,7 @@ class Ruled:
             self._turn += 1
             kept.turn = self._turn
         if rules.token_ns:
-            kept.free_ns = max(now_ns, kept.free_ns) + rules.token_ns
+            kept.free_ns = max(now_ns, _free_ns(kept, rules, now_ns)) + rules.token_ns
         if rules.max_reserved or rules.token_ns:
             tube.shut |= self._reasons(tube, rules, now_ns)
 
@@ -83,8 +83,7 @@ class Ruled:
         if rules.token_ns:
             kept = tube.kept
             assert kept is not None
-            if not kept.free_ns:  # nobody knows how many were reserved before, so none may be yet
-                kept.free_ns = now_ns + rules.burst * rules.token_ns
+            kept.free_ns = _free_ns(kept, rules, now_ns)
             opens_ns = kept.free_ns - (rules.burst - 1) * rules.token_ns
             if opens_ns > now_ns:
                 shut |= SLOWED
@@ -131,6 +130,11 @@ class Ruled:
     def forget_expiry(self, kept: Kept, job_id: int) -> None:
         """Have a tube forget when a job expires, if it knows."""
         self._counts.expiries -= kept.remove_expiry(job_id)
+
+
+def _free_ns(kept: Kept, rules: Rules, now_ns: int) -> int:
+    """Return ``Kept.free_ns``. If nobody knows how many jobs were reserved before, none may be yet."""
+    return kept.free_ns or now_ns + rules.burst * rules.token_ns
 
 
 def _knowledge(rules: Rules | None) -> tuple[str, int]:

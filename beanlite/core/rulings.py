@@ -76,7 +76,7 @@ class Rulings:
     def expire(self, tube: Tube, budget: int, now_ns: int) -> int:
         """End jobs that have become too old until that has cost about ``budget``; returns the cost.
 
-        The caller drops the tube if it is not used any more.
+        A tube that is not used any more is dropped with its last job.
         """
         rules, kept = tube.rules, tube.kept
         if rules is None or kept is None:
@@ -98,7 +98,17 @@ class Rulings:
             self._delete(Client(job.tube, 0, BY_TTL), job.id, now_ns)
             return
         self._queues.leave_state(job, now_ns)
-        self._end(job, rules.expired_to, BY_TTL, BURIED_FOR_AGE, now_ns, deferred=True)
+        to = None if self._moves_on(job, rules.expired_to, now_ns) else rules.expired_to
+        tube = job.tube
+        self._end(job, to, BY_TTL, BURIED_FOR_AGE, now_ns, deferred=True)
+        self._queues.drop_if_unused(tube)
+
+    def _moves_on(self, job: Job, to: bytes | None, now_ns: int) -> bool:
+        """Whether a job would be too old for another tube as well, and leave that at once: perhaps for this one."""
+        there = None if to is None else self._queues.ruled.policies.rules_of(to)
+        if there is None or not there.ttl_ns or job.created_ns + there.ttl_ns > now_ns:
+            return False
+        return there.expired_to is not None and there.expired_to != to
 
     # -- the end of both
 

@@ -122,6 +122,20 @@ def test_release_by_an_operator_spends_no_try(core):
     assert (state(core), core.engine.jobs[1].tries) == (("ready", None), 0)
 
 
+@pytest.mark.parametrize("is_stop", [False, True])
+def test_job_that_was_moved_has_no_more_tries_than_a_new_one(core, is_stop):
+    worker, operator = core.client(), core.client(operator=True)
+    put(core, worker)
+    assert reserve(core, worker) == 1
+    change(core, operator, b'{"do": "move", "to": "t","ids":  [1]}')
+    if is_stop:
+        core.engine.begin_stop()
+        core.close(worker)
+    else:
+        change(core, operator, b'{"do": "release","ids":[1]}')
+    assert (state(core), core.engine.jobs[1].tries) == (("ready", None), 0)
+
+
 def test_dead_job_moves_to_another_tube_with_all_its_tries(core):
     policy(core, max_tries=2, then="move:dead")
     policy(core, b"dead", max_tries=2)
@@ -251,6 +265,22 @@ def test_client_that_waits_is_served_before_one_that_frees_the_place(core):
     assert second.take_replies().startswith(b"RESERVED 2 ")
 
 
+def test_client_that_frees_a_place_gets_the_smallest_pri_that_is_left(core):
+    policy(core, b"t", max_reserved=1)
+    first, second = core.client(), core.client()
+    core.send(first, b"watch t\r\nuse t\r\n")
+    core.send(second, b"watch t\r\nignore default\r\n")
+    for pri in (0, 1, 9):
+        put(core, first, pri=pri)
+    assert reserve(core, first) == 1
+    assert core.send(second, b"reserve\r\n") == b""
+    core.send(first, b"use default\r\n")
+    put(core, first, pri=5)
+    policy(core, b"t", max_reserved=2)
+    assert core.send(first, b"delete 1\r\nreserve-with-timeout 0\r\n").startswith(b"DELETED\r\nRESERVED 4 ")
+    assert second.take_replies().startswith(b"RESERVED 2 ")
+
+
 @pytest.mark.parametrize("ended", [b"release 1 9 0\r\n", b"bury 1 0\r\n", b"delete 1\r\n", b"quit"])
 def test_each_end_of_a_reservation_frees_its_place(core, ended):
     policy(core, max_reserved=1)
@@ -334,6 +364,17 @@ def test_rate_bounds_reservations_and_begins_with_none(core):
     assert taken_in(core, worker, 10) in range(98, 102)
     core.wait(60)  # nobody reserves: that many are saved up, and no more
     assert taken_in(core, worker, 1) in range(19, 22)
+
+
+def test_reserve_job_in_a_new_tube_makes_no_others_available(core):
+    policy(core, rate="10/s")
+    worker = core.client()
+    for _ in range(3):
+        put(core, worker)
+    assert core.send(worker, b"reserve-job 1\r\n").startswith(b"RESERVED 1 ")
+    assert reserve(core, worker) is None
+    core.wait(0.1)
+    assert reserve(core, worker) is None  # the next one makes up for what was reserved without a token
 
 
 def test_client_that_waits_is_served_when_the_rate_permits(core):
@@ -546,13 +587,14 @@ def test_job_that_is_too_old_is_buried(core):
     assert core.engine.tubes[b"default"].tally.expired == 2
 
 
+@pytest.mark.parametrize("is_paused", [False, True])
 @pytest.mark.parametrize("expired", ["delete", "move:old"])
-def test_job_that_is_too_old_is_deleted_or_moves(core, expired):
+def test_job_that_is_too_old_is_deleted_or_moves(core, expired, is_paused):
     policy(core, b"t", ttl="10s", expired=expired)
     client = core.client()
     core.send(client, b"use t\r\n")
     put(core, client)
-    core.send(client, b"use default\r\n")
+    core.send(client, b"use default\r\npause-tube t %d\r\n" % (is_paused * 60))
     core.store()
     core.wait(10)
     assert b"t" not in core.engine.tubes
@@ -560,6 +602,17 @@ def test_job_that_is_too_old_is_deleted_or_moves(core, expired):
     assert (b"old" in core.engine.tubes) == (expired != "delete")
     assert core.engine.counts.expiries == 0
     assert core.store().jobs
+
+
+def test_job_that_is_too_old_for_two_tubes_moves_between_them_no_more(core):
+    policy(core, ttl="10s", expired="move:b")
+    policy(core, b"b", ttl="9s", expired="move:default")
+    put(core, core.client())
+    core.now_ns += 10 * SECOND_NS
+    for _ in range(3):
+        core.engine.tick(core.now_ns)
+    assert core.engine.timers.next_ns > core.now_ns
+    assert state(core) == ("buried", "expired")
 
 
 def test_reserved_job_expires_when_it_comes_back(core):
@@ -622,6 +675,13 @@ def test_most_specific_pattern_wins_for_each_key(core):
     assert [of(name).max_tries for name in (b"x", b"mail.fr", b"mail.dk", b"mail.de")] == [1, 2, 3, 4]
     assert [of(name).max_jobs for name in (b"x", b"mail.fr", b"mail.de")] == [100, 100, 0]
     assert of(b"mail.x") is of(b"mail.y")
+
+
+@pytest.mark.parametrize("patterns", [(b"a*", b"a**"), (b"*", b"?*"), (b"*b", b"a*")])
+def test_smaller_text_wins_among_equally_specific_globs(core, patterns):
+    for tries, pattern in enumerate(patterns, 1):
+        policy(core, pattern, max_tries=tries)
+    assert core.engine.policies.rules_of(b"ab").max_tries == 1
 
 
 def test_policy_reaches_many_tubes_in_slices(core):

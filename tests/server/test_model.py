@@ -12,6 +12,7 @@ import random
 from hypothesis import HealthCheck, note, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
+from tests.support.ruled_sessions import RuledTwins, ruled_think
 from tests.support.sessions import COMMANDS, Chance, Twins, explore
 
 STEPS = int(os.environ.get("MODEL_STEPS", "20000"))
@@ -98,5 +99,10 @@ def think(rng, twins):
 
 
 def test_long_sessions(record_property):
-    explore(SEED, STEPS, Twins, think)
-    record_property("model steps", (STEPS, f"MODEL_SEED={SEED}"))
+    explore(SEED, STEPS // 2, Twins, think)
+    record_property("model steps", (STEPS // 2, f"MODEL_SEED={SEED}"))
+
+
+def test_long_sessions_with_policies(record_property):
+    explore(SEED, STEPS // 2, RuledTwins, ruled_think)
+    record_property("model steps", (STEPS // 2, f"MODEL_SEED={SEED}, with policies"))

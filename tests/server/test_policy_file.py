@@ -155,6 +155,30 @@ def test_policies_stay_when_the_setting_goes_and_operators_set_them(tmp_path, fi
         assert list(listed(wire)) == ["* ttl=1d"]
 
 
+def test_restart_leaves_rows_that_the_file_still_has_as_they_are(tmp_path, file):
+    file.write_text('["*"]\nttl = "1d"\nrate = "5/s"\n')
+    flags = ("--max-connections", "500", "--policies", str(file))
+    with start_beanlite(tmp_path, *flags) as server, Wire(server.connect()) as wire:
+        before = listed(wire)
+    file.write_text('["*"]\nttl = "1d"\n')
+    with start_beanlite(tmp_path, *flags) as server, Wire(server.connect()) as wire:
+        assert listed(wire) == {"* ttl=1d": before["* ttl=1d"]}
+        assert f'policy changed pattern=* change="unset rate" by={file}' in server.log_text()
+        file.write_text("[")
+    with pytest.raises(ServerDied, match="the file of policies is not TOML"):
+        start_beanlite(tmp_path, *flags)
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        assert list(listed(wire)) == ["* ttl=1d"]
+
+
+def test_path_that_is_not_text_is_recorded_as_well_as_it_can_be(tmp_path):
+    file = tmp_path / "p\udcff.toml"
+    file.write_text('["*"]\nttl = "1d"\n')
+    with start_beanlite(tmp_path, "--policies", str(file)) as server, Wire(server.connect()) as wire:
+        assert listed(wire)["* ttl=1d"]["changed_by"] == f"{tmp_path}/p\ufffd.toml"
+        assert wire.request("list-policies")["file"] == f"{tmp_path}/p\ufffd.toml"
+
+
 # -- the log
 
 

@@ -28,7 +28,8 @@ from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.journal.sqlite.served.writer import IDS_AHEAD
 from tests.support.journal_files import NO_HISTORY, make
-from tests.support.model_queues import SECOND_NS, Job
+from tests.support.model_policies import SECOND_NS
+from tests.support.model_queues import Job
 from tests.support.sessions import (
     ACTIONS,
     CLIENTS_MAX,

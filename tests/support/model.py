@@ -5,7 +5,8 @@ It is slow but short, so that a reader can compare it with the description of th
 
 from collections import Counter
 
-from tests.support.model_queues import NEVER_NS, SECOND_NS, Job, Queues
+from tests.support.model_policies import SECOND_NS
+from tests.support.model_queues import NEVER_NS, Job, Queues
 
 # Commands whose reply depends on nothing else.
 MALFORMED = {
@@ -46,15 +47,24 @@ class Model(Queues):
             return b"EXPECTED_CRLF\r\n"
         if self.draining:
             return b"DRAINING\r\n"
+        job = self._twin(client.use, rest[:-2])
+        if job is None:
+            if not self._has_room(client.use.name, 1):
+                return b"OUT_OF_MEMORY\r\n"
+            job = self._put(client.use, int(pri), int(delay_s), max(int(ttr_s), 1), rest[:-2])
+        return b"INSERTED %d\r\n" % job.id
+
+    def _put(self, tube, pri, delay_s, ttr_s, body):
         self.last_id += 1
         self.given.append(self.last_id)
         self.total_jobs += 1
-        client.use.total_jobs += 1
-        job = Job(self.last_id, client.use, int(pri), int(delay_s), max(int(ttr_s), 1), rest[:-2], self.now_ns)
+        tube.total_jobs += 1
+        job = Job(self.last_id, tube, pri, delay_s, ttr_s, body, self.now_ns)
         self.jobs.append(job)
         self.promised.add(job.id)
-        self._place(job, int(delay_s))
-        return b"INSERTED %d\r\n" % job.id
+        self._know(job)
+        self._place(job, delay_s)
+        return job
 
     def do_reserve(self, client):
         self.counts["reserve"] += 1
@@ -66,7 +76,7 @@ class Model(Queues):
 
     def _reserve(self, client, until_ns):
         client.worker = True
-        job = self._best(client)
+        job = self._choose(client)
         if job is not None:
             return self._hand_out(job, client)
         if self._deadline_soon(client):
@@ -91,9 +101,7 @@ class Model(Queues):
         job = self._find(job_id, "ready", "delayed", "buried", holder=client)
         if job is None:
             return b"NOT_FOUND\r\n"
-        self.jobs.remove(job)
-        self.promised.add(job.id)
-        job.tube.cmd_delete += 1
+        self._delete(job)
         return b"DELETED\r\n"
 
     def do_release(self, client, job_id, pri, delay_s):
@@ -101,10 +109,10 @@ class Model(Queues):
         job = self._find(job_id, holder=client)
         if job is None:
             return b"NOT_FOUND\r\n"
-        job.pri = int(pri)
+        job.pri, job.delay_s = int(pri), int(delay_s)
         job.releases += 1
         self.promised.add(job.id)
-        self._place(job, int(delay_s))
+        self._come_back(job, int(delay_s))
         return b"RELEASED\r\n"
 
     def do_bury(self, client, job_id, pri):
@@ -112,10 +120,8 @@ class Model(Queues):
         job = self._find(job_id, holder=client)
         if job is None:
             return b"NOT_FOUND\r\n"
-        self.burials += 1
-        self._enter(job, "buried")
-        job.pri, job.burial, job.why = int(pri), self.burials, "client"
-        job.buries += 1
+        job.pri = int(pri)
+        self._bury(job, "client")
         self.promised.add(job.id)
         return b"BURIED\r\n"
 
@@ -174,7 +180,9 @@ class Model(Queues):
                 tube.cmd_pause += 1
                 tube.pause_s = int(pause_s)
                 tube.pause_until_ns = self.now_ns + tube.pause_s * SECOND_NS if tube.pause_s else 0
-                self._serve()
+                tube.shut = tube.shut or tube.pause_s > 0
+                if not tube.pause_s:
+                    self._open(tube)
                 return b"PAUSED\r\n"
         return b"NOT_FOUND\r\n"
 

@@ -8,7 +8,9 @@ reservations that end; and only then the clients whose wait ends in vain.
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-SECOND_NS = 1_000_000_000
+from tests.support.model_policies import SECOND_NS, Policies
+from tests.support.model_rulings import Rulings
+
 NEVER_NS = 1 << 100
 
 
@@ -23,6 +25,15 @@ class Tube:
     pause_until_ns: int = 0
     only_paused: bool = False
     """Whether it exists only because its pause outlived a restart."""
+    shut: bool = False
+    """Whether it hands out nothing until it is opened, by a look at it or by a client that reserves."""
+    look_ns: int | None = None
+    """Since when a look at it is due, as something may not keep it shut any more."""
+    debt_ns: int = 0
+    """With a rate: how long it takes until all reservations up to ``debt_at_ns`` are made up for."""
+    debt_at_ns: int = 0
+    turn: int = 0
+    """With ``fair``: the number of the last reservation."""
 
 
 @dataclass(eq=False)
@@ -63,9 +74,15 @@ class Job:
     releases: int = 0
     buries: int = 0
     kicks: int = 0
+    tries: int = 0
+    """Reservations that count for ``max_tries``, with the present one."""
+    aged: bool = False
+    """Whether its tube has looked at its age already, after the ttl, and let it be."""
+    known: int = 0
+    """Jobs with the same body are known to their tube in this order."""
 
 
-class Queues:
+class Queues(Rulings):
     def __init__(self, now_ns, max_job_size):
         self.now_ns = now_ns
         self.max_job_size = max_job_size
@@ -74,6 +91,7 @@ class Queues:
         self.given = []
         """All ids that were given out. Some numbers are missing: a crash skips ids."""
         self.burials = 0
+        self.policies = Policies()
         self.promised = set()
         """Ids of jobs with acknowledged changes; a journal empties this set when it has stored them."""
         self._start()
@@ -85,7 +103,7 @@ class Queues:
         self.counts = Counter()
         self.timeouts = self.total_jobs = self.total_clients = 0
         self.draining = self.full = False
-        self.serial = 0
+        self.serial = self.turns = self.last_known = 0
         self.tubes = []
         self.default = self._tube(b"default")
 
@@ -97,10 +115,12 @@ class Queues:
         self.promised = set()
         for job in sorted(jobs, key=lambda job: job.id):
             job.tube = self._tube(job.tube.name)
+            self._know(job)
+            job.aged = False
         for name, (pause_s, until_ns) in sorted(pauses.items()):
             if until_ns > self.now_ns:
                 tube = self._tube(name)
-                tube.pause_s, tube.pause_until_ns, tube.only_paused = pause_s, until_ns, True
+                tube.pause_s, tube.pause_until_ns, tube.only_paused, tube.shut = pause_s, until_ns, True, True
         self._tidy()
 
     def snapshot(self):
@@ -109,8 +129,11 @@ class Queues:
 
     def restored(self, job):
         """Return a job of a snapshot as it would be after a restart now."""
-        back = job.state == "reserved" or (job.state == "delayed" and job.ends_ns <= self.now_ns)
-        return replace(job, holder=None) if not back else replace(job, holder=None, state="ready", since_ns=self.now_ns)
+        if job.state == "reserved":
+            job = replace(job, tries=max(0, job.tries - 1))
+        elif job.state != "delayed" or job.ends_ns > self.now_ns:
+            return replace(job)
+        return replace(job, holder=None, state="ready", since_ns=self.now_ns)
 
     def pauses(self):
         return {tube.name: (tube.pause_s, tube.pause_until_ns) for tube in self.tubes if tube.pause_until_ns}
@@ -143,13 +166,13 @@ class Queues:
         self.clients.remove(client)
         self._tidy()
         for job in sorted(self._held(client), key=lambda job: (job.ends_ns, job.id)):
-            self._make_ready(job)
+            self._come_back(job, gone=True)
         self._wake()
 
     def _run(self, client):
         while client.pending and client.wait_until_ns is None:
             line, body = client.pending.pop(0)
-            reply = self._carry_out(client, line, body)  # type: ignore[attr-defined]  # defined in Model
+            reply = self._carry_out(client, line, body)  # defined in Model
             self._tidy()
             if reply is not None:
                 client.replies.append(reply)
@@ -169,18 +192,30 @@ class Queues:
 
     def instants(self):
         """Yield the times at which something ends, each with its tube or client."""
+        for when, owner in self._ends():
+            yield max(when, self.now_ns), owner
+        for job in self.jobs:
+            if job.state == "reserved" and job.holder.wait_until_ns is not None:
+                yield job.ends_ns - SECOND_NS, job.holder
+        for client in self.waiters:
+            yield client.wait_until_ns, client
+
+    def _ends(self):
+        """Yield the times at which something other than a wait ends; some are in the past, and still to be acted on."""
         for tube in self.tubes:
             if tube.pause_until_ns:
                 yield tube.pause_until_ns, tube
+            if tube.look_ns is not None:
+                yield tube.look_ns, tube
+            elif tube.shut and not tube.pause_until_ns and (opens_ns := self._opens_ns(tube)) is not None:
+                yield opens_ns, tube
         for job in self.jobs:
             if job.state == "delayed":
                 yield job.ends_ns, job.tube
             elif job.state == "reserved":
                 yield job.ends_ns, job.holder
-                if job.holder.wait_until_ns is not None:
-                    yield job.ends_ns - SECOND_NS, job.holder
-        for client in self.waiters:
-            yield client.wait_until_ns, client
+            if not job.aged and (ttl_ns := self._rules(job.tube).get("ttl")):
+                yield job.created_ns + ttl_ns, job.tube
 
     def wait(self, wait_ns):
         """Let time pass, acting at every instant at which something ends."""
@@ -201,11 +236,13 @@ class Queues:
 
     def _look(self):
         waiting = sorted(self.waiters, key=lambda client: client.serial)
-        for owner in sorted([*self.tubes, *self.clients], key=lambda owner: owner.serial):
+        while due := [(when, end.serial, end) for when, end in self._ends() if when <= self.now_ns]:
+            _, _, owner = min(due, key=lambda end: end[:2])
             if isinstance(owner, Tube):
                 self._look_at_tube(owner)
             else:
                 self._look_at_client(owner)
+            self._tidy()
         for client in waiting:
             if client.wait_until_ns is None:
                 continue
@@ -217,9 +254,11 @@ class Queues:
         self._wake()
 
     def _look_at_tube(self, tube):
-        if tube.pause_until_ns and tube.pause_until_ns <= self.now_ns:
+        tube.look_ns = None
+        self._expire(tube)
+        if tube.shut and tube.pause_until_ns <= self.now_ns:
             tube.pause_s = tube.pause_until_ns = 0
-            self._serve()
+            self._open(tube)
         for job in self._delayed(tube):
             if job.ends_ns <= self.now_ns:
                 self._make_ready(job)
@@ -233,7 +272,7 @@ class Queues:
         for job in over:
             job.timeouts += 1
             self.timeouts += 1
-            self._make_ready(job)
+            self._come_back(job)
 
     def _give_up(self, client, reply):
         self._stop_waiting(client)
@@ -264,11 +303,23 @@ class Queues:
         )
 
     def _enter(self, job, state):
+        if job.state == "buried":
+            job.tries = 0
+            if self._rules(job.tube).get("unique") == "waiting":
+                self._know(job)
+        if job.state == "reserved":
+            self._free(job.tube)
         job.state, job.since_ns, job.holder, job.why = state, self.now_ns, None, None
 
     def _make_ready(self, job):
         self._enter(job, "ready")
         self._serve()
+
+    def _bury(self, job, why):
+        self.burials += 1
+        self._enter(job, "buried")
+        job.burial, job.why = self.burials, why
+        job.buries += 1
 
     def _place(self, job, delay_s):
         """Put a job in its queue after a put or a release."""
@@ -288,12 +339,14 @@ class Queues:
                 self.woken.append((client, self._hand_out(job, client)))
 
     def _best(self, client):
-        return next(iter(self._ready([tube for tube in client.watched if not tube.pause_until_ns])), None)
+        return next(iter(self._ready([tube for tube in client.watched if not tube.shut])), None)
 
     def _hand_out(self, job, client):
         self._enter(job, "reserved")
         job.holder, job.last_holder, job.ends_ns = client, client.number, self.now_ns + job.ttr_s * SECOND_NS
         job.reserves += 1
+        job.tries += 1
+        self._hold_back(job.tube)
         return b"RESERVED %d %d\r\n%b\r\n" % (job.id, len(job.body), job.body)
 
     def _find(self, job_id, *states, holder=None):
@@ -314,6 +367,7 @@ class Queues:
         self.serial += 1
         tube = Tube(name, self.serial)
         self.tubes.append(tube)
+        self._take_on(tube, {})
         return tube
 
     def _using(self, tube):

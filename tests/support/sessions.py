@@ -5,16 +5,18 @@ played, so a session is still valid after actions have been removed, which ``shr
 from the oldest one, modulo their number.
 """
 
+import json
 import random
 import re
 import time
 from itertools import islice
 
 from beanlite.core.memory import NO_BOUND
+from beanlite.core.policies import PolicyRow, check_row
 from beanlite.protocol.blocked import CLOSING
 from tests.support.core import Core
 from tests.support.model import MALFORMED, Model
-from tests.support.model_queues import SECOND_NS
+from tests.support.model_policies import SECOND_NS
 
 CLIENTS_MAX = 6
 MAX_JOB_SIZE = 2000
@@ -72,7 +74,7 @@ def without_memory(replies):
 
 def facts_of(job):
     """Return the fields of a job that no command of the protocol shows."""
-    return job.since_ns, job.last_holder and job.last_holder.number, job.why
+    return job.since_ns, job.last_holder and job.last_holder.number, job.why, job.tries
 
 
 class Twins:
@@ -106,8 +108,9 @@ class Twins:
         tubes, expected_tubes = list(self.core.engine.tubes), [tube.name for tube in self.model.tubes]
         assert tubes == expected_tubes, f"the core has tubes {tubes}, the model {expected_tubes}"
         known = {job.id: facts_of(self.core.engine.jobs[job.id]) for job in self.model.jobs}
-        right = {job.id: (job.since_ns, job.last_holder, job.why) for job in self.model.jobs}
-        assert known == right, f"the core knows {known} of its jobs, the model {right}"
+        right = {job.id: (job.since_ns, job.last_holder, job.why, job.tries) for job in self.model.jobs}
+        differ = {job_id: (known[job_id], right[job_id]) for job_id in right if known[job_id] != right[job_id]}
+        assert not differ, f"of jobs the core knows the first, the model the second: {differ}"
 
     def ask(self, line):
         """Send a command from a temporary client, compare, and return the reply."""
@@ -182,6 +185,33 @@ class Twins:
         admission = self.core.engine.admission
         admission.draining = self.model.draining
         admission.refuse_puts() if self.model.full else admission.accept_puts(NO_BOUND)
+
+    # -- actions of operators
+
+    def _set_policies(self, pattern, values):
+        engine = self.core.engine
+        rows = [PolicyRow(pattern, key, value, 0.0, "ann") for key, value in values.items() if value is not None]
+        for row in rows:
+            check_row(row.pattern, row.key, row.value)
+        unset = [(pattern, key) for key, value in values.items() if value is None]
+        engine.set_policies(rows, [row for row in unset if row in engine.policies.rows], self.core.now_ns)
+        self.model.set_policies(pattern, values)
+
+    def _change_job(self, do, job_id, to, pri, delay_s):
+        meant = {"to": do in {"move", "copy"}, "pri": do in {"bury", "release", "reprioritise", "copy"}}
+        meant["delay_s"] = do in {"release", "delay", "copy"}
+        values = {"to": to.decode(), "pri": pri, "delay_s": delay_s}
+        request = {"do": do, "ids": [job_id]} | {name: value for name, value in values.items() if meant[name]}
+        session, client = self.core.client(operator=True), self.model.connect()
+        body = json.dumps(request).encode()
+        self.core.receive(session, b"change-jobs %d\r\n%b\r\n" % (len(body), body))
+        self.core._wake()
+        said = json.loads(session.take_replies().split(b"\r\n")[1])
+        expected = self.model.change(do, job_id, to, pri, delay_s)
+        self.model._wake()
+        assert (said.get("stopped") or said["done"] == 1) == expected, f"the core says {said}, the model {expected}"
+        self.core.close(session)
+        self.model.close(client)
 
 
 class Chance:

@@ -1,0 +1,118 @@
+"""Random sessions with policies, with what operators do to jobs, and with restarts."""
+
+from zlib import crc32
+
+from beanlite.core.engine import Engine
+from beanlite.core.job import ID_BITS, READY
+from beanlite.core.restore import StoredJob
+from tests.support.model_rulings import CHANGEABLE
+from tests.support.operators import all_jobs, recount
+from tests.support.sessions import ACTIONS, CLIENTS_MAX, MAX_JOB_SIZE, NAMES, PRIS, Chance, Twins, weighted
+
+ENDS = weighted({"crash": 2, "stop": 2})
+RULED = weighted({"set policies": 50, "change job": 40})
+PATTERNS = (*NAMES, *NAMES, b"*", b"**", b"?", b"a*", b"*b", b"?*", b"d*", b"d?fault*", b"dead")
+DESTINATIONS = (*NAMES, b"dead")
+MOVES = tuple(f"move:{name.decode()}" for name in DESTINATIONS)
+VALUES = {
+    "max_tries": ("1", "2", "3", "off"),
+    "then": ("bury", *MOVES, "off"),
+    "retry": ("1s", "1s..5s", "2s..1m", "1h..2d", "off"),
+    "max_reserved": ("1", "1", "2", "3", "off"),
+    "rate": ("1/s", "3/s", "20/m", "2/h", "60/m", "off"),
+    "max_jobs": ("1", "3", "10", "off"),
+    "fair": ("true", "true", "off"),
+    "unique": ("waiting", "present", "off"),
+    "ttl": ("1s", "2s", "5s", "1m", "1h", "off"),
+    "expired": ("bury", "delete", *MOVES, "off"),
+}
+
+
+class RuledTwins(Twins):
+    """Twins that can be started again."""
+
+    def play(self, action):
+        super().play(action)
+        recount(self.core.engine)
+
+    def _wait_unseen(self, wait_ns):
+        self._wait(0)  # what is due by now is seen
+        super()._wait_unseen(wait_ns)
+
+    def _crash(self, down_ns):
+        self._restart(self.model.jobs, down_ns)
+
+    def _stop(self, down_ns):
+        """Stop as the server does: clients leave, which is not held against the jobs that they had."""
+        engine = self.core.engine
+        engine.begin_stop()
+        for session, _ in self.pairs:
+            engine.clients.stop_waiting(session.client)
+        for session, _ in self.pairs:
+            self.core.close(session)
+        model = self.model
+        self._restart([model.restored(job) if job.state == "reserved" else job for job in model.jobs], down_ns)
+
+    def _restart(self, jobs, down_ns):
+        core, model, old = self.core, self.model, self.core.engine
+        rows = [stored(job) for job in sorted(all_jobs(old), key=lambda job: job.id)]
+        pauses = [(tube.name, tube.pause_s, tube.pause_until_ns) for tube in old.tubes.values() if tube.pause_until_ns]
+        engine = Engine()
+        self.pairs.clear()
+        core.now_ns += down_ns
+        model.now_ns += down_ns
+        engine.restore_policies(old.policies.rows.values())
+        engine.restore(rows, core.now_ns)
+        for pause in sorted(pauses):
+            engine.restore_pause(*pause)
+        engine.recovered(old.last_id, 1)
+        core.start(engine, MAX_JOB_SIZE)
+        model.restart([model.restored(job) for job in jobs], model.last_id, model.pauses())
+        self._wait(0)
+
+
+def stored(job):
+    """Return a job as a journal would read it."""
+    past, holder = job.past, job.last_holder
+    return StoredJob(
+        job.id, job.tube.name, None if job.state is READY else job.state.value, job.pri, job.delay_s, job.ttr_s,
+        job.created_ns, None if job.state is READY else job.key >> ID_BITS, job.reserves, past.timeouts, past.releases,
+        past.buries, past.kicks, job.body, crc32(job.body), job.since_ns, holder and holder.address,
+        holder and holder.number, past.why, None, past.forgiven,
+    )  # fmt: skip
+
+
+class RuledChance(Chance):
+    """Also chooses what operators do."""
+
+    def ruled_action(self, model, kinds=(*ACTIONS, *RULED, *ENDS)):
+        rng = self._rng
+        kind = rng.choice(kinds)
+        if kind == "set policies":
+            return self._policies(model)
+        if kind == "change job":
+            do, to = rng.choice(sorted(CHANGEABLE)), rng.choice(DESTINATIONS)
+            delay_s = rng.choice((0, *self._seconds)) or int(do == "delay")
+            return ("change job", do, self._job_id(model, None) or 1, to, rng.choice(PRIS), delay_s)
+        if kind in ENDS:
+            return (kind, rng.choice((0, 0, self._wait_ns(model))))
+        return self.action(model, [kind])
+
+    def _policies(self, model):
+        """Return a change of some keys of a pattern; often they are unset again."""
+        rng = self._rng
+        rows = sorted(model.policies.rows)
+        if len(rows) > 8 or (rows and rng.randrange(4) == 0):
+            pattern, _ = rng.choice(rows)
+            return ("set policies", pattern, {key: None for other, key in rows if other == pattern})
+        keys = rng.sample(sorted(VALUES), rng.choice((1, 1, 2, 3)))
+        return ("set policies", rng.choice(PATTERNS), {key: rng.choice(VALUES[key]) for key in keys})
+
+
+def ruled_think(rng, twins):
+    chance = RuledChance(rng)
+    while True:
+        action = chance.ruled_action(twins.model)
+        yield action
+        if action[0] in ENDS:
+            yield from [("connect",)] * rng.randrange(1, CLIENTS_MAX)
