@@ -202,7 +202,7 @@ class Rulings(Rest):  # type: ignore[misc]
 
     # -- operators
 
-    def put_jobs(self, puts):
+    def put_jobs(self, client, puts):
         """Put a batch, all or none of it: pairs of a tube's name and a body. Return the ids, or why not."""
         if any(len(body) > self.max_job_size for _, body in puts):
             return b"JOB_TOO_BIG\r\n"
@@ -212,6 +212,7 @@ class Rulings(Rest):  # type: ignore[misc]
         new = Counter(name for name, body in puts if name not in there or self._twin(there[name], body) is None)
         if not all(self._has_room(name, jobs) for name, jobs in new.items()):
             return b"OUT_OF_MEMORY\r\n"
+        client.producer = True
         jobs = []
         for tube, body in [(self._tube(name), body) for name, body in puts]:
             jobs.append(self._twin(tube, body) or self._put(tube, 0, 0, 60, body))

@@ -35,10 +35,6 @@ class RuledTwins(Twins):
         super().play(action)
         recount(self.core.engine)
 
-    def _wait_unseen(self, wait_ns):
-        self._wait(0)  # what is due by now is seen
-        super()._wait_unseen(wait_ns)
-
     def _crash(self, down_ns):
         self._restart(self.model.jobs, down_ns)
 
@@ -108,8 +104,13 @@ class RuledChance(Chance):
         if len(rows) > 8 or (rows and rng.randrange(4) == 0):
             pattern, _ = rng.choice(rows)
             return ("set policies", pattern, {key: None for other, key in rows if other == pattern})
+        return ("set policies", rng.choice(PATTERNS), self.values())
+
+    def values(self):
+        """Return values for some keys."""
+        rng = self._rng
         keys = rng.sample(sorted(VALUES), rng.choice((1, 1, 2, 3)))
-        return ("set policies", rng.choice(PATTERNS), {key: rng.choice(VALUES[key]) for key in keys})
+        return {key: rng.choice(VALUES[key]) for key in keys}
 
 
 def ruled_think(rng, twins):
