@@ -176,6 +176,7 @@ class Twins:
         self.model.wait(wait_ns)
 
     def _wait_unseen(self, wait_ns):
+        self._wait(0)  # what is due by now is seen
         if self.model.may_wait_unseen(wait_ns):
             self.core.jump(wait_ns / SECOND_NS)
             self.model.wait_unseen(wait_ns)
@@ -202,16 +203,33 @@ class Twins:
         meant["delay_s"] = do in {"release", "delay", "copy"}
         values = {"to": to.decode(), "pri": pri, "delay_s": delay_s}
         request = {"do": do, "ids": [job_id]} | {name: value for name, value in values.items() if meant[name]}
-        session, client = self.core.client(operator=True), self.model.connect()
-        body = json.dumps(request).encode()
-        self.core.receive(session, b"change-jobs %d\r\n%b\r\n" % (len(body), body))
-        self.core._wake()
-        said = json.loads(session.take_replies().split(b"\r\n")[1])
+        client = self.model.connect()
+        said = json.loads(self._ask_as_operator(b"change-jobs", request).split(b"\r\n")[1])
         expected = self.model.change(do, job_id, to, pri, delay_s)
         self.model._wake()
         assert (said.get("stopped") or said["done"] == 1) == expected, f"the core says {said}, the model {expected}"
-        self.core.close(session)
         self.model.close(client)
+
+    def _put_jobs(self, puts):
+        """Put a batch: pairs of a tube and a body."""
+        client = self.model.connect()
+        jobs = [{"tube": tube.decode(), "body": body.decode()} for tube, body in puts]
+        said = self._ask_as_operator(b"put-jobs", {"jobs": jobs})
+        expected = self.model.put_jobs(client, puts)
+        self.model._wake()
+        ids = json.loads(said.split(b"\r\n")[1])["ids"] if said.startswith(b"OK ") else None
+        assert expected == (said if ids is None else ids), f"the core says {said}, the model {expected}"
+        self.model.close(client)
+
+    def _ask_as_operator(self, word, request):
+        """Send a request from a temporary client, and return the reply; the model's client goes last."""
+        session = self.core.client(operator=True)
+        body = json.dumps(request).encode()
+        self.core.receive(session, b"%b %d\r\n%b\r\n" % (word, len(body), body))
+        self.core._wake()
+        reply = session.take_replies()
+        self.core.close(session)
+        return reply
 
 
 class Chance:
