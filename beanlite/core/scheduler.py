@@ -206,8 +206,8 @@ class Scheduler(Chore):
 
         A body that is not in memory is not fetched for that: its size and checksum are enough.
         """
-        twins = [job for job in self._rulings.twins(tube, body) if job.body is None or job.body == body]
-        return twins[0] if twins else None
+        twin, unknown = self._rulings.twin(tube, body, {})
+        return twin or unknown
 
     def _go_back(self, schedule: Schedule, utc_s: float) -> int:
         """Have a schedule that has moved on by a wrong clock go on from this time; returns the cost."""

@@ -153,7 +153,8 @@ async def test_totals_have_what_policies_did(keep):
 
 
 def event(kept, what, body, *, by=None, key="", operator=False, tube=b"mail.*"):
-    return Event(kept.core.now_ns, 0, Tube(tube, 1), what, by, 0, 0, 0, body, by_operator=operator, policy=key)
+    peer = Peer(f"policy {key}", 0) if key else by
+    return Event(kept.core.now_ns, 0, Tube(tube, 1), what, peer, 0, 0, 0, body, by_operator=operator)
 
 
 @pytest.mark.parametrize("bodies", [False, True])
@@ -183,7 +184,9 @@ async def test_look_tells_which_policy_did_it(keep):
     kept.core.engine.ledger.events.append(event(kept, BURY, None, key="ttl"))
     kept.store()
     with looking(kept.writer._database.path) as look:
-        (record,) = look.show_job(0)["history"]
+        job = look.show_job(0)
+    assert job is not None
+    (record,) = job["history"]
     assert (record["by"], record["policy"]) == (None, "ttl")
 
 

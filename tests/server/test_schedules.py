@@ -65,6 +65,10 @@ def test_set_schedule_is_answered_once_it_is_stored():
 # -- with a file
 
 
+def wait_for_jobs(live, jobs):
+    until(lambda: live.stats()["current-jobs-ready"] >= jobs)
+
+
 def test_schedule_outlives_kills_and_each_second_is_put_once(tmp_path):
     """Seconds that no server has seen are made up for by the next one."""
     request = {"name": "tick", "when": "every 1s", "tube": "t", "body": "x", "if_absent": False}
@@ -74,7 +78,7 @@ def test_schedule_outlives_kills_and_each_second_is_put_once(tmp_path):
                 if not life:
                     live.ask("set-schedule", request)
                 before = live.stats()["current-jobs-ready"]
-                until(lambda before=before, live=live: live.stats()["current-jobs-ready"] >= before + 2)
+                wait_for_jobs(live, before + 2)
             server.kill()
     with start_beanlite(tmp_path) as server, Live((server.host, server.port)) as live:
         (record,) = live.ask("list-schedules", {})["schedules"]
