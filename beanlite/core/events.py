@@ -65,8 +65,8 @@ class Event:
         """The tube that the job is in after the event."""
         self.what = what
         self.by = by
-        """The client that did it, or that held the job when its ttr ended or the client went; or, with the number 0, the
-        policy or the schedule that did it. None: nobody."""
+        """The client that did it, or that held the job when its ttr ended or the client went; or, with the number 0,
+        the policy or the schedule that did it. None: nobody."""
         self.pri = pri
         self.delay_s = delay_s
         """For how long the job is delayed, or the tube paused; 0 if it is not."""

@@ -710,3 +710,12 @@ def test_policy_reaches_many_tubes_in_slices(core):
         == 2 * SLICE
         == core.engine.counts.ruled_tubes
     )
+
+
+def test_counts_of_what_rules_did_outlive_the_totals(core):
+    policy(core, max_jobs=1)
+    client = core.client()
+    put(core, client)
+    core.send(client, b"put 0 0 9 1\r\nx\r\n")
+    core.engine.take_changes(deferred=True, totals=True)
+    assert b"policy-total-refused: 1" in core.send(client, b"stats-tube default\r\n")
