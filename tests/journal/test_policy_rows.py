@@ -183,7 +183,9 @@ async def test_look_tells_which_policy_did_it(keep):
     kept.core.engine.ledger.events.append(event(kept, BURY, None, key="ttl"))
     kept.store()
     with looking(kept.writer._database.path) as look:
-        (record,) = look.show_job(0)["history"]
+        shown = look.show_job(0)
+    assert shown is not None
+    (record,) = shown["history"]
     assert (record["by"], record["policy"]) == (None, "ttl")
 
 

@@ -1,5 +1,7 @@
 """Policies and schedules as operators set them, for the tests of what stores them."""
 
+from typing import Any
+
 from beanlite.core.policies import OFF, Policies, PolicyRow, is_glob
 from beanlite.core.schedules import Schedule
 
@@ -13,7 +15,7 @@ def policy(pattern, key, value, changed_at=AT_S, changed_by="10.0.0.1:1 for änn
 
 def schedule(name, **others):
     """Return a schedule that has put a job; ``others`` are attributes with other values."""
-    values = {
+    values: dict[str, Any] = {
         "when": "0 3 * * *",
         "zone": "Europe/Berlin",
         "tube": b"reports",

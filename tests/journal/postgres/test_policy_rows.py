@@ -212,6 +212,7 @@ async def test_database_of_the_version_before_has_none_and_can_be_exported(postg
         database,
         f"INSERT INTO jobs (id, {', '.join(columns)}, crc32, body) VALUES (1, {values}, 2363233923, 'x')",  # noqa: S608
     )
+    await sql(postgres, database, "UPDATE lease SET last_id = 1")
     lines = await exported(database)
     assert [json.loads(line)["kind"] for line in lines] == ["queue", "job", "end"]
     assert json.loads(lines[1])["forgiven"] == 0
@@ -219,4 +220,4 @@ async def test_database_of_the_version_before_has_none_and_can_be_exported(postg
     serving = await served(database)  # which brings it up to date
     assert told(serving.core.engine) == ([], {})
     await serving.stop()
-    assert await exported(database) == [lines[0].replace(b'"last_id": 0', b'"last_id": 1'), *lines[1:]]
+    assert await exported(database) == lines
