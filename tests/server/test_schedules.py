@@ -65,6 +65,11 @@ def test_set_schedule_is_answered_once_it_is_stored():
 # -- with a file
 
 
+def _wait_for_jobs(live, more):
+    before = live.stats()["current-jobs-ready"]
+    until(lambda: live.stats()["current-jobs-ready"] >= before + more)
+
+
 def test_schedule_outlives_kills_and_each_second_is_put_once(tmp_path):
     """Seconds that no server has seen are made up for by the next one."""
     request = {"name": "tick", "when": "every 1s", "tube": "t", "body": "x", "if_absent": False}
@@ -73,8 +78,7 @@ def test_schedule_outlives_kills_and_each_second_is_put_once(tmp_path):
             with Live((server.host, server.port)) as live:
                 if not life:
                     live.ask("set-schedule", request)
-                before = live.stats()["current-jobs-ready"]
-                until(lambda before=before, live=live: live.stats()["current-jobs-ready"] >= before + 2)
+                _wait_for_jobs(live, 2)
             server.kill()
     with start_beanlite(tmp_path) as server, Live((server.host, server.port)) as live:
         (record,) = live.ask("list-schedules", {})["schedules"]
