@@ -169,7 +169,6 @@ class Rulings(Rest):  # type: ignore[misc]
                 self._expire_job(job, self._rules(tube).get("expired"))
 
     def _expire_job(self, job, expired):
-        self.promised.add(job.id)
         if expired == "delete":
             self._delete(job)
             return
@@ -181,7 +180,6 @@ class Rulings(Rest):  # type: ignore[misc]
         self._end(job, to, "expired")
 
     def _end(self, job, to, why):
-        self.promised.add(job.id)
         if to in {None, job.tube.name}:
             self._bury(job, why)
             return
