@@ -143,7 +143,7 @@ class Rulings(Rest):  # type: ignore[misc]
         if "retry" in rules and not delay_s:
             first_ns, most_ns = rules["retry"]
             delay_ns = retry_ns(job, first_ns, most_ns, job.tries - gone)
-            job.delay_s = delay_ns // SECOND_NS
+            job.delay_s = delay_ns // SECOND_NS if delay_ns else job.delay_s
         self._delay(job, delay_ns)
 
     def _delay(self, job, delay_ns):
