@@ -17,7 +17,9 @@ CORE_MAY_IMPORT = {
     "beanlite",
     "bisect",
     "collections",
+    "cronsim",
     "dataclasses",
+    "datetime",
     "enum",
     "fnmatch",
     "functools",
@@ -30,6 +32,7 @@ CORE_MAY_IMPORT = {
     "re",
     "typing",
     "zlib",
+    "zoneinfo",  # the files of zones, which are the same for every server
 }
 SQL = {"aiosqlite", "sqlite3"}
 

@@ -7,8 +7,8 @@ from typing import Final, Self
 
 from beanlite.console.filters import Record
 from beanlite.console.live import similar
-from beanlite.core.policies import Policies, PolicyRow, check_row
-from beanlite.errors import BeanliteError, ConfigError, JournalRefused
+from beanlite.core.policies import KEYS, Policies
+from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.sqlite.tools.look import Look, looking
 
 # Where to continue in a list: an id, or the number of jobs so far. More digits than this no number in SQLite has.
@@ -41,20 +41,14 @@ class File:
         return self._look.list_tubes(request)
 
     def list_policies(self, request: Record) -> Record:
-        """Return all policies or, with ``tube``, those that hold for that tube. JournalRefused: the file is damaged."""
+        """Return all policies or, with ``tube``, those that hold for that tube."""
         rows = self._look.list_policies()
-        if "tube" not in request:
-            return {"policies": rows}
-        by_key = {(row["pattern"].encode(), row["key"]): row for row in rows}
-        policies = Policies()
-        try:
-            for pattern, key in by_key:
-                check_row(pattern, key, by_key[pattern, key]["value"])
-        except ValueError as error:
-            raise JournalRefused(f"{self._path} is damaged: {error}") from error
-        policies.change(PolicyRow(**{**row, "pattern": row["pattern"].encode()}) for row in rows)
-        effective = policies.effective(request["tube"].encode())
-        return {"policies": [by_key[row.pattern, key] for key, row in effective.items()]}
+        if "tube" in request:
+            policies = Policies()
+            policies.change(rows)
+            effective = policies.effective(request["tube"].encode())
+            rows = [effective[key] for key in KEYS if key in effective]
+        return {"policies": [{**row._asdict(), "pattern": row.pattern.decode()} for row in rows]}
 
     def show_job(self, job_id: int) -> Record | None:
         """Return all facts about a job, of which its history may be the only one left; None if there are none."""

@@ -38,6 +38,7 @@ from beanlite.core.operator import Operator
 from beanlite.core.policies import PolicyRow
 from beanlite.core.queues import URGENT_PRI, Queues
 from beanlite.core.rulings import Rulings
+from beanlite.core.scheduler import Scheduler
 from beanlite.core.schedules import Schedule
 from beanlite.core.ticker import Ticker
 from beanlite.core.tube import OPENING, PAUSED, Client, Tube
@@ -65,7 +66,8 @@ class Engine:
         self.last_id = 0
         self.admission = Admission(self.memory)
         self.policies = queues.ruled.policies
-        self.schedules: dict[str, Schedule] = {}
+        self.scheduler = Scheduler(queues, self.clients, self.admission, self.memory, self.rulings, self.put)
+        self.schedules = self.scheduler.schedules
         self.operator = Operator(queues, self.bodies)
 
     # -- what a client does to jobs
@@ -102,7 +104,12 @@ class Engine:
         else:
             for tube in client.watched:
                 keys = tube.ready.keys
-                if keys and (best is None or keys[0] < best_key) and not (tube.shut and self._stays_shut(tube, now_ns)):
+                if keys and (best is None or keys[0] < best_key):
+                    if tube.shut:
+                        if self._stays_shut(tube, now_ns):
+                            continue
+                        if best is not None and keys[0] > best_key:  # clients that waited have got the first ones
+                            continue
                     best = tube
                     best_key = keys[0]
         if best is None:
@@ -320,7 +327,7 @@ class Engine:
 
     def restore_schedule(self, schedule: Schedule) -> None:
         """Take over a schedule."""
-        self.schedules[schedule.name] = schedule
+        self.scheduler.restore(schedule)
 
     def restore_pause(self, name: bytes, pause_s: int, until_ns: int) -> None:
         """Resume a tube's pause."""

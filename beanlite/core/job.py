@@ -129,8 +129,8 @@ class Job:
         if self.reserves:  # else it may have no past of its own
             self.own_past().forgiven = self.reserves
 
-    def forgive_last(self) -> None:
-        """Have the last reservation not count as a try, unless none counts any more."""
+    def spare(self) -> None:
+        """Have the last reservation not count as a try, unless it does not anyway."""
         if self.tries > 0:
             self.own_past().forgiven += 1
 

@@ -50,6 +50,7 @@ class Memory:
         "held_max_bytes",
         "max_bytes",
         "refused",
+        "schedule_bytes",
         "unloaded",
         "unloaded_bytes",
     )
@@ -81,6 +82,8 @@ class Memory:
         """Likewise those that wait for a batch under way, or for others that are held."""
         self.held_max_bytes = NO_BOUND
         """With more than this, no client is served."""
+        self.schedule_bytes = 0
+        """Taken by schedules."""
         self.refused = 0
         """Puts refused for lack of memory since the start."""
         self._tell_refused: Callable[[], None] | None = None
@@ -121,9 +124,9 @@ class Memory:
 
     @property
     def other_bytes(self) -> int:
-        """Bytes taken by tubes, clients, buffers and replies."""
+        """Bytes taken by tubes, clients, buffers, replies and schedules."""
         clients_bytes = self._counts.clients * CLIENT_BYTES
-        return self.tube_bytes + clients_bytes + self.client_buffer_bytes
+        return self.tube_bytes + clients_bytes + self.client_buffer_bytes + self.schedule_bytes
 
     @property
     def client_buffer_bytes(self) -> int:

@@ -67,7 +67,7 @@ class Operator:
         self._queues.leave_state(job, now_ns)
         job.pri = pri
         job.own_past().releases += 1
-        job.forgive_last()  # it was not given the time
+        job.spare()  # it was not given the time
         self._ledger.tally(job.tube).released += 1
         self._delay_or_make_ready(job, RELEASE, delay_s, by, now_ns)
 

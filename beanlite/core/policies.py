@@ -184,8 +184,8 @@ class Policies:
         self.rows: dict[tuple[bytes, str], PolicyRow] = {}
         """By pattern and key."""
         self._names: dict[bytes, list[PolicyRow]] = {}
-        self._globs: list[tuple[re.Pattern[str], list[PolicyRow]]] = []
-        """The least specific glob first."""
+        self._globs: list[tuple[str, re.Pattern[str], list[PolicyRow]]] = []
+        """What each glob begins with, for most tubes have not even that; the least specific glob first."""
         self._shared: dict[tuple[PolicyRow, ...], Rules | None] = {}
 
     def change(self, rows: Iterable[PolicyRow], unset: Iterable[tuple[bytes, str]] = ()) -> None:
@@ -200,7 +200,9 @@ class Policies:
         self._names = {pattern: found for pattern, found in by_pattern.items() if not is_glob(pattern)}
         globs = sorted(filter(is_glob, by_pattern), reverse=True)  # of two alike, the smaller text is the last one
         globs.sort(key=specificity)
-        self._globs = [(re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs]
+        self._globs = [
+            (beginning(glob).decode(), re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs
+        ]
         self._shared = {}
 
     @property
@@ -213,8 +215,8 @@ class Policies:
         found: dict[str, PolicyRow] = {}
         if self._globs:
             text = name.decode()
-            for glob, rows in self._globs:
-                if glob.match(text) is not None:
+            for begins, glob, rows in self._globs:
+                if text.startswith(begins) and glob.match(text) is not None:
                     for row in rows:
                         found[row.key] = row
         for row in self._names.get(name, ()):
@@ -230,6 +232,11 @@ class Policies:
         if key not in self._shared:
             self._shared[key] = _rules(key) if key else None
         return self._shared[key]
+
+
+def beginning(glob: bytes) -> bytes:
+    """Return the characters that stand for themselves at the beginning of a glob."""
+    return glob.partition(b"*")[0].partition(b"?")[0]
 
 
 def specificity(glob: bytes) -> int:

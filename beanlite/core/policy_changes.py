@@ -6,7 +6,17 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from beanlite.core.policies import GLOBS_MAX, KEYS, OFF, ROWS_MAX, check_row, is_glob, is_pattern, specificity
+from beanlite.core.policies import (
+    GLOBS_MAX,
+    KEYS,
+    OFF,
+    ROWS_MAX,
+    beginning,
+    check_row,
+    is_glob,
+    is_pattern,
+    specificity,
+)
 
 # Values by pattern and key. In a change, None unsets a key.
 Values = Mapping[tuple[bytes, str], str]
@@ -82,15 +92,16 @@ class _Winners:
 
     def __init__(self, values: Values) -> None:
         self._values = values
-        globs = sorted(sorted({pattern for pattern, _ in values if is_glob(pattern)}), key=specificity, reverse=True)
-        self._globs = [(glob, re.compile(_covering(glob))) for glob in globs]
+        globs = sorted({pattern for pattern, _ in values if is_glob(pattern)})
+        globs.sort(key=specificity, reverse=True)
+        self._globs = [(glob, beginning(glob), re.compile(_covering(glob))) for glob in globs]
 
     def pattern_of(self, pattern: bytes, key: str) -> bytes | None:
         """Return the most specific pattern that has the key, among this one and those that match all that it does."""
         if (pattern, key) in self._values:
             return pattern
-        for glob, covers in self._globs:
-            if (glob, key) in self._values and covers.fullmatch(pattern) is not None:
+        for glob, begins, covers in self._globs:
+            if pattern.startswith(begins) and (glob, key) in self._values and covers.fullmatch(pattern) is not None:
                 return glob
         return None
 
@@ -102,5 +113,4 @@ class _Winners:
 
 def _covering(glob: bytes) -> bytes:
     """Return an expression for the patterns that match no tube that this one does not match."""
-    parts = {b"*": b".*", b"?": b"[^*]"}
-    return b"".join(parts.get(each) or re.escape(each) for each in (glob[at : at + 1] for at in range(len(glob))))
+    return re.escape(glob).replace(rb"\*", b".*").replace(rb"\?", b"[^*]")

@@ -123,7 +123,7 @@ def _restore_state(
         queues.make_delayed(job, place, since_ns)
     elif state == _RESERVED or (state == _DELAYED and place is not None):
         if state == _RESERVED:
-            job.forgive_last()  # no client is to blame
+            job.spare()  # no client is to blame
         queues.ledger.deferred[job.id] = job
         queues.make_ready(job, now_ns)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from zlib import crc32
 
@@ -76,7 +76,7 @@ class Rulings:
     def expire(self, tube: Tube, budget: int, now_ns: int) -> int:
         """End jobs that have become too old until that has cost about ``budget``; returns the cost.
 
-        The caller drops the tube if it is not used any more.
+        A tube that is not used any more is dropped with its last job.
         """
         rules, kept = tube.rules, tube.kept
         if rules is None or kept is None:
@@ -99,7 +99,9 @@ class Rulings:
             return
         self._queues.leave_state(job, now_ns)
         to = None if self._moves_on(job, rules.expired_to, now_ns) else rules.expired_to
+        tube = job.tube
         self._end(job, to, BY_TTL, BURIED_FOR_AGE, now_ns, deferred=True)
+        self._queues.drop_if_unused(tube)
 
     def _moves_on(self, job: Job, to: bytes | None, now_ns: int) -> bool:
         """Whether a job would be too old for another tube as well, and leave that at once: perhaps for this one."""
@@ -146,16 +148,23 @@ class Rulings:
 
     # -- bodies that are there already
 
-    def twins(self, tube: Tube, body: bytes) -> list[Job]:
-        """Return the jobs that may be the same as one with this body, where the rules of a tube allow only one.
+    def twin(self, tube: Tube, body: bytes, late_bodies: Mapping[Job, bytes | None]) -> tuple[Job | None, Job | None]:
+        """Return the job that a put with this body would repeat, if the rules of the tube forbid that.
 
-        Their bodies have the same size and checksum; that they are equal is for the caller to see.
+        If that takes a body that is not in memory, nor among ``late_bodies``, its job is the second result.
         """
         rules, kept = tube.rules, tube.kept
         if rules is None or kept is None or not rules.unique:
-            return []
-        found = [self._queues.jobs[job_id] for job_id in kept.twins.get(kept.twin_key(len(body), crc32(body)), ())]
-        return [job for job in found if rules.unique == PRESENT or job.state is READY or job.state is DELAYED]
+            return None, None
+        for job_id in kept.twins(kept.twin_key(len(body), crc32(body))):
+            job = self._queues.jobs[job_id]
+            if rules.unique != PRESENT and job.state is not READY and job.state is not DELAYED:
+                continue
+            if job.body is None and job not in late_bodies:
+                return None, job
+            if (late_bodies[job] if job.body is None else job.body) == body:
+                return job, None
+        return None, None
 
 
 def _retry_ns(job: Job, rules: Rules, tries: int) -> int:

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+NAME_MAX: Final = 128  # characters
+# What becomes of ticks that were missed.
+SKIP: Final = "skip"
+ONCE: Final = "once"
+
+
+def is_schedule_name(name: str) -> bool:
+    """Whether a schedule may have this name: 1 to NAME_MAX printable characters, none of them a blank."""
+    return 1 <= len(name) <= NAME_MAX and name.isprintable() and " " not in name
+
 
 class Schedule:
     """A job that is put at certain times, and when that is next. Times are UTC, in seconds since 1970."""

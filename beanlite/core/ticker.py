@@ -85,7 +85,7 @@ class Ticker:
                 self._ledger.record_deferred(job, CLIENT_GONE, client.peer, now_ns)
             rules = job.tube.rules
             if self._queues.stopping:
-                job.forgive_last()  # no client is to blame
+                job.spare()  # no client is to blame
                 cost += self._queues.make_ready(job, now_ns)
             elif rules is not None:
                 cost += self._rulings.come_back(job, rules, CLIENT_GONE, 0, now_ns)
@@ -146,7 +146,7 @@ class Ticker:
         cost = 0
         if tube.kept is not None:
             cost = self._rulings.expire(tube, budget, now_ns)
-            if self._queues.tubes.get(tube.name) is not tube:  # its last job was deleted
+            if self._queues.tubes.get(tube.name) is not tube:  # its last job has left it
                 return cost + 1
         if tube.shut:
             cost += self.reopen(tube, now_ns)

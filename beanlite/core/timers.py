@@ -1,4 +1,4 @@
-"""Timers: at most one for each tube and client, all in one heap."""
+"""Timers: at most one for each tube and client, and one for all schedules; all in one heap."""
 
 from typing import Final
 

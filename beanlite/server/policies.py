@@ -1,5 +1,6 @@
 """The policies of a file take effect, and changes of policies are logged."""
 
+import os
 import time
 from pathlib import Path
 from typing import Final
@@ -25,21 +26,27 @@ def begin_with(file: Path | None, service: Service, now_ns: int) -> None:
     try:
         values = None if file is None else read_policies(file)
     except ConfigError as error:
+        assert file is not None
         log.error("file of policies not applied: policies unchanged", error=error)
-        service.policies_file = str(file)
+        service.policies_file = _name(file)
     else:
         apply(file, values, service, now_ns)
 
 
 def apply(file: Path | None, values: Values | None, service: Service, now_ns: int) -> None:
     """Have the policies of the file, and no others, take effect; without a file, leave them to operators."""
-    service.policies_file = None if file is None else str(file)
-    if values is None:
+    service.policies_file = None if file is None else _name(file)
+    if file is None or values is None:
         return
     before = values_of(service)
-    carry_out(service, changes_of(before, {**dict.fromkeys(before), **values}), Peer(str(file), 0), now_ns)
+    carry_out(service, changes_of(before, {**dict.fromkeys(before), **values}), Peer(_name(file), 0), now_ns)
     for why in warnings(values, [pattern for pattern, _ in values]):
         log.warning("policy may not be what is meant", why=why, file=file)
+
+
+def _name(file: Path) -> str:
+    """Return the path as text for JSON and for the database, which take UTF-8 only."""
+    return os.fsencode(file).decode(errors="replace")
 
 
 class PolicyLog:

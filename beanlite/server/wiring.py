@@ -57,6 +57,7 @@ def make_parts(
 ) -> Parts:
     """Make the parts that a server has before its journal is recovered."""
     engine, refusals = Engine(), Refusals()
+    engine.scheduler.utc_s = clock.utc_s
     memory_source = set_bounds(settings, engine, refusals, fetches=journal.fetches)
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()

@@ -233,6 +233,7 @@ def test_rows_and_globs_are_limited():
         (["mail max_tries=3", "ma?l retry=5s"], []),
         (["mail max_tries=3", "mail? retry=5s"], ["mail has max_tries without retry: jobs come back at once"]),
         (["mail max_tries=3 retry=off", "* retry=5s"], ["mail has max_tries without retry: jobs come back at once"]),
+        (["mail.a max_tries=3", "* retry=off", "mail.* retry=5s"], []),
         (["mail.* max_tries=3", "* retry=5s"], []),
         (["mail.* max_tries=3", "?ail.* retry=5s"], []),
         (["mail.* max_tries=3", "mail.? retry=5s"], ["mail.* has max_tries without retry: jobs come back at once"]),

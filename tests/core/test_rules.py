@@ -136,6 +136,20 @@ def test_release_by_an_operator_spends_no_try(core):
     assert (state(core), core.engine.jobs[1].tries) == (("ready", None), 0)
 
 
+@pytest.mark.parametrize("is_stop", [False, True])
+def test_job_that_was_moved_has_no_more_tries_than_a_new_one(core, is_stop):
+    worker, operator = core.client(), core.client(operator=True)
+    put(core, worker)
+    assert reserve(core, worker) == 1
+    change(core, operator, b'{"do": "move", "to": "t","ids":  [1]}')
+    if is_stop:
+        core.engine.begin_stop()
+        core.close(worker)
+    else:
+        change(core, operator, b'{"do": "release","ids":[1]}')
+    assert (state(core), core.engine.jobs[1].tries) == (("ready", None), 0)
+
+
 def test_dead_job_moves_to_another_tube_with_all_its_tries(core):
     policy(core, max_tries=2, then="move:dead")
     policy(core, b"dead", max_tries=2)
@@ -262,6 +276,22 @@ def test_client_that_waits_is_served_before_one_that_frees_the_place(core):
     assert reserve(core, first) == 1
     assert core.send(second, b"reserve\r\n") == b""
     assert core.send(first, b"delete 1\r\nreserve-with-timeout 0\r\n") == b"DELETED\r\nTIMED_OUT\r\n"
+    assert second.take_replies().startswith(b"RESERVED 2 ")
+
+
+def test_client_that_frees_a_place_gets_the_smallest_pri_that_is_left(core):
+    policy(core, b"t", max_reserved=1)
+    first, second = core.client(), core.client()
+    core.send(first, b"watch t\r\nuse t\r\n")
+    core.send(second, b"watch t\r\nignore default\r\n")
+    for pri in (0, 1, 9):
+        put(core, first, pri=pri)
+    assert reserve(core, first) == 1
+    assert core.send(second, b"reserve\r\n") == b""
+    core.send(first, b"use default\r\n")
+    put(core, first, pri=5)
+    policy(core, b"t", max_reserved=2)
+    assert core.send(first, b"delete 1\r\nreserve-with-timeout 0\r\n").startswith(b"DELETED\r\nRESERVED 4 ")
     assert second.take_replies().startswith(b"RESERVED 2 ")
 
 
@@ -547,6 +577,19 @@ def test_restored_jobs_are_known_even_without_their_bodies(core):
     assert client.take_replies() == b"INSERTED 1\r\n"
 
 
+def test_one_body_is_fetched_where_very_many_may_be_the_same(core):
+    policy(core, unique="waiting")
+    rows = [stored_job(job_id, core.now_ns, body=1, crc32=crc32(b"x")) for job_id in range(1, 1000)]
+    core.engine.restore(rows, core.now_ns)
+    core.engine.recovered(999, 1)
+    client = core.client()
+    assert core.send(client, b"put 0 0 9 1\r\nx\r\n") == b""
+    assert client.gathering.jobs == [core.engine.jobs[1]]
+    client.bring(core.engine.jobs[1], b"y")
+    client.answer_with_bodies(core.now_ns)
+    assert client.gathering.jobs == [core.engine.jobs[2]]
+
+
 def test_moved_job_is_known_where_it_is(core):
     policy(core, unique="waiting")
     client, operator = core.client(), core.client(operator=True)
@@ -571,13 +614,14 @@ def test_job_that_is_too_old_is_buried(core):
     assert core.engine.tubes[b"default"].tally.expired == 2
 
 
+@pytest.mark.parametrize("is_paused", [False, True])
 @pytest.mark.parametrize("expired", ["delete", "move:old"])
-def test_job_that_is_too_old_is_deleted_or_moves(core, expired):
+def test_job_that_is_too_old_is_deleted_or_moves(core, expired, is_paused):
     policy(core, b"t", ttl="10s", expired=expired)
     client = core.client()
     core.send(client, b"use t\r\n")
     put(core, client)
-    core.send(client, b"use default\r\n")
+    core.send(client, b"use default\r\npause-tube t %d\r\n" % (is_paused * 60))
     core.store()
     core.wait(10)
     assert b"t" not in core.engine.tubes
@@ -638,7 +682,7 @@ def test_deleted_jobs_leave_nothing_behind(core):
     for number in range(200):
         core.send(client, b"delete %d\r\n" % put(core, client, b"%d" % number))
     kept = core.engine.tubes[b"default"].kept
-    assert (core.engine.counts.expiries, core.engine.counts.twins, len(kept.twins)) == (0, 0, 0)
+    assert (core.engine.counts.expiries, core.engine.counts.twins, len(kept._twins)) == (0, 0, 0)
     assert len(kept.expiries) == 0
 
 
@@ -680,3 +724,12 @@ def test_policy_reaches_many_tubes_in_slices(core):
         == 2 * SLICE
         == core.engine.counts.ruled_tubes
     )
+
+
+def test_counts_of_what_rules_did_outlive_the_totals(core):
+    policy(core, max_jobs=1)
+    client = core.client()
+    put(core, client)
+    core.send(client, b"put 0 0 9 1\r\nx\r\n")
+    core.engine.take_changes(deferred=True, totals=True)
+    assert b"policy-total-refused: 1" in core.send(client, b"stats-tube default\r\n")

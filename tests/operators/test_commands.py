@@ -164,7 +164,8 @@ def test_a_tube_too_many_is_one_reason_for_a_refusal(tmp_path, capsys):
         where = f"127.0.0.1:{server.port}"
         for do, done in (("move", "moved"), ("copy", "copied")):
             assert main([do, "1", "--to", "new", "--connect", where]) == 1
-            said = "OUT_OF_MEMORY (the disk is full, max_memory is used up, or there are max_tubes tubes)"
+            why = "the disk is full, max_memory is used up, there are max_tubes tubes, or max_jobs jobs in the tube"
+            said = f"OUT_OF_MEMORY ({why})"
             assert capsys.readouterr().err == (
                 f"beanlite: {where} refused a put: {said}; 0 jobs had been {done} before\n"
             )

@@ -13,12 +13,13 @@ from beanlite.console.policies import summary
 from beanlite.core.policies import KEYS
 from beanlite.server.policy_file import read_policies
 from tests.support.servers import start_beanlite
+from tests.support.sqlite_tool import ask
 from tests.support.wire import Wire
 
 
 @pytest.fixture
 def server(tmp_path):
-    with start_beanlite(tmp_path, "--no-journal") as server:
+    with start_beanlite(tmp_path) as server:
         yield server
 
 
@@ -66,6 +67,34 @@ def test_policies_are_set_shown_and_unset(policy):
     assert policy("list") == (0, [], "no policies\n")
 
 
+def test_file_shows_what_its_server_shows(policy, server, capsys):
+    policy("set", "*", "max_tries=5", "retry=5s", "fair=true")
+    policy("set", "mail.*", "retry=off")
+    db = ("--db", str(server.directory / "queue.db"))
+    for words in (["list"], ["list", "--json"], ["show", "mail.de"], ["show", "mail.de", "--json"], ["show", "x"]):
+        live = policy(*words)
+        assert live[1] != []
+        assert main(["policy", *words, *db]) == 0
+        assert capsys.readouterr().out.splitlines() == live[1]
+
+
+def test_policies_and_their_changes_outlive_a_kill(policy, server):
+    policy("set", "mail.*", "max_tries=5", "retry=5s")
+    policy("set", "mail.*", "max_tries=6")
+    policy("unset", "mail.*", "retry")
+    server.kill()
+    db = server.directory / "queue.db"
+    rows = ask(db, "SELECT what, job, tube, CAST(body AS TEXT), by LIKE 'operator 127.0.0.1:% for ann' FROM history")
+    assert rows.splitlines() == [
+        "policy|0|mail.*|max_tries=5 retry=5s|1",
+        "policy|0|mail.*|max_tries=6|1",
+        "policy|0|mail.*|unset retry|1",
+    ]
+    with start_beanlite(server.directory) as again, Wire(again.connect()) as wire:
+        (row,) = wire.request("list-policies", tube="mail.de")["policies"]
+    assert (row["pattern"], row["key"], row["value"], row["changed_by"]) == ("mail.*", "max_tries", "6", "ann")
+
+
 def test_list_has_a_table_for_people(policy):
     policy("set", "*", "rate=10/s")
     _, out, _ = policy("list")
@@ -110,9 +139,10 @@ def test_summary_names_the_first_of_many_tubes():
 def test_dry_run_shows_every_page_of_tubes(policy, server, monkeypatch):
     monkeypatch.setattr("beanlite.console.policies._NAMES_MAX", 10_000)
     with Wire(server.connect()) as wire:
-        for n in range(6000):  # more than the server looks at for one reply
-            wire.ask(f"use t{n}")
-            wire.put(b"")
+        tubes = 6000  # more than the server looks at for one reply
+        wire.send(b"".join(b"use t%d\r\nput 0 0 60 0\r\n\r\n" % n for n in range(tubes)))
+        for _ in range(2 * tubes):
+            wire.reply()
         assert policy("set", "t*", "ttl=1d", "--dry-run")[1][-1].startswith("6,000 tubes match now: t0, ")
 
 

@@ -137,7 +137,7 @@ MUTANTS = {
     "a try not counted": Mutant("core.rulings", "tries >= rules.max_tries:", "tries > rules.max_tries:"),
     "a stop that buries": Mutant("core.ticker", "            if self._queues.stopping:", "            if False:"),
     "a restart that counts a try": Mutant(
-        "core.restore", "            job.forgive_last()  # no client is to blame\n", "            pass\n"
+        "core.restore", "            job.spare()  # no client is to blame\n", "            pass\n"
     ),
     "a kick that forgives nothing": Mutant("core.queues", "            job.forgive()\n", ""),
     "forgiven tries not journaled": Mutant("journal.rows", "past.why, past.forgiven,", "past.why, 0,"),

@@ -29,6 +29,7 @@ class Core:
     def start(self, engine, max_job_size):
         """Serve from this engine, at first without clients."""
         self.engine = engine
+        engine.scheduler.utc_s = utc_s
         self.refused = []
         self.watching = []
         self.service = Service(

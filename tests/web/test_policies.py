@@ -109,12 +109,12 @@ def test_all_policies_are_on_a_page(web, wire):
 
 
 def set_schedule(wire, **what):
-    wire.request("set-schedule", **{"name": "nightly", "when": "0 3 * * *", "tube": "reports", "body": "<go>"} | what)
+    wire.request("set-schedule", **{"name": "nightly", "when": "0 3 * * *", "tube": "reports"} | what)
 
 
 def test_schedules_are_listed_run_and_removed(web, wire):
     assert "puts no jobs by itself" in web.get("/policies").text
-    set_schedule(wire, zone="Europe/Berlin", by="ann", pri=7, ttr_s=90, missed="once")
+    set_schedule(wire, body="<go>", zone="Europe/Berlin", by="ann", pri=7, ttr_s=90, missed="once")
     set_schedule(wire, name="often", when="every 5m", base64="/w==", if_absent=False)
     (nightly, often) = rows(web.get("/policies"), "schedules")
     assert nightly[:6] == ["nightly", "0 3 * * * Europe/Berlin", "reports", "7", "1 min 30 s", "&lt;go&gt;"]

@@ -20,14 +20,18 @@ from beanlite.protocol.operators.requests import (
     ListClients,
     ListJobs,
     ListPolicies,
+    ListSchedules,
     ListTubeStats,
+    OneSchedule,
     PutJobs,
     Refused,
     Request,
     SetPolicy,
+    SetSchedule,
     WatchEvents,
     read,
 )
+from beanlite.protocol.operators.scheduling import list_schedules, run_schedule, set_schedule, unset_schedule
 from beanlite.protocol.session import Command, Session, at_leisure
 
 REQUEST_MAX: Final = 1 << 20  # bytes in the body of a request
@@ -109,6 +113,10 @@ def new_operator_commands() -> list[Command]:
         _taking(b"change-jobs", ChangeJobs, change_jobs, WORKING),
         _taking(b"put-jobs", PutJobs, put_jobs, WORKING),
         Command(b"reserve-batch", arguments.parse_batch, at_leisure(reserve_batch, WORKING), in_stats=False),
+        _taking(b"set-schedule", SetSchedule, set_schedule, WORKING),
+        _taking(b"unset-schedule", OneSchedule, unset_schedule, WORKING),
+        _taking(b"run-schedule", OneSchedule, run_schedule, WORKING),
+        _taking(b"list-schedules", ListSchedules, list_schedules),
         _taking(b"watch-events", WatchEvents, watch_events),
         _taking(b"set-policy", SetPolicy, set_policy, WORKING),
         _taking(b"list-policies", ListPolicies, list_policies),

@@ -10,6 +10,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from beanlite.core.job import SLICE, U32_MAX
 from beanlite.core.policies import ROWS_MAX, is_pattern, text_of_value
+from beanlite.core.recurrence import WHEN_MAX, ZONE_MAX
+from beanlite.core.schedules import NAME_MAX, is_schedule_name
 from beanlite.core.tube import PERSON_BYTES_MAX, is_person
 from beanlite.protocol.operators.filters import IDS_MAX, Filter, check_tube
 from beanlite.settings.wording import in_our_words
@@ -36,12 +38,19 @@ def _person(name: str) -> str:
     return name
 
 
+def _schedule_name(name: str) -> str:
+    if not is_schedule_name(name):
+        raise ValueError(f"the name of a schedule has 1 to {NAME_MAX} printable characters, and no blank")
+    return name
+
+
 def _decode(text: bytes) -> bytes:
     return b64decode(text, validate=True)  # a binascii.Error is a ValueError
 
 
 TubeName = Annotated[bytes, AfterValidator(check_tube)]
 Person = Annotated[str, AfterValidator(_person)]
+ScheduleName = Annotated[str, AfterValidator(_schedule_name)]
 U32 = Annotated[int, Field(ge=0, le=U32_MAX)]
 TubeFact = Literal[
     "name", "ready", "reserved", "delayed", "buried", "waiting", "total_jobs", "first_ready_s", "first_buried_s"
@@ -218,6 +227,42 @@ class ListPolicies(Request):
     """The body of ``list-policies``."""
 
     tube: TubeName | None = None
+
+
+class SetSchedule(Request):
+    """The body of ``set-schedule``."""
+
+    by: Person | None = None
+    name: ScheduleName
+    when: Annotated[str, Field(max_length=WHEN_MAX)]
+    zone: Annotated[str, Field(max_length=ZONE_MAX)] | None = None
+    tube: TubeName
+    body: bytes | None = None
+    base64: Annotated[bytes, AfterValidator(_decode)] | None = None
+    pri: U32 | None = None
+    ttr_s: U32 | None = None
+    if_absent: bool | None = None
+    missed: Literal["skip", "once"] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.body is None) == (self.base64 is None):
+            raise ValueError("it is either body or base64")
+        return self
+
+
+class OneSchedule(Request):
+    """The body of ``unset-schedule`` and ``run-schedule``."""
+
+    by: Person | None = None
+    name: ScheduleName
+
+
+class ListSchedules(Request):
+    """The body of ``list-schedules``."""
+
+    name: ScheduleName | None = None
+    after: ScheduleName | None = None
 
 
 class WatchEvents(Request):

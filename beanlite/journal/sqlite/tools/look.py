@@ -13,18 +13,20 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from beanlite.core.policies import PolicyRow
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.migrations import check_texts, read_version
+from beanlite.journal.sqlite.file.policy_tables import read_policies
 from beanlite.journal.sqlite.tools.reading import reading
 
 Record = dict[str, Any]
 
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
-    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, reserves - forgiven AS tries, size,
+    SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, tries, size,
            created_at, age_s, in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
 # The events of a job, with the fields that a server sends to watchers.
@@ -50,7 +52,6 @@ _CONDITIONS: Final = {
     "text": "instr(body, CAST(:text AS BLOB))",
     "up_to_id": "id <= :up_to_id",
 }
-_POLICIES: Final = "SELECT pattern, key, value, changed_at, changed_by FROM policies ORDER BY pattern, key"
 # The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
     SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
@@ -62,7 +63,7 @@ _TOTALS: Final = """
 # How the history marks actions of operators, and on whose behalf they acted.
 _OPERATOR: Final = "operator "
 _FOR: Final = " for "
-# And those of a policy, which is named by its key.
+# How it marks what a policy did.
 _POLICY: Final = "policy "
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
@@ -125,12 +126,9 @@ class Look:
             raise damaged(self._path, "a job is in a tube that has no name")
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows if fits(row["tube"])], "next": None}
 
-    def list_policies(self) -> list[Record]:
+    def list_policies(self) -> list[PolicyRow]:
         """Return all policies."""
-        rows = self._rows(_POLICIES, {})
-        if any(not isinstance(row[name], str) for row in rows for name in ("pattern", "key", "value")):
-            raise damaged(self._path, "a policy has changed")
-        return rows
+        return read_policies(self._connection, self._path)
 
     def stats(self) -> Record:
         """Return the server that has the file, or had it last, and the number of jobs by state."""

@@ -1,0 +1,227 @@
+"""Puts the jobs of all schedules when they are due.
+
+Each schedule has a next time, its *tick*, which moves on with the put, in the same batch. So a tick comes once, however
+often the server is killed, and whichever server of several is active. Ticks are in UTC, by the machine's clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from beanlite.core.admission import Admission
+from beanlite.core.clients import Clients, Refusal
+from beanlite.core.events import SCHEDULE, Event
+from beanlite.core.job import SECOND_NS, Job
+from beanlite.core.memory import Memory
+from beanlite.core.queues import Queues
+from beanlite.core.recurrence import next_after
+from beanlite.core.rulings import Rulings
+from beanlite.core.schedules import Schedule
+from beanlite.core.timers import Chore
+from beanlite.core.tube import Client, Peer, Tube
+
+SCHEDULES_MAX: Final = 1000
+BODY_MAX: Final = 64 << 10
+# A tick that is later than this is missed; one that is less late is carried out as if it were in time.
+GRACE_S: Final = 60.0
+# How long until a put that was refused is tried again, and how often the machine's clock is looked at again.
+RETRY_S: Final = 1.0
+LOOK_S: Final = 60.0
+# If the machine's clock has been set back by more, it had been wrong: ticks go on from what it shows now. If by less,
+# it shows ticks again that have been carried out, and they are not repeated.
+BACK_S: Final = 3 * 3600.0
+# The timer may come a little early, since UTC in seconds is not exact.
+_EARLY_S: Final = 0.001
+# What a tick costs, counted in jobs moved.
+_TICK_COST: Final = 20
+# What a schedule takes in memory in addition to its body, at most.
+_SCHEDULE_BYTES: Final = 3000
+
+
+class Scheduler(Chore):
+    """All schedules, and the one timer that they share."""
+
+    __slots__ = (
+        "_admission",
+        "_clients",
+        "_doubtful",
+        "_latest_at",
+        "_memory",
+        "_put_job",
+        "_queues",
+        "_rulings",
+        "errors",
+        "schedules",
+        "utc_s",
+    )
+
+    def __init__(
+        self,
+        queues: Queues,
+        clients: Clients,
+        admission: Admission,
+        memory: Memory,
+        rulings: Rulings,
+        put: Callable[[Client, int, int, int, bytes, int], Job],
+    ) -> None:
+        """``put`` is that of the engine."""
+        super().__init__(0)  # queues count from 1
+        self._queues = queues
+        self._clients = clients
+        self._admission = admission
+        self._memory = memory
+        self._rulings = rulings
+        self._put_job = put
+        self.schedules: dict[str, Schedule] = {}
+        """By name."""
+        self.errors: dict[str, str] = {}
+        """Why schedules that are due can't be carried out on this machine, by name."""
+        self.utc_s: Callable[[int], float] = _as_seconds
+        """Converts a time of the server's clock to UTC."""
+        self._latest_at = float("inf")
+        """The time of the last look; infinite before the first one, which is as after a clock that was set back."""
+        self._doubtful: list[Schedule] = []
+        """Schedules that may have moved on by a clock that was wrong."""
+
+    # -- what operators do
+
+    def set(self, schedule: Schedule, by: Peer, text: bytes, now_ns: int) -> None:
+        """Set a schedule, or change the one of that name. ``text`` says what was set, for the history."""
+        before = self.schedules.get(schedule.name)
+        if before is not None:
+            schedule.last_at, schedule.last_job = before.last_at, before.last_job
+            if (before.when, before.zone) == (schedule.when, schedule.zone):
+                schedule.next_at = before.next_at
+            self._count(before, -1)
+        self._queues.ledger.schedules[schedule.name] = schedule
+        self._record(schedule, by, text, now_ns)
+        self.restore(schedule)
+
+    def unset(self, schedule: Schedule, by: Peer, text: bytes, now_ns: int) -> None:
+        """Remove a schedule; the jobs that it has put stay."""
+        del self.schedules[schedule.name]
+        self.errors.pop(schedule.name, None)
+        self._count(schedule, -1)
+        self._queues.ledger.schedules[schedule.name] = None
+        self._record(schedule, by, text, now_ns)
+
+    def run(self, schedule: Schedule, person: str, now_ns: int) -> Job | None:
+        """Put a schedule's job now, on behalf of a person, whether it is due or not; None if that is refused."""
+        return self._put(schedule, person, now_ns)
+
+    def restore(self, schedule: Schedule) -> None:
+        """Take over a schedule, without noting it for the journal."""
+        self.schedules[schedule.name] = schedule
+        self.errors.pop(schedule.name, None)
+        self._count(schedule, 1)
+        self._queues.timers.set(self, 0)
+
+    def _count(self, schedule: Schedule, sign: int) -> None:
+        self._memory.schedule_bytes += sign * (_SCHEDULE_BYTES + len(schedule.body))
+
+    def _record(self, schedule: Schedule, by: Peer, text: bytes, now_ns: int) -> None:
+        tube = self._queues.tubes.get(schedule.tube) or Tube(schedule.tube, 0)
+        self._queues.ledger.events.append(
+            Event(now_ns, 0, tube, SCHEDULE, by, schedule.pri, 0, 0, text, by_operator=True)
+        )
+
+    # -- time
+
+    def carry_out(self, budget: int, now_ns: int) -> int:
+        """Carry out ticks that are due until that has cost about ``budget``; returns the cost.
+
+        The rest follows in later calls.
+        """
+        if self._queues.stopping or not self.schedules:
+            return 1
+        utc_s = self.utc_s(now_ns)
+        if utc_s < self._latest_at - BACK_S:
+            self._doubtful = list(self.schedules.values())
+        self._latest_at = utc_s
+        cost, wait_s = 1, LOOK_S
+        while self._doubtful and cost < budget:
+            cost += self._go_back(self._doubtful.pop(), utc_s)
+        for schedule in self.schedules.values():
+            if schedule.next_at <= utc_s + _EARLY_S:
+                if cost >= budget:
+                    wait_s = 0.0
+                    break
+                retry_s = self._carry_out(schedule, utc_s, now_ns)
+                if retry_s:
+                    wait_s = min(wait_s, retry_s)
+                    continue
+                cost += _TICK_COST
+            wait_s = min(wait_s, max(0.0, schedule.next_at - utc_s))
+        self._queues.timers.set(self, now_ns if self._doubtful else now_ns + round(wait_s * SECOND_NS))
+        return cost
+
+    def _carry_out(self, schedule: Schedule, utc_s: float, now_ns: int) -> float:
+        """Put a schedule's job if it should be, and move on to the next tick; returns in how many seconds to try again.
+
+        0: it has moved on.
+        """
+        missed = utc_s - schedule.next_at >= GRACE_S
+        try:
+            next_at = next_after(schedule.when, schedule.zone, utc_s - GRACE_S if missed else schedule.next_at)
+        except ValueError as why:  # this machine does not have the zone
+            self.errors[schedule.name] = str(why)
+            return LOOK_S
+        # Of several that were missed, the last counts for all, unless there is one by now that was not.
+        wanted = (schedule.once_if_missed and next_at > utc_s + _EARLY_S) if missed else True
+        if wanted and schedule.if_absent and self._is_present(schedule):
+            wanted = False
+        if wanted and self._put(schedule, "", now_ns) is None:
+            return RETRY_S
+        schedule.next_at = next_at
+        self._queues.ledger.schedules[schedule.name] = schedule
+        return 0.0
+
+    def _is_present(self, schedule: Schedule) -> bool:
+        """Whether the last job of a schedule is still there."""
+        return schedule.last_job is not None and self._queues.jobs.find(schedule.last_job) is not None
+
+    def _put(self, schedule: Schedule, person: str, now_ns: int) -> Job | None:
+        """Put a schedule's job and note that; None if puts are refused at the moment."""
+        admission = self._admission
+        if admission.draining or len(schedule.body) > admission.room_bytes:
+            return None
+        tube = self._clients.tube(schedule.tube)
+        if isinstance(tube, Refusal):
+            return None
+        rules = tube.rules
+        if rules is not None and rules.max_jobs and tube.jobs >= rules.max_jobs:
+            self._queues.drop_if_unused(tube)
+            return None
+        job = self._twin(tube, schedule.body)
+        if job is None:
+            client = Client(tube, 0, Peer(f"schedule {schedule.name}", 0, person))
+            job = self._put_job(client, schedule.pri, 0, schedule.ttr_s, schedule.body, now_ns)
+        schedule.last_at, schedule.last_job = self.utc_s(now_ns), job.id
+        self._queues.ledger.schedules[schedule.name] = schedule
+        return job
+
+    def _twin(self, tube: Tube, body: bytes) -> Job | None:
+        """Return the job that a put would repeat, where the rules of a tube allow only one.
+
+        A body that is not in memory is not fetched for that: its size and checksum are enough.
+        """
+        twin, unknown = self._rulings.twin(tube, body, {})
+        return twin or unknown
+
+    def _go_back(self, schedule: Schedule, utc_s: float) -> int:
+        """Have a schedule that has moved on by a wrong clock go on from this time; returns the cost."""
+        if self.schedules.get(schedule.name) is not schedule or schedule.next_at <= utc_s + BACK_S:
+            return 0
+        try:
+            if schedule.next_at > next_after(schedule.when, schedule.zone, utc_s + BACK_S):  # it has passed that one
+                schedule.next_at = next_after(schedule.when, schedule.zone, utc_s)
+                self._queues.ledger.schedules[schedule.name] = schedule
+        except ValueError:  # as above
+            pass
+        return _TICK_COST
+
+
+def _as_seconds(clock_ns: int) -> float:
+    """Return the time of a clock that counts from 1970."""
+    return clock_ns / SECOND_NS

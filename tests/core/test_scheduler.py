@@ -1,0 +1,436 @@
+"""Jobs that the server puts by itself: when, how often, and what becomes of them if it is killed meanwhile."""
+
+import copy
+import os
+import random
+
+import pytest
+
+from beanlite.core.engine import Engine
+from beanlite.core.job import GONE, SECOND_NS
+from beanlite.core.recurrence import next_after
+from beanlite.core.scheduler import BACK_S, GRACE_S, LOOK_S, RETRY_S
+from beanlite.core.schedules import Schedule
+from beanlite.core.tube import Peer
+from beanlite.host.clock import utc_s
+from tests.support.core import Core, put, stored_job
+from tests.support.operators import all_jobs
+
+SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
+MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
+
+
+class Machine:
+    """A core on a machine whose clock can be set, with what its batches have stored."""
+
+    def __init__(self):
+        self.core = Core()
+        self.set_by_s = 0.0
+        self.jobs = {}
+        self.schedules = {}
+        self.start(Engine())
+
+    def start(self, engine):
+        self.core.start(engine, 65535)
+        engine.scheduler.utc_s = self.utc_s
+
+    def utc_s(self, clock_ns):
+        return utc_s(clock_ns) + self.set_by_s
+
+    @property
+    def now_s(self):
+        return self.utc_s(self.core.now_ns)
+
+    def set(self, when, name="nightly", next_at=None, *, if_absent=False, once=False, tube=b"reports", body=b"report"):
+        """Set a schedule; returns it."""
+        if next_at is None:
+            next_at = next_after(when, "UTC", self.now_s)
+        facts = {"next_at": next_at, "changed_at": self.now_s, "changed_by": "ann"}
+        schedule = Schedule(name, when, "UTC", tube, body, 5, 60, if_absent=if_absent, once_if_missed=once, **facts)
+        self.core.engine.scheduler.set(schedule, Peer("unix", 1, "ann"), b"{}", self.core.now_ns)
+        self.core.wait(0)
+        return schedule
+
+    def puts(self):
+        """When each job was put that is there, in order, as UTC by the clock as it is now."""
+        return [self.utc_s(job.created_ns) for job in all_jobs(self.core.engine)]
+
+    def delete_all(self):
+        client = self.core.client()
+        for job in all_jobs(self.core.engine):
+            self.core.send(client, b"delete %d\r\n" % job.id)
+        self.core.close(client)
+
+    def store(self):
+        changes = self.core.store()
+        for job in changes.jobs:
+            if job.state is GONE:
+                del self.jobs[job.id]
+            else:
+                self.jobs[job.id] = (job.tube.name, job.created_ns, job.body)
+        for name, schedule in changes.schedules:
+            self.schedules[name] = copy.copy(schedule)
+        self.last_id = changes.last_id
+
+    def kill(self, down_s=0):
+        """End the server without a batch, and start the next one from what is stored."""
+        self.core.now_ns += round(down_s * SECOND_NS)
+        engine = Engine()
+        rows = [
+            stored_job(job_id, created_ns, tube=tube, body=body)
+            for job_id, (tube, created_ns, body) in sorted(self.jobs.items())
+        ]
+        engine.restore(rows, self.core.now_ns)
+        engine.recovered(self.last_id, 0)
+        for schedule in self.schedules.values():
+            if schedule is not None:
+                engine.restore_schedule(copy.copy(schedule))
+        self.start(engine)
+        self.core.wait(0)
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+def minutes(first_s, last_s):
+    """Return the full minutes from the first time to the last one."""
+    return list(range(-(-int(first_s) // MINUTE_S) * MINUTE_S, int(last_s) + 1, MINUTE_S))
+
+
+def test_a_day_of_a_minutely_schedule_puts_1440_jobs(machine):
+    machine.set("* * * * *")
+    began_s = machine.now_s
+    machine.core.wait(DAY_S)
+    assert [round(at, 3) for at in machine.puts()] == minutes(began_s, began_s + DAY_S)
+    assert len(machine.puts()) == 1440
+
+
+def test_job_is_as_the_schedule_says_and_its_event_names_the_schedule(machine):
+    machine.core.engine.ledger.start_recording()
+    schedule = machine.set("every 1h", tube=b"mail", body=b"x")
+    machine.store()
+    machine.core.wait(HOUR_S)
+    changes = machine.core.engine.take_changes(deferred=True)
+    (job,) = changes.jobs
+    assert (job.tube.name, job.body, job.pri, job.ttr_s, job.delay_s) == (b"mail", b"x", 5, 60, 0)
+    (event,) = changes.events
+    assert (event.what, event.by.address, event.by.number, event.by_operator) == ("put", "schedule nightly", 0, False)
+    assert changes.schedules == [("nightly", schedule)]
+    assert (schedule.last_job, schedule.last_at) == (job.id, schedule.next_at - HOUR_S)
+
+
+def test_client_that_waits_is_given_the_job(machine):
+    worker = machine.core.client()
+    machine.core.send(worker, b"watch reports\r\nreserve\r\n")
+    machine.set("every 1h")
+    machine.core.wait(HOUR_S)
+    assert worker.take_replies() == b"RESERVED 1 6\r\nreport\r\n"
+
+
+def test_put_and_next_time_are_in_one_batch(machine):
+    schedule = machine.set("* * * * *")
+    machine.store()
+    for _ in range(10):
+        machine.core.wait(MINUTE_S)
+        changes = machine.core.store()
+        assert ([job.id for job in changes.jobs], changes.schedules) == ([schedule.last_job], [("nightly", schedule)])
+
+
+def test_nothing_is_put_while_the_last_job_is_there(machine):
+    schedule = machine.set("* * * * *", if_absent=True)
+    machine.core.wait(10 * MINUTE_S)
+    assert len(machine.puts()) == 1
+    assert machine.now_s < schedule.next_at <= machine.now_s + MINUTE_S
+    client = machine.core.client()
+    machine.core.send(client, b"watch reports\r\nreserve\r\nbury %d 0\r\n" % schedule.last_job)
+    machine.core.wait(5 * MINUTE_S)
+    assert len(machine.puts()) == 1
+    machine.delete_all()
+    assert machine.puts() == []
+    machine.core.wait(5 * MINUTE_S)
+    assert len(machine.puts()) == 1
+
+
+def test_skipped_tick_is_stored_as_well(machine):
+    schedule = machine.set("* * * * *", if_absent=True)
+    machine.core.wait(MINUTE_S)
+    machine.store()
+    machine.core.wait(MINUTE_S)
+    changes = machine.core.store()
+    assert (changes.jobs, changes.schedules) == ([], [("nightly", schedule)])
+
+
+def test_kill_neither_repeats_a_tick_nor_loses_one(machine):
+    """Servers are killed every few minutes, at any moment, and are down for some seconds."""
+    rng = random.Random(SEED)
+    machine.set("* * * * *")
+    machine.store()
+    began_s = machine.now_s
+    while machine.now_s < began_s + 6 * HOUR_S:
+        for _ in range(rng.randint(0, 10)):
+            machine.core.wait(rng.choice([rng.uniform(0, 20), min(20, -machine.now_s % 60 + 0.01)]))
+            machine.store()
+        machine.core.wait(rng.uniform(0, 20))  # what comes in this time is not stored
+        machine.kill(rng.uniform(0, GRACE_S - 21))
+        machine.store()
+    # Which minute each is for: a put is late by less than a minute.
+    minutes_of_puts = [int(at + 0.0005) // MINUTE_S * MINUTE_S for at in machine.puts()]
+    assert minutes_of_puts == minutes(began_s, machine.now_s), f"MODEL_SEED={SEED}"
+
+
+def test_tick_that_is_late_by_less_than_a_minute_is_carried_out(machine):
+    schedule = machine.set("every 1h")
+    machine.store()
+    machine.core.wait(schedule.next_at - machine.now_s - 1)
+    machine.kill(down_s=GRACE_S)
+    assert len(machine.puts()) == 1
+
+
+@pytest.mark.parametrize(("once", "puts"), [(False, 0), (True, 1)])
+def test_missed_ticks_are_put_once_or_not_at_all(once, puts, machine):
+    schedule = machine.set("every 1h", once=once)
+    machine.store()
+    due_s = schedule.next_at
+    machine.kill(down_s=due_s - machine.now_s + GRACE_S + 5 * HOUR_S + 60)
+    assert len(machine.puts()) == puts
+    machine.store()
+    schedule = machine.core.engine.schedules["nightly"]
+    assert schedule.next_at == due_s + 6 * HOUR_S
+    machine.kill()
+    assert len(machine.puts()) == puts
+    machine.core.wait(HOUR_S)
+    assert len(machine.puts()) == puts + 1
+
+
+@pytest.mark.parametrize("once", [False, True])
+def test_tick_in_time_counts_for_those_missed_before(once, machine):
+    schedule = machine.set("every 1h", once=once)
+    machine.store()
+    machine.kill(down_s=schedule.next_at - machine.now_s + 5 * HOUR_S + 10)
+    assert len(machine.puts()) == 1
+
+
+def test_missed_tick_is_not_put_while_the_last_job_is_there(machine):
+    schedule = machine.set("every 1h", if_absent=True, once=True)
+    machine.core.wait(HOUR_S)
+    machine.store()
+    machine.kill(down_s=schedule.next_at - machine.now_s + 5 * HOUR_S + 70)
+    assert len(machine.puts()) == 1
+
+
+def refuse_puts(engine):
+    engine.admission.refuse_puts()
+
+
+def accept_puts(engine):
+    engine.admission.accept_puts(1 << 30)
+
+
+def test_refused_put_is_tried_again_until_the_tick_is_missed(machine):
+    schedule = machine.set("every 1h")
+    engine = machine.core.engine
+    due_s = schedule.next_at
+    refuse_puts(engine)
+    machine.core.wait(due_s - machine.now_s + GRACE_S - 5)
+    assert (machine.puts(), schedule.next_at) == ([], due_s)
+    accept_puts(engine)
+    machine.core.wait(RETRY_S)
+    assert (len(machine.puts()), schedule.next_at) == (1, due_s + HOUR_S)
+    refuse_puts(engine)
+    machine.core.wait(HOUR_S + GRACE_S)
+    accept_puts(engine)
+    machine.core.wait(RETRY_S)
+    assert (len(machine.puts()), schedule.next_at) == (1, due_s + 2 * HOUR_S)
+
+
+def test_missed_tick_that_is_to_be_put_is_tried_as_long_as_it_takes(machine):
+    schedule = machine.set("every 1d", once=True)
+    refuse_puts(machine.core.engine)
+    machine.core.wait(schedule.next_at - machine.now_s + 5 * HOUR_S)
+    assert machine.puts() == []
+    accept_puts(machine.core.engine)
+    machine.core.wait(RETRY_S)
+    assert len(machine.puts()) == 1
+    machine.core.wait(HOUR_S)
+    assert len(machine.puts()) == 1
+
+
+@pytest.mark.parametrize("why", ["draining", "tubes", "room"])
+def test_each_refusal_of_puts_holds_for_schedules(why, machine):
+    engine = machine.core.engine
+    if why == "draining":
+        engine.admission.drain()
+    elif why == "tubes":
+        engine.clients.max_tubes = len(engine.tubes)
+    else:
+        engine.admission.room_bytes = 5
+    machine.set("every 1h")
+    machine.core.wait(HOUR_S)
+    assert machine.puts() == []
+
+
+def test_refused_schedule_does_not_hold_up_another(machine):
+    engine = machine.core.engine
+    machine.set("every 1h", "large", body=b"x" * 1000)
+    machine.set("every 1h", "small", body=b"x")
+    engine.admission.room_bytes = 500
+    machine.core.wait(HOUR_S)
+    assert [job.body for job in all_jobs(engine)] == [b"x"]
+
+
+def test_many_that_are_due_at_once_are_put_in_slices(machine):
+    for number in range(1000):
+        machine.set("every 1h", f"number{number}")
+    core = machine.core
+    core.now_ns += round((core.engine.schedules["number0"].next_at - machine.now_s) * SECOND_NS)
+    slices = []
+    while core.engine.timers.next_ns <= core.now_ns:
+        before = len(core.engine.jobs)
+        core.engine.tick(core.now_ns)
+        slices.append(len(core.engine.jobs) - before)
+    assert max(slices) <= 30
+    assert sum(slices) == 1000
+    assert core.engine.timers.next_ns > core.now_ns
+
+
+def test_schedule_without_its_zone_waits_and_others_go_on(machine):
+    broken = machine.set("every 1h", "broken")
+    machine.set("every 1h", "sound")
+    broken.zone = "Europe/Atlantis"
+    due_s = broken.next_at
+    machine.core.wait(2 * HOUR_S)
+    assert len(machine.puts()) == 2
+    assert broken.next_at == due_s
+
+
+def test_server_without_schedules_has_no_timer(machine):
+    schedule = machine.set("every 1h")
+    machine.core.engine.scheduler.unset(schedule, Peer("unix", 1), b"{}", machine.core.now_ns)
+    machine.core.wait(HOUR_S)
+    assert machine.core.engine.timers._owners == {}
+    assert machine.puts() == []
+    assert machine.core.engine.memory.schedule_bytes == 0
+
+
+def test_server_that_stops_puts_nothing(machine):
+    machine.set("every 1h")
+    machine.core.engine.begin_stop()
+    machine.core.wait(2 * HOUR_S)
+    assert machine.puts() == []
+
+
+# -- the machine's clock
+
+
+def test_clock_that_is_set_forward_misses_what_is_in_between(machine):
+    machine.set("* * * * *")
+    machine.core.wait(10)
+    machine.set_by_s += HOUR_S
+    machine.core.wait(LOOK_S)
+    assert 1 <= len(machine.puts()) <= 2
+
+
+def test_clock_set_forward_is_noticed_within_a_minute(machine):
+    schedule = machine.set("every 1d")
+    machine.core.wait(1)
+    machine.set_by_s += schedule.next_at - machine.now_s - 10
+    machine.core.wait(LOOK_S + 10)
+    assert len(machine.puts()) == 1
+
+
+def test_clock_that_is_set_back_a_little_repeats_no_tick(machine):
+    machine.set("* * * * *")
+    machine.core.wait(HOUR_S)
+    count, reached_s = len(machine.puts()), machine.now_s
+    machine.set_by_s -= HOUR_S / 2
+    machine.core.wait(HOUR_S / 2)
+    assert len(machine.puts()) == count
+    machine.core.wait(HOUR_S / 2)
+    assert len(machine.puts()) == count + len(minutes(reached_s, machine.now_s))
+
+
+def test_clock_that_was_far_ahead_does_not_stop_schedules_for_years(machine):
+    machine.set("* * * * *")
+    machine.set("0 0 * * *", "daily")
+    machine.set_by_s += 10 * 365 * DAY_S
+    machine.core.wait(2 * DAY_S)
+    machine.store()
+    machine.set_by_s -= 10 * 365 * DAY_S
+    machine.core.wait(LOOK_S)
+    machine.delete_all()
+    machine.core.wait(HOUR_S)
+    assert len(machine.puts()) == 60
+    assert machine.core.engine.schedules["daily"].next_at < machine.now_s + DAY_S
+
+
+def test_start_after_a_clock_that_was_far_ahead_goes_on_from_now(machine):
+    machine.set("* * * * *")
+    machine.set_by_s += 10 * 365 * DAY_S
+    machine.core.wait(DAY_S)
+    machine.delete_all()
+    machine.store()
+    machine.set_by_s -= 10 * 365 * DAY_S
+    machine.kill()
+    machine.core.wait(HOUR_S)
+    assert len(machine.puts()) == 60
+
+
+def test_start_after_a_clock_set_back_a_little_repeats_no_tick(machine):
+    schedule = machine.set("every 1d")
+    machine.core.wait(schedule.next_at - machine.now_s + 60)
+    machine.store()
+    machine.set_by_s -= HOUR_S
+    machine.kill()
+    machine.core.wait(2 * HOUR_S)
+    assert len(machine.puts()) == 1
+
+
+def test_clock_set_back_and_forth_puts_no_tick_twice(machine):
+    rng = random.Random(SEED)
+    schedule = machine.set("* * * * *")
+    ticks, last_at = [], None
+    for _ in range(2000):
+        machine.core.wait(1)
+        if schedule.last_at != last_at:
+            last_at = schedule.last_at
+            ticks.append(schedule.next_at - MINUTE_S)
+        if rng.random() < 0.01:
+            machine.set_by_s += rng.choice([-1, 1]) * rng.uniform(0, min(HOUR_S, BACK_S / 4))
+    assert ticks == sorted(set(ticks)), f"MODEL_SEED={SEED}"
+
+
+# -- setting
+
+
+def test_setting_it_again_keeps_what_it_has_put(machine):
+    first = machine.set("* * * * *")
+    machine.core.wait(MINUTE_S)
+    second = machine.set("*/2 * * * *")
+    assert (second.last_job, second.last_at) == (first.last_job, first.last_at)
+    assert machine.core.engine.schedules == {"nightly": second}
+
+
+def test_setting_it_again_at_its_time_loses_no_tick(machine):
+    schedule = machine.set("every 1h")
+    machine.core.now_ns += round((schedule.next_at - machine.now_s + 1) * SECOND_NS)
+    machine.set("every 1h", body=b"new")
+    assert [job.body for job in all_jobs(machine.core.engine)] == [b"new"]
+
+
+def test_schedules_count_in_memory(machine):
+    memory = machine.core.engine.memory
+    before = memory.used_bytes
+    machine.set("every 1h", body=b"x" * 50_000)
+    assert memory.used_bytes > before + 50_000
+    machine.set("every 1h", body=b"x" * 10_000)
+    assert before + 10_000 < memory.used_bytes < before + 50_000
+
+
+def test_job_put_by_a_client_is_not_the_schedules(machine):
+    schedule = machine.set("* * * * *", if_absent=True)
+    client = machine.core.client()
+    put(machine.core, client)
+    machine.core.wait(MINUTE_S)
+    assert schedule.last_job == 2
