@@ -516,6 +516,33 @@ def test_repeated_put_waits_until_the_first_is_stored(core):
     assert not other.waits
 
 
+def test_twin_is_stored_as_it_is_when_the_put_is_answered(core):
+    policy(core, unique="waiting")
+    client, other = core.client(), core.client()
+    put(core, client)
+    assert reserve(core, client) == 1
+    core.send(client, b"bury 1 0\r\n")
+    core.store()
+    core.receive(client, b"kick 1\r\n")
+    core.receive(other, b"put 0 0 9 1\r\nx\r\n")
+    assert other.waits
+
+
+def test_twin_that_has_just_been_moved_is_stored_there(core):
+    policy(core, b"a", ttl="10s", expired="move:b")
+    policy(core, b"b", unique="waiting")
+    client = core.client()
+    core.send(client, b"use a\r\n")
+    put(core, client)
+    core.store()
+    core.send(client, b"use b\r\n")
+    core.wait(10)
+    assert core.engine.jobs[1].tube.name == b"b"
+    core.receive(client, b"put 0 0 9 1\r\nx\r\n")
+    assert client.waits
+    assert core.engine.ledger.is_changed
+
+
 def test_job_that_is_reserved_or_buried_no_longer_waits(core):
     policy(core, unique="waiting")
     client = core.client()
