@@ -681,6 +681,17 @@ def test_reserved_job_expires_when_it_comes_back(core):
     assert state(core) == ("buried", "expired")
 
 
+def test_job_that_an_operator_takes_away_expires(core):
+    policy(core, ttl="10s")
+    client, operator = core.client(), core.client(operator=True)
+    put(core, client, ttr_s=60)
+    assert reserve(core, client) == 1
+    core.wait(20)
+    change(core, operator, b'{"do": "release","ids":  [1]}')
+    core.wait(2)
+    assert state(core) == ("buried", "expired")
+
+
 def test_kicked_job_does_not_expire_again(core):
     policy(core, ttl="10s")
     client = core.client()
