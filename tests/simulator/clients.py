@@ -54,6 +54,9 @@ MAY = {
     "watch-events": (b"OK",),
     "set-policy": (b"OK",),
     "list-policies": (b"OK",),
+    "set-schedule": (b"OK",),
+    "unset-schedule": (b"OK", b"REFUSED"),
+    "run-schedule": (b"OK", b"REFUSED", b"OUT_OF_MEMORY", b"DRAINING"),
 }
 
 
@@ -234,7 +237,7 @@ class Client:
         return b"change-jobs %d\r\n%b\r\n" % (len(request), request)
 
     def operate(self, word: str, request: dict, rules: Callable[[dict], None]) -> bytes:
-        """Give an operator's command about policies; ``rules`` is called with the reply."""
+        """Give an operator's command about policies or schedules; ``rules`` is called with the reply."""
         self._ask(word, rules=rules)
         text = json.dumps(request).encode()
         return b"%b %d\r\n%b\r\n" % (word.encode(), len(text), text)
@@ -303,7 +306,7 @@ class Client:
         elif asked.word == "watch-events":
             self._watches = True
         elif "rules" in more:
-            more["rules"](json.loads(body))
+            more["rules"](json.loads(body) if word == b"OK" else {})
         elif more.get("change") is not None:
             did_nothing = word == b"NOT_FOUND" or (asked.word == "change-jobs" and json.loads(body).get("done") != 1)
             (ledger.refused if did_nothing else ledger.done)(more["job"], more["change"])

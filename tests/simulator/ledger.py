@@ -3,7 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.simulator.rules import AGAIN
+from tests.simulator.rules import AGAIN, SCHEDULED
+
+MANY = {*AGAIN, *SCHEDULED.values()}
 
 READY, DELAYED, BURIED, ABSENT = "ready", "delayed", "buried", "absent"
 FOREVER = float("inf")
@@ -130,6 +132,8 @@ class Ledger:
     def _meet(self, job_id: int, body: bytes, change: Change | None = None) -> Known:
         job = self.jobs.get(job_id)
         if job is None:
+            if body in SCHEDULED.values():
+                change, self.tube_of[body] = Change("schedule", frozenset({READY}), self.moment), b""
             if change is None:
                 must(body in self.put_unknown, f"job {job_id} has a body that nobody has put, or that another job has")
                 change = self.put_unknown[body][0]
@@ -224,7 +228,7 @@ class Ledger:
 
     def compare(self, found: dict[int, tuple[bytes | None, str]]) -> None:
         """Check what a restart has found: for each id the body, if it was read, and the state."""
-        bodies = [body for body, _ in found.values() if body is not None and body not in AGAIN]
+        bodies = [body for body, _ in found.values() if body is not None and body not in MANY]
         must(len(bodies) == len(set(bodies)), "a job is there twice")
         for job_id, job in self.jobs.items():
             possible = self.outcomes(job)

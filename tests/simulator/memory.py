@@ -36,7 +36,8 @@ class Picture(NamedTuple):
 
     jobs: dict[int, Seen]
     pauses: dict[bytes, tuple[int, int]]
-    policies: dict
+    settings: dict
+    """The policies by pattern and key, and the schedules by name."""
     earlier: dict[int, Seen]
     """Jobs that policies may have changed since they were written, as they were then."""
 
@@ -60,7 +61,11 @@ def take(engine: Engine, last: Picture | None = None) -> Picture:
     if last is not None:
         lasts = {**last.jobs, **last.earlier}
         earlier = {job_id: lasts[job_id] for job_id in engine.ledger.deferred if job_id in jobs and job_id in lasts}
-    return Picture(jobs, pauses, dict(engine.policies.rows), earlier)
+    schedules = {
+        name: (each.when, each.zone, each.tube, each.body, each.next_at, each.last_at, each.last_job)
+        for name, each in engine.schedules.items()
+    }
+    return Picture(jobs, pauses, {**engine.policies.rows, **schedules}, earlier)
 
 
 def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, orderly: bool) -> str | None:
@@ -76,8 +81,8 @@ def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, 
         ways = [was, before.earlier[job_id]] if job_id in before.earlier else [was]
         if not any(_may_become(each, found, now_ns, latest_ns, orderly=orderly) for each in ways):
             return f"job {job_id} was {ways} and is {found}"
-    if before.policies != after.policies:
-        return f"the policies were {before.policies} and are {after.policies}"
+    if before.settings != after.settings:
+        return f"policies and schedules were {before.settings} and are {after.settings}"
     for name, (pause_s, until_ns) in before.pauses.items():
         if until_ns > latest_ns + NEAR_NS:
             now_s, now_until_ns = after.pauses.get(name, (0, 0))

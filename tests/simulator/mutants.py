@@ -168,7 +168,14 @@ MUTANTS = {
     "a policy that was unset is there again": Mutant(
         "journal.sqlite.served.batch", "statements.append((UNSET_POLICY, (pattern.decode(), key)))", "pass"
     ),
-    "a twin answered before it is stored": Mutant("protocol.ruled_puts", "    session.show(twin)\n", ""),
+    "a tick not stored with its put": Mutant(
+        "core.ledger",
+        "            list(self.schedules.items()),",
+        "            [] if self.changed else list(self.schedules.items()),",
+    ),
+    "a twin answered before it is stored": Mutant(
+        "protocol.ruled_puts", "ledger.stored_batch < ledger.batch - 1:", "False:"
+    ),
     "a twin unknown after a restart": Mutant(
         "core.restore", "queues.ruled.enter(job, checksum)", "queues.ruled.enter(job, None)"
     ),

@@ -6,7 +6,7 @@ from tests.simulator.clients import Client
 from tests.simulator.habits import PAUSES_S, Mix
 from tests.simulator.ledger import must
 from tests.simulator.referee import Referee
-from tests.simulator.rules import MEANING, PATTERNS
+from tests.simulator.rules import MEANING, PATTERNS, SCHEDULED, WHEN
 
 # What clients do more often where tries count.
 IN_VAIN = {"put": 20, "reserve": 40, "release": 15, "reserve-job": 6}
@@ -40,17 +40,15 @@ def change(client: Client, referee: Referee) -> bytes:
     """Return a command about policies."""
     chance = referee.chance
     what = chance.random()
+    if referee.schedules and chance.random() < 0.4:
+        return _schedule(client, referee)
     if what < 0.1:
         return client.operate("list-policies", {}, lambda reply: _note_list(referee, reply))
     pattern = chance.choice(PATTERNS)
     if what < 0.2:
-        return _change(
-            client, referee, {each: None for each in referee.known.patterns_and_keys() if each[0] == pattern}
-        )
+        return _change(client, referee, {each: None for each in referee.known.all() if each[0] == pattern})
     if what < 0.25:  # only these remain
-        return _change(
-            client, referee, dict.fromkeys(referee.known.patterns_and_keys()) | _values(referee, pattern), prune=True
-        )
+        return _change(client, referee, dict.fromkeys(referee.known.all()) | _values(referee, pattern), prune=True)
     return _change(client, referee, _values(referee, pattern))
 
 
@@ -79,6 +77,29 @@ def _change(
     return client.operate("set-policy", request, lambda _reply: referee.known.done(number))
 
 
+def _schedule(client: Client, referee: Referee) -> bytes:
+    """Return a command about a schedule."""
+    chance, known = referee.chance, referee.known_schedules
+    name, what = chance.choice(list(SCHEDULED)), chance.random()
+    if what < 0.2:
+        return client.operate("run-schedule", {"name": name}, lambda _reply: None)
+    if what < 0.4:
+        return _unset_schedule(client, referee, name)
+    body = SCHEDULED[name]
+    schedule = {
+        "name": name, "when": chance.choice(WHEN), "tube": chance.choice(client.tubes).decode(), "body": body.decode(),
+        "ttr_s": int(body.split(b".")[2]), "if_absent": chance.random() < 0.7,
+        "missed": chance.choice(("skip", "once")),
+    }  # fmt: skip
+    number = known.asks({name: f"{schedule['when']} {schedule['tube']}"})
+    return client.operate("set-schedule", schedule, lambda _reply: known.done(number))
+
+
+def _unset_schedule(client: Client, referee: Referee, name: str) -> bytes:
+    number = referee.known_schedules.asks({name: None})
+    return client.operate("unset-schedule", {"name": name}, lambda _reply: referee.known_schedules.done(number))
+
+
 def _note_list(referee: Referee, reply: dict) -> None:
     rows = {(row["pattern"].encode(), row["key"]): row["value"] for row in reply["policies"]}
     fault = referee.known.fault(rows)
@@ -86,7 +107,8 @@ def _note_list(referee: Referee, reply: dict) -> None:
 
 
 async def unset_all(client: Client, referee: Referee) -> None:
-    """Unset all policies."""
-    client.send(_change(client, referee, dict.fromkeys(referee.known.patterns_and_keys()), prune=True))
+    """Unset all policies and schedules."""
+    client.send(*[_unset_schedule(client, referee, name) for name in referee.known_schedules.all()])
+    client.send(_change(client, referee, dict.fromkeys(referee.known.all()), prune=True))
     await client.all_answered(60)
-    must(not client.waits, "set-policy was never answered")
+    must(not client.waits, "set-policy or unset-schedule was never answered")

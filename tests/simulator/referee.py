@@ -12,6 +12,8 @@ from beanlite.core.job import BURIED, DELAYED, READY, RESERVED, SECOND_NS, Job
 from beanlite.core.operator import Operator
 from beanlite.core.queues import Queues
 from beanlite.core.rulings import BY_MAX_TRIES, Rulings
+from beanlite.core.scheduler import Scheduler
+from beanlite.core.schedules import Schedule
 from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import FULL, OPENING, PAUSED, SLOWED, Tube
 from tests.simulator import world as worlds
@@ -29,6 +31,8 @@ class Referee:
         self.chance = random.Random(f"policies {seed}")
         self.ledger = ledger
         self.known = Known()
+        self.known_schedules = Known()
+        self.schedules = self.chance.random() < 0.3
         self.unique = self.chance.choice(("waiting", "present"))
         self.keys = self.chance.sample(sorted(MEANING), self.chance.randint(1, 5))
         """What operators set in this run: a few keys meet more often than many."""
@@ -57,8 +61,12 @@ class Referee:
         """Compare what a restart has found with what was acknowledged."""
         rows = {each: row.value for each, row in engine.policies.rows.items()}
         fault = self.known.fault(rows) if strict else None
-        must(fault is None, str(fault))
+        must(fault is None, f"policy {fault}")
         self.known.begin_anew(rows)
+        schedules = {name: f"{each.when} {each.tube.decode()}" for name, each in engine.schedules.items()}
+        fault = self.known_schedules.fault(schedules) if strict else None
+        must(fault is None, f"schedule {fault}")
+        self.known_schedules.begin_anew(schedules)
         self.stopping = False
         self._clock = clock
         self._ended.clear()
@@ -167,6 +175,11 @@ class Referee:
         took_s = (job.due_ns - now_ns) / SECOND_NS
         must(least <= took_s <= most, f"job {job.id} is delayed for {took_s} s and not {least}")
 
+    def ticks(self, schedule: Schedule, at: float, utc_s: float) -> None:
+        """Check that a schedule was due, and has moved on."""
+        must(at <= utc_s + 0.01, f"schedule {schedule.name} was carried out at {utc_s}, it was due at {at}")
+        must(schedule.next_at > at, f"schedule {schedule.name} was carried out at {at} and is due again")
+
     # -- what holds at any moment
 
     def check(self, engine: Engine) -> None:
@@ -266,6 +279,14 @@ def _come_back(referee, act, _rulings, job, _rules, what, delay_s, now_ns):
     return done
 
 
+def _carry_out(referee, act, _scheduler, schedule, utc_s, _now_ns):
+    at = schedule.next_at
+    wait_s = act()
+    if not wait_s:
+        _heed(referee.ticks, schedule, at, utc_s)
+    return wait_s
+
+
 def _begin_stop(referee, act, _engine):
     referee.stopping = True
     return act()
@@ -280,6 +301,7 @@ def install() -> None:
         (Engine, "put", _before("puts", lambda engine, client, *args: (engine, client.use, args[3]))),
         (Engine, "set_policies", _after("has_rows", lambda engine, *args: (engine, args[2]))),
         (Engine, "begin_stop", _begin_stop),
+        (Scheduler, "_carry_out", _carry_out),
         (Operator, "release", _before("forgives", lambda _, job, *_args: (job,))),
         (Operator, "move", _before("moves", lambda _, job, *_args: (job,))),
         (Rulings, "come_back", _come_back),

@@ -22,6 +22,9 @@ DEAD, OLD = b"dead", b"old"
 ALL_TUBES = (*TUBES, DEAD, OLD)
 # Bodies that are put again and again: all others are put once.
 AGAIN = (b"again.1.3.", b"again.2.60.", b"again.3.1000.")
+# Bodies that only schedules put, and when.
+SCHEDULED = {"s1": b"schedule.1.3.", "s2": b"schedule.2.60."}
+WHEN = ("every 1s", "every 5s", "* * * * *")
 # The values of each key, and what they mean. ``unique`` has one of them in each run.
 MEANING: dict[str, dict[str, Any]] = {
     "max_tries": {"1": 1, "2": 2, "3": 3},
@@ -76,16 +79,16 @@ class Bucket:
 
 
 class Known:
-    """The policies that an operator knows of: the values that each key of a pattern may have. None: it is not set."""
+    """What an operator knows to be set: the values that each key may have. None: it is not set."""
 
     def __init__(self) -> None:
-        self._possible: dict[tuple[bytes, str], list[tuple[int, str | None]]] = {}
+        self._possible: dict[Any, list[tuple[int, str | None]]] = {}
         self._moment = 0
 
-    def patterns_and_keys(self) -> list[tuple[bytes, str]]:
+    def all(self) -> list[Any]:
         return list(self._possible)
 
-    def asks(self, changes: Mapping[tuple[bytes, str], str | None]) -> int:
+    def asks(self, changes: Mapping[Any, str | None]) -> int:
         """Enter a change that is asked for; returns its number."""
         self._moment += 1
         for each, value in changes.items():
@@ -98,13 +101,13 @@ class Known:
             if any(moment == number for moment, _ in values):
                 self._possible[each] = [entry for entry in values if entry[0] >= number]
 
-    def fault(self, rows: Values) -> str | None:
-        """Return why these can't be the policies; None if they can be."""
+    def fault(self, rows: Mapping[Any, str]) -> str | None:
+        """Return why this can't be what is set; None if they can be."""
         for each in self._possible.keys() | rows.keys():
             possible = [value for _, value in self._possible.get(each, [(0, None)])]
             if rows.get(each) not in possible:
-                return f"the policy {each} is {rows.get(each)}, and may be {possible}"
+                return f"{each} is {rows.get(each)}, and may be {possible}"
         return None
 
-    def begin_anew(self, rows: Values) -> None:
+    def begin_anew(self, rows: Mapping[Any, str]) -> None:
         self._possible = {each: [(0, value)] for each, value in rows.items()}
