@@ -36,6 +36,11 @@ class Referee:
         self.unique = self.chance.choice(("waiting", "present"))
         self.keys = self.chance.sample(sorted(MEANING), self.chance.randint(1, 5))
         """What operators set in this run: a few keys meet more often than many."""
+        self.twins = self.chance.random() < 0.3
+        """Whether clients mostly put what others have put, and operators mind."""
+        if self.twins:
+            self.keys = ["unique", *self.keys[:2]]
+        self.keys += [key for each, key in (("then", "max_tries"), ("expired", "ttl")) if each in self.keys]
         self.stopping = False
         self.asked_for = False
         """Whether the reservation under way is of a job that the client has named."""
