@@ -4,7 +4,7 @@ from zlib import crc32
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import ID_BITS, READY
-from beanlite.core.restore import StoredJob
+from tests.support.core import stored_job
 from tests.support.model_rulings import CHANGEABLE
 from tests.support.operators import all_jobs, recount
 from tests.support.sessions import ACTIONS, CLIENTS_MAX, MAX_JOB_SIZE, NAMES, PRIS, SIZES, Chance, Twins, weighted
@@ -70,16 +70,19 @@ class RuledTwins(Twins):
 def stored(job):
     """Return a job as a journal would read it."""
     past, holder = job.past, job.last_holder
-    return StoredJob(
-        job.id, job.tube.name, None if job.state is READY else job.state.value, job.pri, job.delay_s, job.ttr_s,
-        job.created_ns, None if job.state is READY else job.key >> ID_BITS, job.reserves, past.timeouts, past.releases,
-        past.buries, past.kicks, job.body, crc32(job.body), job.since_ns, holder and holder.address,
-        holder and holder.number, past.why, None, past.forgiven,
-    )  # fmt: skip
+    facts: dict = {name: getattr(job, name) for name in ("pri", "delay_s", "ttr_s", "reserves", "body", "since_ns")}
+    facts |= {name: getattr(past, name) for name in ("timeouts", "releases", "buries", "kicks", "why", "forgiven")}
+    if job.state is not READY:
+        facts |= {"state": job.state.value, "place": job.key >> ID_BITS}
+    if holder is not None:
+        facts |= {"holder": holder.address, "holder_conn": holder.number}
+    return stored_job(job.id, job.created_ns, tube=job.tube.name, crc32=crc32(job.body), **facts)
 
 
 class RuledChance(Chance):
     """Also chooses what operators do."""
+
+    values_of = VALUES
 
     def ruled_action(self, model, kinds=(*ACTIONS, *RULED, *ENDS)):
         rng = self._rng
@@ -109,8 +112,8 @@ class RuledChance(Chance):
     def values(self):
         """Return values for some keys."""
         rng = self._rng
-        keys = rng.sample(sorted(VALUES), rng.choice((1, 1, 2, 3)))
-        return {key: rng.choice(VALUES[key]) for key in keys}
+        keys = rng.sample(sorted(self.values_of), rng.choice((1, 1, 2, 3)))
+        return {key: rng.choice(self.values_of[key]) for key in keys}
 
 
 def ruled_think(rng, twins):
