@@ -69,7 +69,7 @@ MEMORY = re.compile(rb"OK (\d+)\r\n(---\ncurrent-jobs-urgent.*?\n)(memory-max.*?
 
 
 # What stats-tube tells of the rules of a tube; the model has no such statistics.
-RULES = re.compile(rb"OK (\d+)\r\n(---\nname: .*?pause-time-left: \d+\n)(policy-.*?total-duplicates: \d+\n)", re.DOTALL)
+RULES = re.compile(rb'OK (\d+)\r\n(---\nname: "[^"]*"\n(?:(?!policy-)[a-z-]+: \d+\n)+)((?:policy-.*\n)+)')
 
 
 def without_what_is_ours(replies):
