@@ -33,6 +33,7 @@ COMMANDS: Final = {
     **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
     "pause": "change",
     "policy": "policy",
+    "schedule": "schedule",
     "cluster": "cluster",
 }
 # The errors of a print to a file on a full or failing disk, or to one that is open only for reading. Other writes raise

@@ -10,7 +10,6 @@ from beanlite.cli.options import AsJson
 from beanlite.cli.serve import flags_of, options_of_serve, signature_with
 from beanlite.errors import ConfigError
 from beanlite.host.stderr import last_words
-from beanlite.server.policy_file import mistakes_in
 from beanlite.settings.sources import load, mistakes, origins
 
 EPILOG = "Exit codes: 0 the settings are right; 2 a setting or flag is wrong."
@@ -32,6 +31,8 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
         errors = mistakes(config_file, flags)
         file = None if errors else load(config_file, flags).policies
         if file is not None:
+            from beanlite.server.policy_file import mistakes_in  # noqa: PLC0415 - a shell that completes does without
+
             errors = mistakes_in(file)
         for mistake in errors:
             last_words(f"beanlite: {mistake}")

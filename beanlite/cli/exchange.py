@@ -71,7 +71,7 @@ def export(
     config_file: ConfigFile = None,
     force: Force = False,
 ) -> None:
-    """Write all jobs and pauses of a database as JSON.
+    """Write all jobs, pauses, policies and schedules of a database as JSON.
 
     The output has one object per line, with everything a job has, as of one moment; the database may be live. "beanlite
     import" makes the same database from it again.
@@ -95,7 +95,9 @@ def export(
             write(sys.stdout.buffer, progress)
             return
         count = sqlite.export_to_file(partial(write, progress=progress), dest, source, replace=force)
-    print_done(f"{dest}: {count - 2} jobs and pauses exported")  # the first line and the last one are about the queue
+    print_done(
+        f"{dest}: {count - 2} jobs, pauses, policies and schedules exported"
+    )  # and two lines of the queue itself
 
 
 def import_(
@@ -111,10 +113,10 @@ def import_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import exported jobs and pauses into a database.
+    """Import exported jobs, pauses, policies and schedules into a database.
 
-    The database is created if need be; no server may hold it. Either all jobs and pauses are imported, or none. Lines
-    may have been left out, as by grep, or written by hand. Buried jobs come after those already buried.
+    The database is created if need be; no server may hold it. Either all lines are imported, or none. Lines may have
+    been left out, as by grep, or written by hand. Buried jobs come after those already buried.
     """
     url = url_of_database(db, database, config_file)
     target = path_of_db(db, config_file) if url is None else None
@@ -131,9 +133,10 @@ def import_(
             dump.load(into, url, new_ids=new_ids)
             name = address.public_url(url)
     if as_json:
-        print_done(json.dumps({"file": name, "jobs": result.jobs, "pauses": result.pauses}))
+        print_done(json.dumps({"file": name, **asdict(result)}))
     else:
-        print_done(f"{name}: {units.jobs(result.jobs)} and {units.quantity(result.pauses, 'pause')} imported")
+        others = units.settings(result.pauses, result.policies, result.schedules)
+        print_done(f"{name}: {', '.join([units.jobs(result.jobs), *others[:-1]])} and {others[-1]} imported")
 
 
 def import_binlog(

@@ -162,9 +162,9 @@ def verify(
 ) -> None:
     """Check a database, live or stopped.
 
-    Prints a line for each check: the file; its -wal (log); SQLite's own check; the schema; the last id and the pauses
-    (state); each job's row; each body's checksum. The whole database is read, and nothing is changed. A live database
-    is checked as of one moment, and its -wal can't be truncated until the checks end.
+    Prints a line for each check: the file; its -wal (log); SQLite's own check; the schema; the last id, the pauses,
+    policies and schedules (state); each job's row; each body's checksum. The whole database is read, and nothing is
+    changed. A live database is checked as of one moment, and its -wal can't be truncated until the checks end.
     """
     expect_file(file, "verify")
     from beanlite.journal.sqlite.tools.verify import verify as look  # noqa: PLC0415 - likewise
@@ -197,8 +197,8 @@ def salvage(
 ) -> None:
     """Save what is sound in a damaged database.
 
-    SOURCE and its -wal are only read, page by page and without SQLite. Jobs, pauses and the last id are saved to DEST;
-    totals and history are not. Jobs of which only a part is left are listed.
+    SOURCE and its -wal are only read, page by page and without SQLite. Jobs, pauses, policies, schedules and the last
+    id are saved to DEST; totals and history are not. Jobs of which only a part is left are listed.
     """
     expect_file(source, "salvage")
     from beanlite.journal.sqlite.tools.salvage import salvage as save  # noqa: PLC0415 - likewise
@@ -207,7 +207,8 @@ def salvage(
     if as_json:
         print_done(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
     else:
-        print_done(f"{dest}: {units.jobs(result.jobs)}, {units.quantity(result.pauses, 'pause')}, {seconds} s")
+        others = ", ".join(units.settings(result.pauses, result.policies, result.schedules))
+        print_done(f"{dest}: {units.jobs(result.jobs)}, {others}, {seconds} s")
     if result.is_all:
         return
     raise JournalRefused("; ".join([*_losses(source, result), *_in_doubt(result)]))
@@ -219,6 +220,10 @@ def _losses(source: Path, result: "SalvageResult") -> list[str]:
         left_out.append(f"{units.jobs(len(result.lost))} of which only a part is left ({ids_text(result.lost)})")
     if result.lost_pauses:
         left_out.append(units.quantity(result.lost_pauses, "pause"))
+    if result.lost_policies:
+        left_out.append(units.quantity(result.lost_policies, "policy", "policies"))
+    if result.lost_schedules:
+        left_out.append(units.quantity(result.lost_schedules, "schedule"))
     if result.lost_clock:
         left_out.append("what clock the times are by, which are now taken for UTC")
     if result.unreadable:

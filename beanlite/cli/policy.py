@@ -16,7 +16,6 @@ from beanlite.console.filters import Record, encode_tube
 from beanlite.console.live import Live, login_name, on_behalf_of
 from beanlite.core.policies import KEYS, OFF, check_row
 from beanlite.errors import ConfigError
-from beanlite.server.policy_file import read_policies
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 the server can't be reached or refuses the command; 2 a wrong setting, flag or value; 3 the"
@@ -145,6 +144,8 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Set the policies of a file, all or none."""
+    from beanlite.server.policy_file import read_policies  # noqa: PLC0415 - a shell that completes does without
+
     wanted: dict[str, dict[str, str]] = {}
     for (pattern, key), value in read_policies(file).items():
         wanted.setdefault(pattern.decode(), {})[key] = value

@@ -44,7 +44,8 @@ class Column:
 
 def peer(peer: Record) -> str:
     """Return a client's address and the number of its connection."""
-    return f"{peer['address']} #{peer['number']}"
+    number = f" #{peer['number']}" if peer["number"] else ""  # a schedule has no connection
+    return f"{peer['address']}{number}"
 
 
 def doer(by: Record) -> str:
@@ -107,6 +108,18 @@ POLICIES: Final = (
     Column("value", "value", str, shrinks=True),
     Column("changed_at", "changed", units.utc, shrinks=True, leaves=1),
     Column("changed_by", "by", str, shrinks=True, leaves=2),
+)
+
+SCHEDULES: Final = (
+    Column("name", "schedule", str, shrinks=True),
+    Column("when", "when", str, shrinks=True),
+    Column("zone", "zone", str, shrinks=True, leaves=2),
+    Column("tube", "tube", str, shrinks=True),
+    Column("next_at", "next", units.utc),
+    Column("last_at", "last", units.utc, leaves=1),
+    Column("last_job", "last job", str, leaves=3),
+    Column("error", "error", str, shrinks=True),
+    Column("changed_by", "by", str, shrinks=True, leaves=4),
 )
 
 

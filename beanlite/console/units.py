@@ -85,9 +85,19 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms"
 
 
-def quantity(number: int, thing: str) -> str:
-    """Return a number of things as text: "1 pause", "1,234 pauses"."""
-    return f"{number:,} {thing}{'s' if number != 1 else ''}"
+def quantity(number: int, thing: str, things: str = "") -> str:
+    """Return a number of things as text: "1 pause", "1,234 pauses"; ``things`` is a plural that does not end in -s."""
+    return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
+
+
+def settings(pauses: int, policies: int, schedules: int) -> list[str]:
+    """Return the numbers of what a queue has besides jobs, as texts; policies and schedules only if there are any."""
+    texts = [quantity(pauses, "pause")]
+    if policies:
+        texts.append(quantity(policies, "policy", "policies"))
+    if schedules:
+        texts.append(quantity(schedules, "schedule"))
+    return texts
 
 
 def jobs(number: int) -> str:

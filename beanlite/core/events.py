@@ -43,7 +43,7 @@ class Event:
     If it happened to a tube, the job's id, pri and size are 0.
     """
 
-    __slots__ = ("at_ns", "body", "by", "by_operator", "delay_s", "job_id", "policy", "pri", "size", "tube", "what")
+    __slots__ = ("at_ns", "body", "by", "by_operator", "delay_s", "job_id", "pri", "size", "tube", "what")
 
     def __init__(
         self,
@@ -58,7 +58,6 @@ class Event:
         body: bytes | None,
         *,
         by_operator: bool,
-        policy: str = "",
     ) -> None:
         self.at_ns = at_ns
         self.job_id = job_id
@@ -66,7 +65,8 @@ class Event:
         """The tube that the job is in after the event."""
         self.what = what
         self.by = by
-        """The client that did it, or that held the job when its ttr ended or the client went. None: neither."""
+        """The client that did it, or that held the job when its ttr ended or the client went; or, with the number 0,
+        the policy or the schedule that did it. None: nobody."""
         self.pri = pri
         self.delay_s = delay_s
         """For how long the job is delayed, or the tube paused; 0 if it is not."""
@@ -77,5 +77,3 @@ class Event:
         a policy or a schedule."""
         self.by_operator = by_operator
         """It was an operator's command, which is recorded even where no history is kept."""
-        self.policy = policy
-        """The key of the policy that did it; empty: none."""

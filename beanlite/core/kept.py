@@ -1,5 +1,6 @@
 """What a tube with rules remembers for them; there is none of this where nothing is set."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from beanlite.core.heap import KeyHeap
@@ -14,15 +15,18 @@ _SIZE_BITS: Final = 32
 class Kept:
     """How far a tube's rules have come."""
 
-    __slots__ = ("_expiry_keys", "_twin_keys", "expiries", "free_ns", "turn", "twins")
+    __slots__ = ("_expiry_keys", "_twin_keys", "_twins", "expiries", "free_ns", "turn")
 
     def __init__(self) -> None:
         self.free_ns = 0
         """When as many jobs could be reserved at once as ever; 0: not known, as after a restart."""
         self.turn = 0
         """The number of the last reservation from the tube, of all from such tubes; 0: there was none."""
-        self.twins: dict[int, list[int]] = {}
-        """Ids of the jobs that may be the same as one that is put, by size and checksum of the body."""
+        self._twins: dict[int, int | dict[int, None]] = {}
+        """Ids of the jobs that may be the same as one that is put, by size and checksum of the body.
+
+        Mostly there is one; but there may be very many, which are no list to search.
+        """
         self._twin_keys: dict[int, int] = {}
         self.expiries = KeyHeap()
         """When each job expires, as a key that ends with the id; without those that were looked at already."""
@@ -38,7 +42,7 @@ class Kept:
 
     @staticmethod
     def twin_key(size: int, crc32: int) -> int:
-        """Return the key of a body in ``twins``. Different bodies may have the same."""
+        """Return the key of a body for ``twins``. Different bodies may have the same."""
         return crc32 << _SIZE_BITS | size
 
     def has_twin(self, job_id: int) -> bool:
@@ -53,27 +57,40 @@ class Kept:
     def hide_twin(self, job_id: int) -> None:
         """Leave a job out of ``twins``, if its body is known, until ``show_twin``."""
         key = self._twin_keys.get(job_id)
-        if key is not None and job_id in self.twins.get(key, ()):
-            self._drop(key, job_id)
+        if key is None:
+            return
+        ids = self._twins.get(key)
+        if ids == job_id:
+            del self._twins[key]
+        elif isinstance(ids, dict) and job_id in ids:
+            del ids[job_id]
+            if not ids:
+                del self._twins[key]
 
     def show_twin(self, job_id: int) -> None:
         """Undo ``hide_twin``."""
         key = self._twin_keys.get(job_id)
-        if key is not None:
-            ids = self.twins.setdefault(key, [])
-            if job_id not in ids:
-                ids.append(job_id)
+        if key is None:
+            return
+        ids = self._twins.get(key)
+        if ids is None:
+            self._twins[key] = job_id
+        elif isinstance(ids, dict):
+            ids[job_id] = None
+        elif ids != job_id:
+            self._twins[key] = {ids: None, job_id: None}
 
     def remove_twin(self, job_id: int) -> bool:
         """Forget a job's body; returns whether it was known."""
         self.hide_twin(job_id)
         return self._twin_keys.pop(job_id, None) is not None
 
-    def _drop(self, key: int, job_id: int) -> None:
-        ids = self.twins[key]
-        ids.remove(job_id)
-        if not ids:
-            del self.twins[key]
+    def twins(self, key: int) -> Iterable[int]:
+        """Return the ids of the jobs with this key, the one that is known for longest first."""
+        ids = self._twins.get(key)
+        if ids is None:
+            return ()
+        return ids if isinstance(ids, dict) else (ids,)
 
     @property
     def twin_count(self) -> int:

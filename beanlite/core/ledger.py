@@ -254,6 +254,7 @@ class Ledger:
             assert tally is not None
             if self.measures is not None:
                 self.measures.tally.add(tally)
+            if self.measures is not None or tube.rules is not None:  # stats-tube tells what rules have done
                 tube.add_taken(tally)
             tube.tally = None
             first = tallies.setdefault(tube.name, tally)

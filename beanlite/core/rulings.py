@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 from zlib import crc32
 
@@ -148,16 +148,23 @@ class Rulings:
 
     # -- bodies that are there already
 
-    def twins(self, tube: Tube, body: bytes) -> list[Job]:
-        """Return the jobs that may be the same as one with this body, where the rules of a tube allow only one.
+    def twin(self, tube: Tube, body: bytes, late_bodies: Mapping[Job, bytes | None]) -> tuple[Job | None, Job | None]:
+        """Return the job that a put with this body would repeat, if the rules of the tube forbid that.
 
-        Their bodies have the same size and checksum; that they are equal is for the caller to see.
+        If that takes a body that is not in memory, nor among ``late_bodies``, its job is the second result.
         """
         rules, kept = tube.rules, tube.kept
         if rules is None or kept is None or not rules.unique:
-            return []
-        found = [self._queues.jobs[job_id] for job_id in kept.twins.get(kept.twin_key(len(body), crc32(body)), ())]
-        return [job for job in found if rules.unique == PRESENT or job.state is READY or job.state is DELAYED]
+            return None, None
+        for job_id in kept.twins(kept.twin_key(len(body), crc32(body))):
+            job = self._queues.jobs[job_id]
+            if rules.unique != PRESENT and job.state is not READY and job.state is not DELAYED:
+                continue
+            if job.body is None and job not in late_bodies:
+                return None, job
+            if (late_bodies[job] if job.body is None else job.body) == body:
+                return job, None
+        return None, None
 
 
 def _retry_ns(job: Job, rules: Rules, tries: int) -> int:

@@ -51,6 +51,7 @@ class Scheduler(Chore):
         "_put_job",
         "_queues",
         "_rulings",
+        "errors",
         "schedules",
         "utc_s",
     )
@@ -74,6 +75,8 @@ class Scheduler(Chore):
         self._put_job = put
         self.schedules: dict[str, Schedule] = {}
         """By name."""
+        self.errors: dict[str, str] = {}
+        """Why schedules that are due can't be carried out on this machine, by name."""
         self.utc_s: Callable[[int], float] = _as_seconds
         """Converts a time of the server's clock to UTC."""
         self._latest_at = float("inf")
@@ -98,6 +101,7 @@ class Scheduler(Chore):
     def unset(self, schedule: Schedule, by: Peer, text: bytes, now_ns: int) -> None:
         """Remove a schedule; the jobs that it has put stay."""
         del self.schedules[schedule.name]
+        self.errors.pop(schedule.name, None)
         self._count(schedule, -1)
         self._queues.ledger.schedules[schedule.name] = None
         self._record(schedule, by, text, now_ns)
@@ -109,6 +113,7 @@ class Scheduler(Chore):
     def restore(self, schedule: Schedule) -> None:
         """Take over a schedule, without noting it for the journal."""
         self.schedules[schedule.name] = schedule
+        self.errors.pop(schedule.name, None)
         self._count(schedule, 1)
         self._queues.timers.set(self, 0)
 
@@ -159,7 +164,8 @@ class Scheduler(Chore):
         missed = utc_s - schedule.next_at >= GRACE_S
         try:
             next_at = next_after(schedule.when, schedule.zone, utc_s - GRACE_S if missed else schedule.next_at)
-        except ValueError:  # this machine does not have the zone
+        except ValueError as why:  # this machine does not have the zone
+            self.errors[schedule.name] = str(why)
             return LOOK_S
         # Of several that were missed, the last counts for all, unless there is one by now that was not.
         wanted = (schedule.once_if_missed and next_at > utc_s + _EARLY_S) if missed else True
@@ -200,8 +206,8 @@ class Scheduler(Chore):
 
         A body that is not in memory is not fetched for that: its size and checksum are enough.
         """
-        twins = [job for job in self._rulings.twins(tube, body) if job.body is None or job.body == body]
-        return twins[0] if twins else None
+        twin, unknown = self._rulings.twin(tube, body, {})
+        return twin or unknown
 
     def _go_back(self, schedule: Schedule, utc_s: float) -> int:
         """Have a schedule that has moved on by a wrong clock go on from this time; returns the cost."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 NAME_MAX: Final = 128  # characters
+# What becomes of ticks that were missed.
+SKIP: Final = "skip"
+ONCE: Final = "once"
 
 
 def is_schedule_name(name: str) -> bool:

@@ -11,7 +11,7 @@ from beanlite.protocol import replies
 from beanlite.protocol.blocked import WAITING, WORKING
 from beanlite.protocol.operators.replies import as_json
 from beanlite.protocol.operators.requests import PutJobs
-from beanlite.protocol.ruled_puts import NO_BODIES, Bodies, find_twin, has_room, repeat
+from beanlite.protocol.ruled_puts import NO_BODIES, Bodies, has_room, repeat
 from beanlite.protocol.session import REPLIES_MAX, Session
 
 DRAINING: Final = "DRAINING"
@@ -79,7 +79,7 @@ def _put_jobs(session: Session, request: PutJobs, now_ns: int, late_bodies: Bodi
         putting[name] = acting_in(tube, by)
     ids = []
     for name, job, body in jobs:
-        twin, _ = find_twin(engine, putting[name].use, body, late_bodies)
+        twin, _ = engine.rulings.twin(putting[name].use, body, late_bodies)
         if twin is not None:
             ids.append(repeat(session, twin))
             continue
@@ -98,8 +98,9 @@ def _new_jobs(
     missing: dict[Job, None] = {}
     for name, body in bodies:
         tube = engine.tubes.get(name)
-        twin, unknown = (None, []) if tube is None else find_twin(engine, tube, body, late_bodies)
-        missing.update(dict.fromkeys(unknown))
+        twin, unknown = (None, None) if tube is None else engine.rulings.twin(tube, body, late_bodies)
+        if unknown is not None:
+            missing[unknown] = None
         if twin is None:
             counts[name] = counts.get(name, 0) + 1
     return counts, list(missing)

@@ -5,7 +5,6 @@ from typing import Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import Job
-from beanlite.core.tube import Tube
 from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.session import Session
@@ -29,32 +28,18 @@ def has_room(engine: Engine, name: bytes, jobs: int, refused: Callable[[str], No
     return False
 
 
-def find_twin(engine: Engine, tube: Tube, body: bytes, late_bodies: Bodies) -> tuple[Job | None, list[Job]]:
-    """Return the job that a put with this body would repeat, if any, and else the jobs of which that is not known.
-
-    The bodies of the latter are not in memory, and have to be fetched: ``late_bodies`` are those that were.
-    """
-    missing: list[Job] = []
-    for job in engine.rulings.twins(tube, body):
-        if (late_bodies.get(job) if job.body is None else job.body) == body:
-            return job, []
-        if job.body is None and job not in late_bodies:
-            missing.append(job)
-    return None, missing
-
-
 def put_by_rules(
     session: Session, line: Put, body: bytes, now_ns: int, late_bodies: Bodies = NO_BODIES
 ) -> bytes | None:
     """Carry out a put to which the rules of its tube apply, once its body has come and there is room for it."""
     engine, tube = session.engine, session.client.use
-    twin, missing = find_twin(engine, tube, body, late_bodies)
+    twin, missing = engine.rulings.twin(tube, body, late_bodies)
     if twin is not None:
         return replies.inserted(repeat(session, twin))
-    if missing:
+    if missing is not None:
         session.aside_bytes = line.size
         session.gather(
-            missing, lambda found, then_ns: _put_late(session, line, body, {**late_bodies, **found}, then_ns)
+            [missing], lambda found, then_ns: _put_late(session, line, body, {**late_bodies, **found}, then_ns)
         )
         return None
     if not has_room(engine, tube.name, 1, session.service.refused):

@@ -31,7 +31,7 @@ def queue(tmp_path):
 
 def test_to_a_file_and_back(queue, capsys):
     assert main(["export", "queue.jsonl", "--db", str(queue)]) == 0
-    assert capsys.readouterr() == ("queue.jsonl: 9 jobs and pauses exported\n", "")
+    assert capsys.readouterr() == ("queue.jsonl: 9 jobs, pauses, policies and schedules exported\n", "")
     assert main(["import", "queue.jsonl", "--db", "new.db"]) == 0
     assert capsys.readouterr().out == "new.db: 9 jobs and 0 pauses imported\n"
     assert main(["export", "new.jsonl", "--db", "new.db"]) == 0
@@ -50,7 +50,7 @@ def test_through_a_pipe(queue, capfdbinary, monkeypatch):
         monkeypatch.setattr(sys, "stdin", exported)
         assert main(["import", "-", "--db", str(queue), "--new-ids", "--json"]) == 0
     result = json.loads(capfdbinary.readouterr().out)
-    assert result == {"file": str(queue), "jobs": 9, "pauses": 0}
+    assert result == {"file": str(queue), "jobs": 9, "pauses": 0, "policies": 0, "schedules": 0}
 
 
 def test_what_is_done_but_can_not_be_printed_is_done(queue):

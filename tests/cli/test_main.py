@@ -50,6 +50,7 @@ def test_serve_is_imported_alone():
     imported = set(done.stdout.split())
     assert {module for module in imported if module.startswith("beanlite.cli.")} == {
         "beanlite.cli.serve",
+        "beanlite.cli.epilogs",
         "beanlite.cli.paths",
         "beanlite.cli.printing",
     }

@@ -50,7 +50,7 @@ def test_job_is_buried_though_its_client_was_told_of_a_release(server, client):
     with Wire(server.connect()) as wire:
         job_id = int(first.split()[1])
         assert wire.stats(f"stats-job {job_id}")["state"] == "buried"
-        tube = wire.stats(f"stats-job {job_id}")["tube"]
+        tube = wire.stats(f"stats-job {job_id}")["tube"].strip('"')
         assert stored(server, tube) == [("buried", "tries")]
         wire.ask(f"use {tube}")
         assert wire.ask("kick 1") == "KICKED 1"

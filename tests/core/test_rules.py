@@ -563,6 +563,19 @@ def test_restored_jobs_are_known_even_without_their_bodies(core):
     assert client.take_replies() == b"INSERTED 1\r\n"
 
 
+def test_one_body_is_fetched_where_very_many_may_be_the_same(core):
+    policy(core, unique="waiting")
+    rows = [stored_job(job_id, core.now_ns, body=1, crc32=crc32(b"x")) for job_id in range(1, 1000)]
+    core.engine.restore(rows, core.now_ns)
+    core.engine.recovered(999, 1)
+    client = core.client()
+    assert core.send(client, b"put 0 0 9 1\r\nx\r\n") == b""
+    assert client.gathering.jobs == [core.engine.jobs[1]]
+    client.bring(core.engine.jobs[1], b"y")
+    client.answer_with_bodies(core.now_ns)
+    assert client.gathering.jobs == [core.engine.jobs[2]]
+
+
 def test_moved_job_is_known_where_it_is(core):
     policy(core, unique="waiting")
     client, operator = core.client(), core.client(operator=True)
@@ -655,7 +668,7 @@ def test_deleted_jobs_leave_nothing_behind(core):
     for number in range(200):
         core.send(client, b"delete %d\r\n" % put(core, client, b"%d" % number))
     kept = core.engine.tubes[b"default"].kept
-    assert (core.engine.counts.expiries, core.engine.counts.twins, len(kept.twins)) == (0, 0, 0)
+    assert (core.engine.counts.expiries, core.engine.counts.twins, len(kept._twins)) == (0, 0, 0)
     assert len(kept.expiries) == 0
 
 
@@ -697,3 +710,12 @@ def test_policy_reaches_many_tubes_in_slices(core):
         == 2 * SLICE
         == core.engine.counts.ruled_tubes
     )
+
+
+def test_counts_of_what_rules_did_outlive_the_totals(core):
+    policy(core, max_jobs=1)
+    client = core.client()
+    put(core, client)
+    core.send(client, b"put 0 0 9 1\r\nx\r\n")
+    core.engine.take_changes(deferred=True, totals=True)
+    assert b"policy-total-refused: 1" in core.send(client, b"stats-tube default\r\n")

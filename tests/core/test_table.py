@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 from beanlite.core import table as table_module
 from beanlite.core.table import JobTable
 from tests.support.jobs import Numbered
-from tests.support.sessions import Chance, Twins, explore
+from tests.support.ruled_sessions import RULED, RuledChance
+from tests.support.sessions import ACTIONS, Twins, explore
 
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
 
@@ -83,9 +84,10 @@ class TwinsThatStore(Twins):
 
 
 def think(rng, twins):
-    chance = Chance(rng, jobs_max=(60,))  # fewer hardly ever make a segment
+    chance = RuledChance(rng, jobs_max=(60,))  # fewer hardly ever make a segment
+    kinds = rng.choice((ACTIONS, (*ACTIONS, *RULED)))
     while True:
-        yield chance.action(twins.model)
+        yield chance.ruled_action(twins.model, kinds)
 
 
 def test_sessions_see_no_difference(record_property):

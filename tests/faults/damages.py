@@ -4,11 +4,16 @@ import random
 from contextlib import closing
 
 from beanlite.host.clock import utc_s
+from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.migrations import find_migrations
+from beanlite.journal.policy_rows import row_of_policy
+from beanlite.journal.schedule_rows import row_of_schedule
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.mark import boot_id
 from beanlite.journal.sqlite.file.migrations import columns_of_jobs
+from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE
 from tests.support.journal_files import put_by_chance, unchecked
+from tests.support.policies import policy, schedule
 
 PAGE, SECTOR = 4096, 512
 JOBS = 700
@@ -20,7 +25,10 @@ COLUMNS = {
     "meta": ["batch", "last_id", "unchecked_id", "jobs"],
     "pauses": ["pause_s", "until"],
     "server": ["seen_at", "ahead_s", "boot", "offset_ns"],
+    "policies": list(policy_rows.NAMES[2:]),
+    "schedules": [*schedule_rows.NAMES[1:], "crc32"],
 }
+KEYS = {"pauses": "tube", "meta": "one", "server": "one", "policies": "key", "schedules": "name"}
 # The time at which everything happens: by the machine's clock, since 2000, and since the boot.
 NOW_NS, SINCE_BOOT_NS = 850_000_000_250_000_000, 3_600_000_000_000
 # By how much the server's clock is ahead of the machine's.
@@ -30,7 +38,9 @@ KINDS = (*BYTES, "value", "value", "two")
 
 
 def make(path, jobs, *, orderly=True):
-    """Make a stopped file with jobs in all states, bodies of all sizes, pauses, and free pages with deleted jobs.
+    """Make a stopped file with jobs in all states, bodies of all sizes, and free pages with deleted jobs.
+
+    It has pauses, policies and schedules as well.
 
     If the stop was not orderly, the file does not record how many jobs it has.
     """
@@ -42,6 +52,10 @@ def make(path, jobs, *, orderly=True):
             dues = [4e9, 4.1e9 + number / 7]
             put_by_chance(database.connection, number, chance, [0, 20, 100, 300, 900, 2000, 9000], dues)
         execute("INSERT INTO pauses VALUES ('default', 60, 4e9), ('other-tube', 5, 4.1e9)")
+        keys = [("mail.*", "max_tries", "5"), ("mail.*", "then", "move:dead"), ("default", "max_tries", "off")]
+        database.connection.executemany(SET_POLICY, [row_of_policy(policy(*each)) for each in keys])
+        each_one = (schedule("nightly", last_job=3), schedule("new", last_at=None, last_job=None, next_at=1.9e9))
+        database.connection.executemany(SET_SCHEDULE, map(row_of_schedule, each_one))
         seen_s, offset_ns = utc_s(NOW_NS), NOW_NS - SINCE_BOOT_NS
         execute(
             "INSERT INTO server VALUES (1, '1', 1, 'unix:socket', ?, ?, ?, ?, ?, ?)",
@@ -95,10 +109,10 @@ def _damage_bytes(path, chance, kind):
 
 
 def _damage_value(path, chance):
-    table = chance.choice(["jobs", "jobs", "jobs", "bodies", "meta", "pauses", "server"])
+    table = chance.choice(["jobs", "jobs", "jobs", "bodies", "meta", "pauses", "server", "policies", "schedules"])
     column, value = chance.choice(COLUMNS[table]), chance.choice(WRONG)
     with unchecked(path) as connection:
-        key = {"pauses": "tube", "meta": "one", "server": "one"}.get(table, "id")
+        key = KEYS.get(table, "id")
         keys = [key for (key,) in connection.execute(f"SELECT {key} FROM {table}")]  # noqa: S608 - our own words
         statement = f"UPDATE {table} SET {column} = {value}"  # noqa: S608 - likewise
         row = chance.choice(keys)

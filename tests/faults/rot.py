@@ -27,6 +27,7 @@ from unittest import mock
 from beanlite.core.engine import Engine
 from beanlite.errors import BeanliteError
 from beanlite.host.clock import Clock
+from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.sqlite.file import replay
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served import recovery
@@ -41,6 +42,7 @@ from beanlite.journal.sqlite.tools.verify import verify
 from tests.faults.damages import COLUMNS, JOBS, NOW_NS, PAGE, SINCE_BOOT_NS, damage, make
 from tests.support.inside import abandon
 from tests.support.journal_files import NO_HISTORY
+from tests.support.policies import told
 
 LINE_MAX = 600
 # For starts that leave bodies in the file: how many bytes of bodies are in memory, and how many jobs are read at once.
@@ -52,6 +54,8 @@ SINGLE = {
     "meta": "SELECT last_id FROM meta",
     "pauses": "SELECT tube, pause_s, until FROM pauses ORDER BY tube",
     "server": "SELECT seen_at, ahead_s, boot, offset_ns FROM server",
+    "policies": f"SELECT {policy_rows.COLUMNS} FROM policies ORDER BY pattern, key",  # noqa: S608
+    "schedules": f"SELECT {schedule_rows.COLUMNS} FROM schedules ORDER BY name",  # noqa: S608
 }
 ROWS = """
     SELECT jobs.*, bodies.body FROM jobs LEFT JOIN bodies USING (id) ORDER BY id
@@ -98,7 +102,7 @@ async def _start(path, max_bytes):
                 served[job_id] = _seen(job, body)
         assert bool(fetched) == (max_bytes is not None), "bodies are where they should not be"
         pauses = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
-        return served, pauses, engine.ledger.taken_id, clock()
+        return served, pauses, told(engine), engine.ledger.taken_id, clock()
     finally:
         if hasattr(journal, "_bodies"):
             await abandon(journal)
@@ -256,8 +260,11 @@ class Rot:
             changed = [table for table in SINGLE if rest[table] != self.rest[table]]
             wrong.append(f"salvage says that nothing is lost: {len(jobs)} of {len(self.jobs)} jobs, {changed} differ")
         wrong += [f"{table} is sound, and not salvaged" for table in sound_rest if rest[table] != self.rest[table]]
-        if not set(rest["pauses"]) <= set(self.rest["pauses"]):
-            wrong.append(f"salvage brings other pauses: {rest['pauses']}")
+        wrong += [
+            f"salvage brings other {table}: {rest[table]}"
+            for table in ("pauses", "policies", "schedules")
+            if not set(rest[table]) <= set(self.rest[table])
+        ]
         if rest["meta"] < self.rest["meta"]:
             wrong.append(f"ids may be given out again: {rest['meta']}")
         if rest["server"] not in ([], self.rest["server"]):

@@ -49,6 +49,10 @@ OPERATORS_ANSWERS = {
     b"watch-events": REQUEST_ANSWERS,
     b"set-policy": REQUEST_ANSWERS,
     b"list-policies": REQUEST_ANSWERS,
+    b"set-schedule": REQUEST_ANSWERS,
+    b"unset-schedule": REQUEST_ANSWERS | {b"NOT_FOUND"},
+    b"run-schedule": REQUEST_ANSWERS | {b"NOT_FOUND", b"OUT_OF_MEMORY"},
+    b"list-schedules": REQUEST_ANSWERS,
     b"show-job": {b"OK", b"NOT_FOUND"},
     b"reserve-batch": {b"RESERVED_BATCH", b"DEADLINE_SOON", b"TIMED_OUT"},
 }

@@ -52,27 +52,50 @@ def test_random_damages(tmp_path, orderly):
     assert [each for seed in range(SEEDS) for each in rot.try_seed(seed)] == []
 
 
+def page_of(rot, table, rowid):
+    """Return the page on which a row of a table is."""
+    with closing(Pages(rot.origin)) as pages:
+        spans = pages.spans(pages.in_use())
+    return next(page for page, each in spans.items() if any(name == table and a < rowid <= b for name, a, b in each))
+
+
+def free_page_of(rot, job_id):
+    """Return the page on which the row of a deleted job is left."""
+    with closing(Pages(rot.origin)) as pages:
+        free = set(range(2, pages.count + 1)).difference(pages.in_use())
+        rows = {page: {rowid for rowid, row in pages.rows(page) if len(row) == JOB_WIDTH} for page in free}
+    return next(page for page in free if job_id in rows[page])
+
+
 def test_page_in_place_of_another_page_of_jobs_is_refused_in_a_line(tmp_path):
-    assert Rot(tmp_path).try_copy(4, 265) == []
+    rot = Rot(tmp_path)
+    assert rot.try_copy(root_of(rot.origin, "bodies"), page_of(rot, "bodies", 559)) == []
 
 
 def test_jobs_overwritten_with_those_of_another_page_are_told(tmp_path):
-    assert Rot(tmp_path).try_copy(317, 39) == []
+    rot = Rot(tmp_path)
+    assert rot.try_copy(page_of(rot, "bodies", 669), page_of(rot, "jobs", 83)) == []
 
 
-@pytest.mark.parametrize(("old", "page"), [(149, 99), (168, 117)])
-def test_deleted_jobs_on_an_old_page_that_fits_where_it_is_are_told(tmp_path, old, page):
-    assert Rot(tmp_path).try_copy(old, page) == []
+@pytest.mark.parametrize(("job_id", "other_id"), [(302, 214), (349, 351)])
+def test_deleted_jobs_on_an_old_page_that_fits_where_it_is_are_told(tmp_path, job_id, other_id):
+    rot = Rot(tmp_path)
+    assert rot.try_copy(free_page_of(rot, job_id), page_of(rot, "jobs", other_id)) == []
 
 
 def test_export_does_not_take_a_doubled_page_for_the_jobs_it_replaced(tmp_path):
     """The number of jobs is as before."""
-    assert Rot(tmp_path).try_copy(286, 94) == []
+    rot = Rot(tmp_path)
+    page, other = page_of(rot, "jobs", 642), page_of(rot, "jobs", 204)
+    assert [len([job for job in rot.pages if each in rot.pages[job]]) for each in (page, other)] == [9, 9]
+    assert rot.try_copy(page, other) == []
 
 
-@pytest.mark.parametrize("page", [299, 14], ids=["jobs", "schema"])
-def test_bodies_that_another_tables_inner_page_leads_to_are_saved(tmp_path, page):
-    assert Rot(tmp_path).try_copy(4, page) == []
+@pytest.mark.parametrize("table", ["jobs", "sqlite_schema"])
+def test_bodies_that_another_tables_inner_page_leads_to_are_saved(tmp_path, table):
+    rot = Rot(tmp_path)
+    page = page_of(rot, table, 630 if table == "jobs" else 1)
+    assert rot.try_copy(root_of(rot.origin, "bodies"), page) == []
 
 
 @pytest.mark.parametrize("table", ["jobs", "pauses", "server"])

@@ -21,6 +21,7 @@ def test_schedule_that_is_set_is_listed(operator):
     assert operator.ask("set-schedule", **NIGHTLY, by="ann") == {"next_at": NEXT_AT}
     expected = NIGHTLY | {"pri": 0, "ttr_s": 60, "if_absent": True, "missed": "skip"}
     expected |= {"next_at": NEXT_AT, "last_at": None, "last_job": None, "changed_at": 947684800.0, "changed_by": "ann"}
+    expected |= {"error": None}
     assert operator.ask("list-schedules") == {"schedules": [expected], "next": None}
     assert operator.ask("list-schedules", name="nightly") == {"schedules": [expected], "next": None}
     assert operator.ask("list-schedules", name="nightl") == {"schedules": [], "next": None}
@@ -82,7 +83,7 @@ def test_unset_schedule_puts_nothing_more(core, operator):
     assert operator.ask("unset-schedule", name="x") == {}
     core.wait(600)
     assert len(core.engine.jobs) == 1
-    assert operator.raw("unset-schedule", b'{"name": "x"}') == b"NOT_FOUND\r\n"
+    assert operator.refusal("unset-schedule", name="x") == "there is no schedule x"
 
 
 def test_schedule_is_run_whatever_its_last_job_is(core, operator):
@@ -95,7 +96,7 @@ def test_schedule_is_run_whatever_its_last_job_is(core, operator):
     first, second = core.store().events[1:]
     assert (first.what, first.by.address, first.by.person) == ("put", "schedule nightly", "ann")
     assert second.by.person == ""
-    assert operator.raw("run-schedule", b'{"name": "x"}') == b"NOT_FOUND\r\n"
+    assert operator.refusal("run-schedule", name="x") == "there is no schedule x"
 
 
 def test_run_is_refused_as_a_put_is(core, operator):
@@ -156,6 +157,17 @@ def test_list_comes_in_slices_by_name(operator):
     listed = operator.all("list-schedules", "schedules")
     assert [each["name"] for each in listed] == sorted(names)
     assert len(operator.ask("list-schedules")["schedules"]) == scheduling.LISTED_MAX
+
+
+def test_schedule_without_its_zone_is_listed_with_the_error(core, operator):
+    operator.ask("set-schedule", **NIGHTLY)
+    core.engine.schedules["nightly"].zone = "Europe/Atlantis"
+    core.wait(86_400)
+    (record,) = operator.ask("list-schedules")["schedules"]
+    assert record["error"].startswith("'Europe/Atlantis' is no zone")
+    operator.ask("set-schedule", **NIGHTLY)
+    (record,) = operator.ask("list-schedules")["schedules"]
+    assert record["error"] is None
 
 
 def test_slice_has_a_limit_to_bodies(operator):

@@ -6,8 +6,9 @@ import signal
 import pytest
 
 from beanlite.cli import main
+from beanlite.core.policies import PolicyRow
 from beanlite.errors import ConfigError
-from beanlite.server.policies import PolicyLog
+from beanlite.server.policies import PolicyLog, begin_with
 from beanlite.server.policy_file import mistakes_in, read_policies
 from tests.support.servers import ServerDied, start_beanlite
 from tests.support.wire import Wire, until
@@ -169,6 +170,19 @@ def test_restart_leaves_rows_that_the_file_still_has_as_they_are(tmp_path, file)
         start_beanlite(tmp_path, *flags)
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         assert list(listed(wire)) == ["* ttl=1d"]
+
+
+def test_mistake_in_the_file_does_not_keep_a_standby_from_taking_over(core, file, monkeypatch):
+    lines = []
+    monkeypatch.setattr("beanlite.server.policies.log.error", lambda event, **fields: lines.append((event, fields)))
+    core.engine.set_policies([PolicyRow(b"*", "ttl", "1d", 0.0, "ann")], [], core.now_ns)
+    file.write_text("[")
+    begin_with(file, core.service, core.now_ns)
+    ((event, fields),) = lines
+    assert event == "file of policies not applied: policies unchanged"
+    assert str(fields["error"]).startswith(f"{file}: the file of policies is not TOML: ")
+    assert list(core.engine.policies.rows) == [(b"*", "ttl")]
+    assert core.service.policies_file == str(file)  # operators can't set them either
 
 
 def test_path_that_is_not_text_is_recorded_as_well_as_it_can_be(tmp_path):

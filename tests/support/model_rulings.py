@@ -1,5 +1,6 @@
 """What policies do to the naive model's jobs and tubes, and what operators do to its jobs."""
 
+from collections import Counter
 from typing import Any
 
 from beanlite.core.job import Job as EngineJob
@@ -142,7 +143,7 @@ class Rulings(Rest):  # type: ignore[misc]
         if "retry" in rules and not delay_s:
             first_ns, most_ns = rules["retry"]
             delay_ns = retry_ns(job, first_ns, most_ns, job.tries - gone)
-            job.delay_s = delay_ns // SECOND_NS
+            job.delay_s = delay_ns // SECOND_NS if delay_ns else job.delay_s
         self._delay(job, delay_ns)
 
     def _delay(self, job, delay_ns):
@@ -168,7 +169,6 @@ class Rulings(Rest):  # type: ignore[misc]
                 self._expire_job(job, self._rules(tube).get("expired"))
 
     def _expire_job(self, job, expired):
-        self.promised.add(job.id)
         if expired == "delete":
             self._delete(job)
             return
@@ -180,7 +180,6 @@ class Rulings(Rest):  # type: ignore[misc]
         self._end(job, to, "expired")
 
     def _end(self, job, to, why):
-        self.promised.add(job.id)
         if to in {None, job.tube.name}:
             self._bury(job, why)
             return
@@ -200,6 +199,23 @@ class Rulings(Rest):  # type: ignore[misc]
         job.tube.cmd_delete += 1
 
     # -- operators
+
+    def put_jobs(self, client, puts):
+        """Put a batch, all or none of it: pairs of a tube's name and a body. Return the ids, or why not."""
+        if any(len(body) > self.max_job_size for _, body in puts):
+            return b"JOB_TOO_BIG\r\n"
+        if self.draining or self.full:
+            return b"DRAINING\r\n" if self.draining else b"OUT_OF_MEMORY\r\n"
+        there = {tube.name: tube for tube in self.tubes}
+        new = Counter(name for name, body in puts if name not in there or self._twin(there[name], body) is None)
+        if not all(self._has_room(name, jobs) for name, jobs in new.items()):
+            return b"OUT_OF_MEMORY\r\n"
+        client.producer = True
+        jobs = []
+        for tube, body in [(self._tube(name), body) for name, body in puts]:
+            jobs.append(self._twin(tube, body) or self._put(tube, 0, 0, 60, body))
+        self._tidy()
+        return [job.id for job in jobs]
 
     def change(self, do, job_id, to, pri, delay_s):
         """Change a job as operators do; return whether that could be done, or the reason why not."""

@@ -5,6 +5,7 @@ from collections import Counter
 
 from beanlite.core.job import BURIED, DELAYED, ID_BITS, READY, RESERVED
 from beanlite.core.queues import URGENT_PRI
+from beanlite.core.rules import WAITING
 
 
 class Operator:
@@ -87,12 +88,32 @@ def recount(engine):
             assert keys_of(queue) == {job.key for job in jobs if job.tube is tube and job.state is state}
         is_kept = tube.name == b"default" or tube.pause_until_ns  # a restart keeps a pause, and the tube for it
         assert tube.using or tube.watching or tube.holds_jobs or is_kept, "it should have been dropped"
+        recount_rules(tube, [job for job in jobs if job.tube is tube])
+    assert counts.ruled_tubes == sum(tube.rules is not None for tube in engine.tubes.values())
+    assert counts.fair_tubes == sum(bool(tube.rules and tube.rules.fair) for tube in engine.tubes.values())
+    kept = [tube.kept for tube in engine.tubes.values() if tube.kept is not None]
+    assert counts.twins == sum(each.twin_count for each in kept)
+    assert counts.expiries == sum(each.expiry_count for each in kept)
     for client in engine.clients.connected.values():
         assert keys_of(client.deadlines) == {job.key for job in jobs if job.holder is client}
     for job in jobs:
         assert job.key & (1 << ID_BITS) - 1 == job.id
         assert (job.holder is None) == (job.state is not RESERVED)
         assert (job.why is None) == (job.state is not BURIED)
+
+
+def recount_rules(tube, jobs):
+    """Compare what a tube knows for its rules with its jobs."""
+    rules, kept = tube.rules, tube.kept
+    assert (rules is None) == (kept is None)
+    if kept is not None:
+        ids = {job.id for job in jobs}
+        known = set(kept._twin_keys)
+        assert known == (ids if rules.unique else set())
+        hidden = {job.id for job in jobs if job.state is BURIED} if rules.unique == WAITING else set()
+        assert {each for key in kept._twins for each in kept.twins(key)} == known - hidden
+        assert set(kept._expiry_keys) <= (ids if rules.ttl_ns else set())
+        assert keys_of(kept.expiries) == set(kept._expiry_keys.values())
 
 
 def keys_of(heap):

@@ -7,10 +7,10 @@ from beanlite.core.job import ID_BITS, READY
 from beanlite.core.restore import StoredJob
 from tests.support.model_rulings import CHANGEABLE
 from tests.support.operators import all_jobs, recount
-from tests.support.sessions import ACTIONS, CLIENTS_MAX, MAX_JOB_SIZE, NAMES, PRIS, Chance, Twins, weighted
+from tests.support.sessions import ACTIONS, CLIENTS_MAX, MAX_JOB_SIZE, NAMES, PRIS, SIZES, Chance, Twins, weighted
 
 ENDS = weighted({"crash": 2, "stop": 2})
-RULED = weighted({"set policies": 50, "change job": 40})
+RULED = weighted({"set policies": 50, "change job": 40, "put jobs": 10})
 PATTERNS = (*NAMES, *NAMES, b"*", b"**", b"?", b"a*", b"*b", b"?*", b"d*", b"d?fault*", b"dead")
 DESTINATIONS = (*NAMES, b"dead")
 MOVES = tuple(f"move:{name.decode()}" for name in DESTINATIONS)
@@ -34,10 +34,6 @@ class RuledTwins(Twins):
     def play(self, action):
         super().play(action)
         recount(self.core.engine)
-
-    def _wait_unseen(self, wait_ns):
-        self._wait(0)  # what is due by now is seen
-        super()._wait_unseen(wait_ns)
 
     def _crash(self, down_ns):
         self._restart(self.model.jobs, down_ns)
@@ -94,6 +90,9 @@ class RuledChance(Chance):
             do, to = rng.choice(sorted(CHANGEABLE)), rng.choice(DESTINATIONS)
             delay_s = rng.choice((0, *self._seconds)) or int(do == "delay")
             return ("change job", do, self._job_id(model, None) or 1, to, rng.choice(PRIS), delay_s)
+        if kind == "put jobs":
+            names = rng.choices(DESTINATIONS, k=rng.choice((1, 2)))
+            return ("put jobs", [(rng.choice(names), b"x" * rng.choice(SIZES)) for _ in range(rng.choice((1, 2, 4)))])
         if kind in ENDS:
             return (kind, rng.choice((0, 0, self._wait_ns(model))))
         return self.action(model, [kind])
@@ -105,8 +104,13 @@ class RuledChance(Chance):
         if len(rows) > 8 or (rows and rng.randrange(4) == 0):
             pattern, _ = rng.choice(rows)
             return ("set policies", pattern, {key: None for other, key in rows if other == pattern})
+        return ("set policies", rng.choice(PATTERNS), self.values())
+
+    def values(self):
+        """Return values for some keys."""
+        rng = self._rng
         keys = rng.sample(sorted(VALUES), rng.choice((1, 1, 2, 3)))
-        return ("set policies", rng.choice(PATTERNS), {key: rng.choice(VALUES[key]) for key in keys})
+        return {key: rng.choice(VALUES[key]) for key in keys}
 
 
 def ruled_think(rng, twins):

@@ -1,6 +1,7 @@
 """Exports a queue in PostgreSQL as the lines of ``journal/lines.py``, and imports jobs from a database file."""
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import closing
@@ -118,7 +119,7 @@ async def _whole_jobs(link: Link) -> str:
     """Return the jobs as a table, with the columns that are newer than the schema by default."""
     names = {row["attname"] for row in await link.connection.fetch(_COLUMNS_OF_JOBS)}
     missing = [column for column in LATER if column.name not in names]
-    values = "".join(f", {DEFAULTS[each.name] or 'NULL'}::{each.type} AS {each.name}" for each in missing)
+    values = "".join(f", {json.dumps(DEFAULTS[each.name])}::{each.type} AS {each.name}" for each in missing)
     return f"(SELECT *{values} FROM jobs) AS jobs" if missing else "jobs"
 
 

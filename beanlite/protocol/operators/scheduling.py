@@ -5,7 +5,7 @@ from typing import Final
 from beanlite.core.clients import Refusal
 from beanlite.core.recurrence import UTC_ZONE, next_after
 from beanlite.core.scheduler import BODY_MAX, SCHEDULES_MAX
-from beanlite.core.schedules import Schedule
+from beanlite.core.schedules import ONCE, SKIP, Schedule
 from beanlite.journal.lines import body_of
 from beanlite.protocol import replies
 from beanlite.protocol.batches import TTR_S, on_behalf_of, refusal_of_puts
@@ -13,8 +13,6 @@ from beanlite.protocol.operators.replies import Record, as_json
 from beanlite.protocol.operators.requests import ListSchedules, OneSchedule, Refused, SetSchedule
 from beanlite.protocol.session import Session
 
-ONCE: Final = "once"
-SKIP: Final = "skip"
 # A slice of a list ends with the schedule that brings it to so many records, or bytes of bodies.
 LISTED_MAX: Final = 100
 LISTED_BYTES: Final = 1 << 18
@@ -54,9 +52,7 @@ def set_schedule(session: Session, request: SetSchedule, now_ns: int) -> bytes:
 
 
 def unset_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes:
-    schedule = session.engine.schedules.get(request.name)
-    if schedule is None:
-        return replies.NOT_FOUND
+    schedule = _find(session, request.name)
     by = on_behalf_of(request.by, session.client)
     session.engine.scheduler.unset(schedule, by, as_json({"name": schedule.name, "when": None}), now_ns)
     session.waits = True
@@ -65,9 +61,7 @@ def unset_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes
 
 def run_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes:
     engine = session.engine
-    schedule = engine.schedules.get(request.name)
-    if schedule is None:
-        return replies.NOT_FOUND
+    schedule = _find(session, request.name)
     refusal = refusal_of_puts(engine, len(schedule.body))
     if refusal is not None:
         return refusal.encode() + replies.END
@@ -90,12 +84,19 @@ def list_schedules(session: Session, request: ListSchedules, _now_ns: int) -> by
     size = 0
     for name in names:
         schedule = schedules[name]
-        records.append(_record(schedule))
+        records.append({**_record(schedule), "error": session.engine.scheduler.errors.get(name)})
         size += len(schedule.body)
         if len(records) == LISTED_MAX or size > LISTED_BYTES:
             break
     after = names[len(records) - 1] if len(records) < len(names) else None
     return session.ok_reply(as_json({"schedules": records, "next": after}))
+
+
+def _find(session: Session, name: str) -> Schedule:
+    schedule = session.engine.schedules.get(name)
+    if schedule is None:
+        raise Refused(f"there is no schedule {name}")
+    return schedule
 
 
 def _settings(schedule: Schedule) -> Record:

@@ -90,9 +90,9 @@ async def sql(postgres, database, statement):
 async def made_by_an_older_version(url, version):
     """Make the tables as they were in an older version of the schema."""
     connection = await asyncpg.connect(url)
+    await connection.execute(f"CREATE TABLE schema_version AS SELECT {version} AS number")
     for migration in find_migrations(MIGRATIONS)[:version]:
         await connection.execute(migration.read_text())
-    await connection.execute(f"CREATE TABLE schema_version AS SELECT {version} AS number")
     await connection.close()
 
 

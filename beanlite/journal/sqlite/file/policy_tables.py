@@ -42,7 +42,7 @@ def read_policies(connection: sqlite3.Connection, path: Path) -> list[PolicyRow]
         try:
             policy = policy_of(values)
         except ValueError as error:
-            raise damaged(path, f"row of policies has impossible values ({error})") from error
+            raise damaged(path, f"row of policies has impossible values ({error!s:.200})") from error
         if not alike:
             raise damaged(path, f"the policy {policy.key} of {policy.pattern.decode()} has changed")
         read.append(policy)

@@ -49,8 +49,6 @@ _PRUNE: Final = f"DELETE FROM history WHERE n BETWEEN ? AND ? AND ({_AT} < ? OR 
 
 # The events whose body is kept in any case: what was set.
 _TELLING: Final = frozenset({POLICY, SCHEDULE})
-# How a row names the policy that did it, instead of a client.
-_POLICY: Final = "policy "
 
 Row = tuple[object, ...]
 
@@ -133,8 +131,8 @@ class History:
             if peer is not None and peer.person:
                 by = f"{by} for {peer.person}"
                 n += len(peer.person)
-            if event.policy:
-                by, conn = f"{_POLICY}{event.policy}", None
+            if not conn:
+                conn = None  # a policy or a schedule has done it
             if (with_bodies and event.what == DELETE) or event.what in _TELLING:
                 size = _add_body(event, n, bodies, to_fetch)
                 n += size

@@ -1,0 +1,223 @@
+"""Policies and schedules in a database: a restart keeps them, damage is refused, and they can be exported."""
+
+import asyncio
+import io
+import json
+import os
+import random
+
+import asyncpg
+import pytest
+
+from beanlite.core.totals import Tally
+from beanlite.errors import BeanliteError
+from beanlite.journal.policy_rows import row_of_policy
+from beanlite.journal.postgres import dump
+from beanlite.journal.postgres.batch import batch_of
+from beanlite.journal.sqlite.tools.load import load
+from beanlite.journal.totals import Totals
+from tests.journal.postgres.serving import Postgres, ServingPostgres, made_by_an_older_version, refusal, served, sql
+from tests.support.core import Core
+from tests.support.policies import (
+    effective,
+    policies_by_chance,
+    policy,
+    schedule,
+    set_policies,
+    set_schedules,
+    told,
+    unset_schedule,
+)
+
+SEED = int(os.environ.get("POLICIES_SEED") or random.randrange(1 << 32))
+RETRY = policy("mail.*", "retry", "5s..1h")
+JOB = {
+    "kind": "job",
+    "tube": "a",
+    "state": "ready",
+    "pri": 1,
+    "delay_s": 0,
+    "ttr_s": 1,
+    "created_at": 1.0,
+    "since": 1.0,
+    "reserves": 3,
+    "timeouts": 0,
+    "releases": 0,
+    "buries": 0,
+    "kicks": 0,
+    "body": "x",
+}
+
+
+async def filled(database):
+    """Serve the database once, with policies, schedules and a job."""
+    serving = await served(database)
+    set_policies(serving.core.engine, RETRY, policy("a", "fair", "off"))
+    set_schedules(serving.core.engine, schedule("nightly", last_job=1), schedule("new", last_at=None, last_job=None))
+    await serving.put()
+    await serving.stop()
+    return told(serving.core.engine)
+
+
+async def exported(database):
+    sink = io.BytesIO()
+    await asyncio.to_thread(dump.export, database, sink)
+    return sink.getvalue().splitlines(keepends=True)
+
+
+async def test_restart_keeps_policies_and_schedules(database):
+    before = await filled(database)
+    again = await served(database)
+    assert told(again.core.engine) == before
+    assert len(before[0]) == len(before[1]) == 2
+    await again.stop()
+
+
+async def test_restart_knows_policies_before_it_restores_jobs(database, monkeypatch):
+    await filled(database)
+    serving = ServingPostgres(Postgres(database))
+    engine, policies = serving.core.engine, []
+    restore = type(engine).restore
+    monkeypatch.setattr(type(engine), "restore", lambda *some: (policies.extend(engine.policies.rows), restore(*some)))
+    await serving.start()
+    assert (b"mail.*", "retry") in policies
+    await serving.stop()
+
+
+async def test_batch_that_sets_and_unsets_a_key_stores_what_came_last(database):
+    serving = await served(database)
+    engine = serving.core.engine
+    set_policies(engine, RETRY, policy("a", "ttl", "1h"))
+    set_schedules(engine, schedule("gone"), schedule("back"))
+    await serving.put()
+    set_policies(engine, policy("b", "ttl", "1h"))
+    set_policies(engine, unset=[(b"b", "ttl"), (b"mail.*", "retry"), (b"a", "ttl")])
+    set_policies(engine, policy("a", "ttl", "2h"))
+    unset_schedule(engine, "gone")
+    unset_schedule(engine, "back")
+    set_schedules(engine, schedule("back", pri=9), schedule("short-lived"))
+    unset_schedule(engine, "short-lived")
+    await serving.put()
+    before = told(engine)
+    await serving.stop()
+    again = await served(database)
+    assert told(again.core.engine) == before
+    assert before[0] == [policy("a", "ttl", "2h")]
+    assert {name: values["pri"] for name, values in before[1].items()} == {"back": 9}
+    await again.stop()
+
+
+def test_schedule_is_stored_as_it_was_when_its_batch_was_taken():
+    core, each = Core(), schedule("nightly")
+    set_schedules(core.engine, each)
+    before = each.next_at
+    batch = batch_of(core.engine.take_changes(deferred=True), Totals(), 0.0)
+    each.next_at = 1.0
+    assert (before,) in batch.parameters
+
+
+async def test_forgiven_reservations_outlive_a_restart(postgres, database):
+    serving = await served(database)
+    job = serving.core.engine.jobs[await serving.put()]
+    job.reserves = 3
+    job.own_past().forgiven = 2
+    serving.core.engine.ledger.note(job)
+    await serving.put()
+    await serving.stop()
+    assert await sql(postgres, database, "SELECT forgiven, tries FROM all_jobs WHERE id = 1") == [(2, 1)]
+    again = await served(database)
+    assert again.core.engine.jobs[1].past.forgiven == 2
+    await again.stop()
+
+
+async def test_totals_have_what_policies_did(postgres, database):
+    serving = await served(database)
+    tally = Tally(b"mail")
+    tally.put, tally.dead, tally.expired, tally.refused, tally.duplicates = 1, 2, 3, 4, 5
+    take = serving.core.engine.take_changes
+    serving.core.engine.take_changes = lambda **how: take(**how)._replace(tallies=[tally])
+    for _ in range(2):
+        await serving.put()
+    batches = serving.core.engine.ledger.batch - 1
+    await serving.stop()
+    (row,) = await sql(postgres, database, "SELECT put, dead, expired, refused, duplicates FROM days")
+    assert batches >= 2
+    assert [value / row["put"] for value in row] == [1, 2, 3, 4, 5]
+    (rates,) = await sql(postgres, database, "SELECT dead, expired, refused, duplicates FROM rates")
+    assert 0 < rates["dead"] < rates["expired"] < rates["refused"] < rates["duplicates"]
+
+
+async def test_view_has_what_holds_for_each_tube(postgres, database):
+    print(f"POLICIES_SEED={SEED}")  # noqa: T201 - shown if it fails
+    await (await served(database)).stop()
+    policies, names = policies_by_chance(random.Random(SEED), 200)
+    connection = await asyncpg.connect(database)
+    await connection.executemany("INSERT INTO policies VALUES ($1, $2, $3, $4, $5)", map(row_of_policy, policies))
+    await connection.executemany("INSERT INTO pauses VALUES ($1, 1, 1)", [(name,) for name in names])
+    await connection.close()
+    expected = effective(policies, names)
+    assert len(expected) > 100
+    assert [tuple(row) for row in await sql(postgres, database, "SELECT * FROM tube_policies")] == expected
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        ("UPDATE policies SET value = 'soon' WHERE key = 'retry'", "retry: 'soon' is no duration"),
+        ("UPDATE policies SET pattern = 'a b' WHERE key = 'fair'", "'a b' is neither the name of a tube nor a glob"),
+        ("UPDATE schedules SET pri = 8 WHERE name = 'nightly'", "the schedule 'nightly' has changed"),
+        ("UPDATE schedules SET if_absent = NOT if_absent WHERE name = 'new'", "the schedule 'new' has changed"),
+        ("UPDATE schedules SET body = 'other' WHERE name = 'new'", "the schedule 'new' has changed"),
+    ],
+)
+async def test_damaged_row_is_refused(postgres, database, damage, said):
+    await filled(database)
+    await sql(postgres, database, damage)
+    assert f"is damaged: {said}" in await refusal(database)
+    with pytest.raises(BeanliteError, match="is damaged"):
+        await exported(database)
+
+
+async def test_import_of_an_export_is_exact(database, tmp_path):
+    await filled(database)
+    lines = await exported(database)
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert kinds == ["queue", "policy", "policy", "schedule", "schedule", "job", "end"]
+    file = tmp_path / "queue.db"
+    load(lines, file)
+    connection = await asyncpg.connect(database)
+    await connection.execute("DELETE FROM policies; DELETE FROM jobs; UPDATE schedules SET pri = 99")
+    await connection.close()
+    await asyncio.to_thread(dump.load, file, database, new_ids=False)
+    assert await exported(database) == lines
+
+
+async def test_import_with_new_ids_follows_the_last_job(postgres, database, tmp_path):
+    await filled(database)
+    lines = [line for line in await exported(database) if b'"policy"' not in line]
+    load(lines, tmp_path / "queue.db", new_ids=True)
+    await asyncio.to_thread(dump.load, tmp_path / "queue.db", database, new_ids=True)
+    (schedule_row,) = await sql(postgres, database, "SELECT last_job FROM schedules WHERE name = 'nightly'")
+    (last_job,) = await sql(postgres, database, "SELECT max(id) AS id FROM jobs")
+    assert schedule_row["last_job"] == last_job["id"] > 1
+    assert len(await exported(database)) == len(lines) + 3  # two policies and a job were there already
+
+
+async def test_database_of_the_version_before_has_none_and_can_be_exported(postgres, database, tmp_path):
+    await made_by_an_older_version(database, 3)
+    columns = [name for name in JOB if name not in {"kind", "body"}]
+    values = ", ".join(f"'{JOB[name]}'" for name in columns)
+    await sql(
+        postgres,
+        database,
+        f"INSERT INTO jobs (id, {', '.join(columns)}, crc32, body) VALUES (1, {values}, 2363233923, 'x')",  # noqa: S608
+    )
+    await sql(postgres, database, "UPDATE lease SET last_id = 1")
+    lines = await exported(database)
+    assert [json.loads(line)["kind"] for line in lines] == ["queue", "job", "end"]
+    assert json.loads(lines[1])["forgiven"] == 0
+    load(lines, tmp_path / "queue.db")
+    serving = await served(database)  # which brings it up to date
+    assert told(serving.core.engine) == ([], {})
+    await serving.stop()
+    assert await exported(database) == lines
