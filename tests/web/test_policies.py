@@ -114,12 +114,13 @@ def set_schedule(wire, **what):
 
 def test_schedules_are_listed_run_and_removed(web, wire):
     assert "puts no jobs by itself" in web.get("/policies").text
-    set_schedule(wire, body="<go>", zone="Europe/Berlin", by="ann", pri=7, ttr_s=90, missed="once")
+    set_schedule(wire, body="<go>", zone="Europe/Berlin", by="ann", missed="once")
     set_schedule(wire, name="often", when="every 5m", base64="/w==", if_absent=False)
     (nightly, often) = rows(web.get("/policies"), "schedules")
-    assert nightly[:6] == ["nightly", "0 3 * * * Europe/Berlin", "reports", "7", "1 min 30 s", "&lt;go&gt;"]
-    assert [nightly[7], *nightly[8:10], nightly[11]] == ["never", "nothing is put", "is put once", "ann"]
-    assert [often[1], often[5], *often[8:10]] == ["every 5m", "not text", "another is put", "is skipped"]
+    assert nightly[:4] == ["nightly", "0 3 * * * Europe/Berlin", "reports", "&lt;go&gt;"]
+    assert nightly[5:9] == ["never", "no", "put once", "Run Remove"]
+    assert nightly[10] == "ann"
+    assert [often[1], often[3], *often[6:8]] == ["every 5m", "not text", "yes", "skipped"]
     page = web.post("/schedule", {"name": "nightly", "do": "run", "back": "/policies"})
     (job_id,) = re.findall("Job ([0-9]+) was put by nightly", page.text)
     assert f'<a href="/job/{job_id}">' in page.html
