@@ -1,6 +1,7 @@
 """What the command line and top show of tubes and jobs with a policy."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_tries_of_a_job_in_a_server_and_in_its_file(own_queue):
         live.ask("change-jobs", {"do": "kick", "ids": [job_id]})
         assert own_queue.worker.ask(f"reserve-job {job_id}").startswith("RESERVED")
         assert own_queue.worker.ask(f"release {job_id} 0 0") == "RELEASED"
-        jobs = [live.show_job(job_id)]
+        jobs: list[Any] = [live.show_job(job_id)]
     with File(own_queue.db) as file:
         jobs += [file.show_job(job_id), *file.list_jobs({"ids": [job_id], "limit": 1})["jobs"]]
     assert [(job["reserves"], job["forgiven"], job["tries"]) for job in jobs] == [(2, 1, 1)] * 3
