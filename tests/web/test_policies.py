@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from beanlite.console.live import Live
+from beanlite.web import overview
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire
@@ -157,3 +159,29 @@ def test_users_change_policies_by_their_name(server, wire):
     with Web(f"127.0.0.1:{server.port}", "--user-header", "x-user") as web:
         web.post("/policy", {"pattern": "mail", "key": "max_tries", "value": "5"}, x_user="ann")
     assert wire.request("list-policies")["policies"][0]["changed_by"] == "ann"
+
+
+def test_policies_of_a_file_are_only_shown(tmp_path):
+    file = tmp_path / "policies.toml"
+    file.write_text('["*"]\nmax_tries = 5\nretry = "5s"\n')
+    with (
+        start_beanlite(tmp_path / "server", "--no-journal", "--policies", str(file)) as server,
+        Web(f"127.0.0.1:{server.port}") as web,
+    ):
+        for page in (web.get("/policies"), web.get("/tube/default")):
+            assert f"Policies come from {file}: change that file" in page.text
+            assert "max_tries" in page.text
+            assert 'action="/policy"' not in page.html
+        refused = web.post("/policy", {"pattern": "*", "key": "max_tries", "value": "6"})
+        assert (refused.status, f"policies come from {file}" in refused.text) == (409, True)
+
+
+def test_overview_says_why_jobs_have_waited_long(wire, server, monkeypatch):
+    monkeypatch.setattr(overview, "LONG_S", 0)
+    wire.request("set-policy", pattern="mail", set={"max_reserved": 1})
+    wire.put(b"first")
+    wire.ask("reserve")
+    wire.put(b"second")
+    with Live((server.host, server.port)) as live:
+        (problem,) = [each for each in overview.problems(live, live.stats()) if each.tube == "mail"]
+    assert problem.text.endswith(", because of its max_reserved")
