@@ -5,6 +5,7 @@ from zlib import crc32
 from beanlite.core.engine import Engine
 from beanlite.core.job import ID_BITS, READY
 from tests.support.core import stored_job
+from tests.support.model_policies import SECOND_NS
 from tests.support.model_rulings import CHANGEABLE
 from tests.support.operators import all_jobs, recount
 from tests.support.sessions import ACTIONS, CLIENTS_MAX, MAX_JOB_SIZE, NAMES, PRIS, SIZES, Chance, Twins, weighted
@@ -97,13 +98,17 @@ class RuledChance(Chance):
         rng = self._rng
         action = super().send(model)
         client = model.clients[action[1]]
-        held = [job.id for job in model.jobs if job.holder is client]
+        held = [job for job in model.jobs if job.holder is client]
         if held and rng.randrange(3) == 0:
-            ends = (b"delete %d", b"bury %d 1", b"release %d 2 0", b"release %d 2 3")
-            lines = [rng.choice(ends) % job_id for job_id in held[: rng.choice((1, 2))]]
-            lines.append(b"reserve-with-timeout %d" % rng.choice((0, 3600)))
-            return ("send", action[1], [(line, b"") for line in lines])
+            return ("send", action[1], self._work(held))
         return action
+
+    def _work(self, held):
+        rng = self._rng
+        ends = (b"delete %d", b"bury %d 1", b"release %d 2 0", b"release %d 2 3")
+        lines = [rng.choice(ends) % job.id for job in held[: rng.choice((1, 2))]]
+        lines.append(b"reserve-with-timeout %d" % rng.choice((0, 3600)))
+        return [(line, b"") for line in lines]
 
     def ruled_action(self, model, kinds=(*ACTIONS, *RULED, *ENDS)):
         rng = self._rng
@@ -143,10 +148,35 @@ class RuledChance(Chance):
         keys = rng.sample(keys, min(len(keys), rng.choice((1, 1, 2, 3))))
         return {key: rng.choice(self.values_of[key]) for key in keys}
 
+    def crowd(self, model):
+        """Yield actions after which a client waits for a tube that has jobs, and one that may give it a job."""
+        rng = self._rng
+        name, other = rng.choice(self._names), rng.choice(NAMES)
+        first, second = rng.sample(range(len(model.clients)), 2)
+        worker = model.clients[first]
+        key = rng.choice(("max_reserved", "max_reserved", "rate"))
+        yield ("set policies", name, {key: rng.choice(self.values_of[key]) for key in (key, rng.choice(self._keys))})
+        puts = [self._put() for _ in range(rng.choice((2, 3, 4)))]
+        yield ("send", first, [(b"use " + name, b""), *puts, (b"watch " + name, b""), (b"watch " + other, b"")])
+        yield ("send", first, [(b"reserve-with-timeout 0", b"")] * rng.choice((1, 2)))
+        ignores = [(b"ignore " + each, b"") for each in NAMES if each != name]
+        yield ("send", second, [(b"watch " + name, b""), *ignores, (b"reserve", b"")])
+        held = [job for job in model.jobs if job.holder is worker] if worker in model.clients else []
+        if rng.randrange(3) == 0:
+            yield ("set policies", name, {key: rng.choice((None, *self.values_of[key]))})
+        if held and rng.randrange(2):
+            do = rng.choice(("move", "move", "release", "bury", "delete"))
+            yield ("change job", do, rng.choice(held).id, other, rng.choice(PRIS), rng.choice(self._seconds))
+        elif worker in model.clients:
+            yield ("send", first, self._work(held))
+        yield ("wait", rng.choice((0, self._step_ns, SECOND_NS)))
+
 
 def ruled_think(rng, twins):
     chance = RuledChance(rng)
     while True:
+        if rng.randrange(50) == 0 and len(twins.model.clients) > 1:
+            yield from chance.crowd(twins.model)
         action = chance.ruled_action(twins.model)
         yield action
         if action[0] in ENDS:
