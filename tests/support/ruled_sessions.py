@@ -148,6 +148,15 @@ class RuledChance(Chance):
         keys = rng.sample(keys, min(len(keys), rng.choice((1, 1, 2, 3))))
         return {key: rng.choice(self.values_of[key]) for key in keys}
 
+    def share(self, model):
+        """Yield actions by which clients reserve jobs of one pri from several tubes."""
+        rng = self._rng
+        yield ("set policies", rng.choice((b"*", *self._names)), {"fair": "true"})
+        yield ("put jobs", [(name, b"%d" % rng.randrange(99)) for name in rng.choices(NAMES, k=8)])
+        for number in rng.sample(range(len(model.clients)), 2):
+            lines = [b"watch " + name for name in NAMES] + [b"reserve-with-timeout 0"] * rng.choice((1, 2, 4))
+            yield ("send", number, [(line, b"") for line in lines])
+
     def crowd(self, model):
         """Yield actions after which a client waits for a tube that has jobs, and one that may give it a job."""
         rng = self._rng
@@ -176,7 +185,7 @@ def ruled_think(rng, twins):
     chance = RuledChance(rng)
     while True:
         if rng.randrange(50) == 0 and len(twins.model.clients) > 1:
-            yield from chance.crowd(twins.model)
+            yield from rng.choice((chance.crowd, chance.crowd, chance.share))(twins.model)
         action = chance.ruled_action(twins.model)
         yield action
         if action[0] in ENDS:
