@@ -248,6 +248,7 @@ class Chance:
         self._step_ns = step_ns
         self._jobs_max = rng.choice(jobs_max)
         self._commands = commands
+        self._names = NAMES
 
     def action(self, model, kinds=ACTIONS):
         rng = self._rng
@@ -287,8 +288,8 @@ class Chance:
             "bury": lambda: [self._job_id(model, client), rng.choice(PRIS)],
             "touch": lambda: [self._job_id(model, client)],
             "kick": lambda: [rng.choice((0, 1, 2, 5, 100))],
-            "pause-tube": lambda: [rng.choice(NAMES), rng.choice((0, *self._seconds))],
-            **dict.fromkeys(("use", "watch", "ignore", "stats-tube"), lambda: [rng.choice(NAMES)]),
+            "pause-tube": lambda: [rng.choice(self._names), rng.choice((0, *self._seconds))],
+            **dict.fromkeys(("use", "watch", "ignore", "stats-tube"), lambda: [rng.choice(self._names)]),
             **dict.fromkeys(
                 ("reserve-job", "delete", "kick-job", "peek", "stats-job"), lambda: [self._job_id(model, None)]
             ),
