@@ -13,7 +13,7 @@ from beanlite.cli import COMMANDS, main
 from beanlite.console.file import File
 from tests.operators.conftest import filled
 from tests.support.servers import start_beanlite
-from tests.support.wire import until
+from tests.support.wire import Wire, until
 
 PAGE = Path(__file__).parents[2] / "docs/cookbook.md"
 RECIPE = re.compile(r"^### (\d+)\. (.+?)\n\n```sh\n(.+?)\n```\n\n```sql\n(.+?)\n```\n", re.MULTILINE | re.DOTALL)
@@ -25,6 +25,13 @@ def kitchen(tmp_path_factory):
     """One queue for all recipes: those at the end change it."""
     with start_beanlite(tmp_path_factory.mktemp("kitchen"), "--history", "7d") as server:
         queue = filled(server)
+        with Wire(server.connect()) as wire:
+            wire.request("set-policy", pattern="webhooks", set={"max_tries": 1})
+            wire.ask("use webhooks")
+            wire.ask("watch webhooks")
+            job_id = wire.put(b"dies at once")
+            wire.ask(f"reserve-job {job_id}")
+            wire.ask(f"release {job_id} 0 0")
         with queue.worker, File(queue.db) as file:
             until(lambda: file.list_tubes({})["tubes"][0]["puts_per_min"])  # written a second late
             yield queue

@@ -1,14 +1,18 @@
 """What the command line and top show of tubes and jobs with a policy."""
 
 import json
+from typing import Any
 
 import pytest
 
 from beanlite.cli import main
 from beanlite.console import tables
+from beanlite.console.file import File
+from beanlite.console.live import Live
 from beanlite.console.top.app import Top
 from tests.operators.test_top import SMALL, shown
 from tests.support.servers import start_beanlite
+from tests.support.web import Web
 from tests.support.wire import Wire
 
 
@@ -89,3 +93,28 @@ async def test_top_marks_tubes_that_are_shut(server):
         lines = await shown(pilot, lambda text: "open" in text)
         names = {" ".join(line.split()[:2]) for line in lines}
         assert {"(full) full", "(rate) slow", "(paused) still", "open 2"} <= names
+
+
+def test_tries_of_a_job_in_a_server_and_in_its_file(own_queue):
+    job_id = own_queue.buried[0]
+    with Live(own_queue.address) as live:
+        live.ask("change-jobs", {"do": "kick", "ids": [job_id]})
+        assert own_queue.worker.ask(f"reserve-job {job_id}").startswith("RESERVED")
+        assert own_queue.worker.ask(f"release {job_id} 0 0") == "RELEASED"
+        jobs: list[Any] = [live.show_job(job_id)]
+    with File(own_queue.db) as file:
+        jobs += [file.show_job(job_id), *file.list_jobs({"ids": [job_id], "limit": 1})["jobs"]]
+    assert [(job["reserves"], job["forgiven"], job["tries"]) for job in jobs] == [(2, 1, 1)] * 3
+
+
+def test_history_in_a_file_names_the_policy_that_did_it(tmp_path, capsys):
+    with start_beanlite(tmp_path, "--history", "1d") as server:
+        with Wire(server.connect()) as wire:
+            wire.request("set-policy", pattern="default", set={"max_tries": 1})
+            wire.put(b"job")
+            wire.ask("reserve")
+            wire.ask("release 1 0 0")
+        assert main(["job", "1", "--db", str(tmp_path / "queue.db")]) == 0
+        assert capsys.readouterr().out.endswith("  default  bury  pri 0  by its max_tries\n")
+        with Web(f"{server.host}:{server.port}", "--db", tmp_path / "queue.db") as web:
+            assert "bury default 0 its max_tries" in web.get("/job/1").text

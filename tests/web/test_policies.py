@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from beanlite.console.live import Live
+from beanlite.web import overview
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire
@@ -114,12 +116,13 @@ def set_schedule(wire, **what):
 
 def test_schedules_are_listed_run_and_removed(web, wire):
     assert "puts no jobs by itself" in web.get("/policies").text
-    set_schedule(wire, body="<go>", zone="Europe/Berlin", by="ann", pri=7, ttr_s=90, missed="once")
+    set_schedule(wire, body="<go>", zone="Europe/Berlin", by="ann", missed="once")
     set_schedule(wire, name="often", when="every 5m", base64="/w==", if_absent=False)
     (nightly, often) = rows(web.get("/policies"), "schedules")
-    assert nightly[:6] == ["nightly", "0 3 * * * Europe/Berlin", "reports", "7", "1 min 30 s", "&lt;go&gt;"]
-    assert [nightly[7], *nightly[8:10], nightly[11]] == ["never", "nothing is put", "is put once", "ann"]
-    assert [often[1], often[5], *often[8:10]] == ["every 5m", "not text", "another is put", "is skipped"]
+    assert nightly[:4] == ["nightly", "0 3 * * * Europe/Berlin", "reports", "&lt;go&gt;"]
+    assert nightly[5:9] == ["never", "no", "put once", "Run Remove"]
+    assert nightly[10] == "ann"
+    assert [often[1], often[3], *often[6:8]] == ["every 5m", "not text", "yes", "skipped"]
     page = web.post("/schedule", {"name": "nightly", "do": "run", "back": "/policies"})
     (job_id,) = re.findall("Job ([0-9]+) was put by nightly", page.text)
     assert f'<a href="/job/{job_id}">' in page.html
@@ -156,3 +159,29 @@ def test_users_change_policies_by_their_name(server, wire):
     with Web(f"127.0.0.1:{server.port}", "--user-header", "x-user") as web:
         web.post("/policy", {"pattern": "mail", "key": "max_tries", "value": "5"}, x_user="ann")
     assert wire.request("list-policies")["policies"][0]["changed_by"] == "ann"
+
+
+def test_policies_of_a_file_are_only_shown(tmp_path):
+    file = tmp_path / "policies.toml"
+    file.write_text('["*"]\nmax_tries = 5\nretry = "5s"\n')
+    with (
+        start_beanlite(tmp_path / "server", "--no-journal", "--policies", str(file)) as server,
+        Web(f"127.0.0.1:{server.port}") as web,
+    ):
+        for page in (web.get("/policies"), web.get("/tube/default")):
+            assert f"Policies come from {file}: change that file" in page.text
+            assert "max_tries" in page.text
+            assert 'action="/policy"' not in page.html
+        refused = web.post("/policy", {"pattern": "*", "key": "max_tries", "value": "6"})
+        assert (refused.status, f"policies come from {file}" in refused.text) == (409, True)
+
+
+def test_overview_says_why_jobs_have_waited_long(wire, server, monkeypatch):
+    monkeypatch.setattr(overview, "LONG_S", 0)
+    wire.request("set-policy", pattern="mail", set={"max_reserved": 1})
+    wire.put(b"first")
+    wire.ask("reserve")
+    wire.put(b"second")
+    with Live((server.host, server.port)) as live:
+        (problem,) = [each for each in overview.problems(live, live.stats()) if each.tube == "mail"]
+    assert problem.text.endswith(", because of its max_reserved")
