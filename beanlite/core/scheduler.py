@@ -198,6 +198,8 @@ class Scheduler(Chore):
         if job is None:
             client = Client(tube, 0, Peer(f"schedule {schedule.name}", 0, person))
             job = self._put_job(client, schedule.pri, 0, schedule.ttr_s, schedule.body, now_ns)
+        elif not self._queues.ledger.is_stored(job.id):
+            self._queues.ledger.hasten(job)  # or a crash could leave the tick without a job that waits
         schedule.last_at, schedule.last_job = self.utc_s(now_ns), job.id
         self._queues.ledger.schedules[schedule.name] = schedule
         return job

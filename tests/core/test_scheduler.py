@@ -8,6 +8,7 @@ import pytest
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import GONE, SECOND_NS
+from beanlite.core.policies import PolicyRow
 from beanlite.core.recurrence import next_after
 from beanlite.core.scheduler import BACK_S, GRACE_S, LOOK_S, RETRY_S
 from beanlite.core.schedules import Schedule
@@ -439,3 +440,19 @@ def test_job_put_by_a_client_is_not_the_schedules(machine):
     put(machine.core, client)
     machine.core.wait(MINUTE_S)
     assert schedule.last_job == 2
+
+
+def test_job_that_a_schedule_would_repeat_is_stored_as_it_is(machine):
+    core = machine.core
+    values = ((b"a", "ttl", "10s"), (b"a", "expired", "move:reports"), (b"reports", "unique", "waiting"))
+    core.engine.set_policies([PolicyRow(*each, 0.0, "ann") for each in values], [], core.now_ns)
+    client = core.client()
+    core.send(client, b"use a\r\n")
+    put(core, client, b"report")
+    schedule = machine.set("every 1h", next_at=machine.now_s + 10.5)
+    machine.store()
+    core.wait(11)
+    assert schedule.last_job == 1
+    changes = core.engine.take_changes(deferred=False)
+    assert [job.id for job in changes.jobs] == [1]
+    assert changes.schedules == [("nightly", schedule)]
