@@ -129,6 +129,13 @@ class Ledger:
         self.changed[job.id] = job
         self.deferred.pop(job.id, None)
 
+    def hasten(self, job: Job) -> None:
+        """Have what is deferred of a job written with the batch being gathered, and its events with it."""
+        self.note(job)
+        self._touches.pop(job.id, None)
+        if job.id in self._waiting:
+            self._take_waiting(job.id)
+
     def record(
         self,
         job: Job,

@@ -70,6 +70,8 @@ class Operator:
         job.spare()  # it was not given the time
         self._ledger.tally(job.tube).released += 1
         self._delay_or_make_ready(job, RELEASE, delay_s, by, now_ns)
+        if job.tube.rules is not None:
+            self._queues.ruled.enter(job, None)  # it may have become too old while a client had it
 
     def delay(self, job: Job, delay_s: int, by: Peer, now_ns: int) -> None:
         """Delay a ready or delayed job from now on."""

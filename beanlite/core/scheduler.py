@@ -167,6 +167,7 @@ class Scheduler(Chore):
         except ValueError as why:  # this machine does not have the zone
             self.errors[schedule.name] = str(why)
             return LOOK_S
+        self.errors.pop(schedule.name, None)
         # Of several that were missed, the last counts for all, unless there is one by now that was not.
         wanted = (schedule.once_if_missed and next_at > utc_s + _EARLY_S) if missed else True
         if wanted and schedule.if_absent and self._is_present(schedule):

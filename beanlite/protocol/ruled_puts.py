@@ -51,8 +51,13 @@ def put_by_rules(
 
 def repeat(session: Session, twin: Job) -> int:
     """Count a put that would repeat a job, and return the id of that job."""
-    session.engine.ledger.tally(twin.tube).duplicates += 1
-    session.show(twin)
+    ledger = session.engine.ledger
+    ledger.tally(twin.tube).duplicates += 1
+    if not ledger.is_stored(twin.id):
+        ledger.hasten(twin)  # that it waits, and in this tube, is what the client relies on
+        session.waits = True
+    elif ledger.stored_batch < ledger.batch - 1:
+        session.waits = True
     return twin.id
 
 

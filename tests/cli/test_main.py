@@ -57,6 +57,19 @@ def test_serve_is_imported_alone():
     assert imported & {"rich", "textual", "aiosqlite", "beanlite.console"} == set()
 
 
+def test_server_imports_what_schedules_need_only_for_one():
+    program = """
+import sys, beanlite.server.start
+from beanlite.core.recurrence import next_after
+next_after("every 5m", "UTC", 0)
+print("cronsim" in sys.modules)
+next_after("0 3 * * *", "UTC", 0)
+print("cronsim" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
 @pytest.mark.parametrize("module", ["beanlite.host.signals", "beanlite.cli"])
 def test_ctrl_c_while_it_is_imported_is_no_traceback(module):
     program = f"""

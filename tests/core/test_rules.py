@@ -113,6 +113,20 @@ def test_restart_spends_no_try(core):
     assert (state(core), core.engine.jobs[1].tries) == (("ready", None), 2)
 
 
+@pytest.mark.parametrize("ended", ["release", "stop"])
+def test_reservation_that_was_moved_is_forgiven_only_once(core, ended):
+    worker, operator = core.client(), core.client(operator=True)
+    put(core, worker)
+    assert reserve(core, worker) == 1
+    change(core, operator, b'{"do": "move", "to": "t","ids":  [1]}')
+    if ended == "stop":
+        core.engine.begin_stop()
+        core.close(worker)
+    else:
+        change(core, operator, b'{"do": "release","ids":  [1]}')
+    assert core.engine.jobs[1].tries == 0
+
+
 def test_release_by_an_operator_spends_no_try(core):
     policy(core, max_tries=1)
     worker, operator = core.client(), core.client(operator=True)
@@ -502,6 +516,33 @@ def test_repeated_put_waits_until_the_first_is_stored(core):
     assert not other.waits
 
 
+def test_twin_is_stored_as_it_is_when_the_put_is_answered(core):
+    policy(core, unique="waiting")
+    client, other = core.client(), core.client()
+    put(core, client)
+    assert reserve(core, client) == 1
+    core.send(client, b"bury 1 0\r\n")
+    core.store()
+    core.receive(client, b"kick 1\r\n")
+    core.receive(other, b"put 0 0 9 1\r\nx\r\n")
+    assert other.waits
+
+
+def test_twin_that_has_just_been_moved_is_stored_there(core):
+    policy(core, b"a", ttl="10s", expired="move:b")
+    policy(core, b"b", unique="waiting")
+    client = core.client()
+    core.send(client, b"use a\r\n")
+    put(core, client)
+    core.store()
+    core.send(client, b"use b\r\n")
+    core.wait(10)
+    assert core.engine.jobs[1].tube.name == b"b"
+    core.receive(client, b"put 0 0 9 1\r\nx\r\n")
+    assert client.waits
+    assert core.engine.ledger.is_changed
+
+
 def test_job_that_is_reserved_or_buried_no_longer_waits(core):
     policy(core, unique="waiting")
     client = core.client()
@@ -637,6 +678,17 @@ def test_reserved_job_expires_when_it_comes_back(core):
     assert state(core) == ("reserved", None)
     assert core.send(client, b"release 1 0 0\r\nreserve-with-timeout 0\r\n") == b"RELEASED\r\nTIMED_OUT\r\n"
     core.wait(0)
+    assert state(core) == ("buried", "expired")
+
+
+def test_job_that_an_operator_takes_away_expires(core):
+    policy(core, ttl="10s")
+    client, operator = core.client(), core.client(operator=True)
+    put(core, client, ttr_s=60)
+    assert reserve(core, client) == 1
+    core.wait(20)
+    change(core, operator, b'{"do": "release","ids":  [1]}')
+    core.wait(2)
     assert state(core) == ("buried", "expired")
 
 

@@ -303,6 +303,11 @@ def test_schedule_without_its_zone_waits_and_others_go_on(machine):
     machine.core.wait(2 * HOUR_S)
     assert len(machine.puts()) == 2
     assert broken.next_at == due_s
+    assert machine.core.engine.scheduler.errors.keys() == {"broken"}
+    broken.zone = "UTC"
+    machine.core.wait(HOUR_S)
+    assert len(machine.puts()) == 4
+    assert machine.core.engine.scheduler.errors == {}
 
 
 def test_server_without_schedules_has_no_timer(machine):

@@ -28,15 +28,15 @@ from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.journal.sqlite.served.writer import IDS_AHEAD
 from tests.support.journal_files import NO_HISTORY, make
-from tests.support.model_policies import SECOND_NS
+from tests.support.model_policies import SECOND_NS, Policies
 from tests.support.model_queues import Job
+from tests.support.ruled_sessions import RULED, VALUES, RuledChance
 from tests.support.sessions import (
     ACTIONS,
     CLIENTS_MAX,
     COMMANDS,
     MAX_JOB_SIZE,
     SECONDS,
-    Chance,
     Twins,
     explore,
     weighted,
@@ -48,6 +48,8 @@ SEED = int(os.environ.get("RESTART_SEED", str(random.randrange(1 << 32))))
 # The file has seconds as floating-point numbers, which hold these fractions exactly, so nothing is rounded.
 STEP_NS = SECOND_NS // 512
 KINDS = weighted({"session": 120, "take": 20, "take all": 10, "write": 30, "checkpoint": 1, "crash": 3, "stop": 2})
+# The same for times that follow from policies; those of retries are scattered.
+EXACT_VALUES = {key: texts for key, texts in VALUES.items() if key != "retry"} | {"rate": ("1/s", "4/s", "2/h", "off")}
 
 # Commands that leave much for a restart to keep.
 LASTING_COMMANDS = [*COMMANDS, *weighted({"pause-tube": 10, "bury": 10, "reserve-job": 5, "use": 5})]
@@ -66,6 +68,7 @@ class Stored(NamedTuple):
     jobs: dict[int, Job]
     last_id: int
     pauses: dict[bytes, tuple[int, int]]
+    policies: dict[tuple[bytes, str], str]
 
 
 class RestartedTwins(Twins):
@@ -80,7 +83,7 @@ class RestartedTwins(Twins):
         self.files = (directory / f"{number}.db" for number in count())
         self.path = next(self.files)
         shutil.copy(empty, self.path)
-        self.stored = self.taken = Stored({}, 0, {})
+        self.stored = self.taken = Stored({}, 0, {}, {})
         self.batch = None
         """A batch that was taken but not yet written."""
         self._recover()
@@ -103,7 +106,7 @@ class RestartedTwins(Twins):
         else:
             jobs = {job_id: job for job_id, job in self.taken.jobs.items() if job_id not in model.promised}
             jobs |= {job_id: job for job_id, job in now.items() if job_id in model.promised}
-        self.taken = Stored(jobs, model.last_id, model.pauses())
+        self.taken = Stored(jobs, model.last_id, model.pauses(), dict(model.policies.rows))
         model.promised.clear()
 
     def _write(self):
@@ -151,7 +154,8 @@ class RestartedTwins(Twins):
         self._recover()
         last_id = self.core.engine.last_id
         assert 0 <= last_id - self.stored.last_id <= ids_left_out
-        jobs, _, pauses = self.stored
+        jobs, _, pauses, policies = self.stored
+        self.model.policies = Policies(policies)
         self.model.restart([self.model.restored(job) for job in jobs.values()], last_id, pauses)
         if self.history:  # changes made by the start are written at once
             jobs = {job.id: job for job in self.model.snapshot()}
@@ -197,11 +201,14 @@ class RestartedTwins(Twins):
 
 
 def think(rng, twins):
-    chance = Chance(rng, LASTING_COMMANDS, rng.choice((SECONDS, LONG_SECONDS)), STEP_NS)
+    chance = RuledChance(rng, LASTING_COMMANDS, rng.choice((SECONDS, LONG_SECONDS)), STEP_NS)
+    chance.values_of = EXACT_VALUES
+    # The history tells of what clients and operators did, and not of all that followed from that by policies.
+    actions = ACTIONS if twins.history else (*ACTIONS, *RULED)
     while True:
         kind = rng.choice(KINDS)
         if kind == "session":
-            yield chance.action(twins.model, ACTIONS)
+            yield chance.ruled_action(twins.model, actions)
         elif kind in {"take", "take all"}:
             yield ("take", kind == "take all")
         elif kind in {"crash", "stop"}:

@@ -4,13 +4,14 @@ import asyncio
 import json
 import random
 from collections import deque
+from collections.abc import Callable
 
 from beanlite.core.job import ID_MASK
 from tests.simulator.ledger import ABSENT, BURIED, DELAYED, READY, Ledger, must
+from tests.simulator.rules import AGAIN, ALL_TUBES, TUBES
 from tests.simulator.wire import Wire
 from tests.simulator.world import World
 
-TUBES = (b"default", b"mail", b"log")
 PRIS = (0, 1, 5, 1024, 5000)
 DELAYS_S = (0, 0, 0, 0, 1, 3, 60)
 TTRS_S = (1, 3, 60, 1000)
@@ -51,6 +52,11 @@ MAY = {
     "pause-tube": (b"PAUSED", b"NOT_FOUND"),
     "change-jobs": (b"OK", b"REFUSED"),
     "watch-events": (b"OK",),
+    "set-policy": (b"OK",),
+    "list-policies": (b"OK",),
+    "set-schedule": (b"OK",),
+    "unset-schedule": (b"OK", b"REFUSED"),
+    "run-schedule": (b"OK", b"REFUSED", b"OUT_OF_MEMORY", b"DRAINING"),
 }
 
 
@@ -67,6 +73,10 @@ class Client:
         self._answered = asyncio.Event()
         self._number = 0
         self.use = b"default"
+        ruled = world.referee is not None
+        self.tubes = ALL_TUBES if ruled else TUBES
+        self.again = AGAIN if ruled else ()
+        """Bodies that it puts now and then, as other clients do."""
         self.sizes: tuple[int, ...] = SIZES
         self.latest = 30
         """How many of the jobs that are known may be acted on."""
@@ -139,7 +149,13 @@ class Client:
         return f"{self.name}.{self._number}.{ttr_s}.".encode().ljust(size, b"x")
 
     def put(self, pri: int, delay_s: int, ttr_s: int, size: int) -> bytes:
-        body = self._new_body(ttr_s, size)
+        return self._put(pri, delay_s, ttr_s, self._new_body(ttr_s, size))
+
+    def put_again(self, pri: int, delay_s: int, body: bytes) -> bytes:
+        """Put a body that may have been put before."""
+        return self._put(pri, delay_s, int(body.split(b".")[2]), body)
+
+    def _put(self, pri: int, delay_s: int, ttr_s: int, body: bytes) -> bytes:
         change = self._ledger.puts(body, self.use, delay_s)
         self._ask("put", puts=[(body, change)], floor=self._ledger.last_id)
         return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body)
@@ -149,6 +165,9 @@ class Client:
         puts, request = [], []
         for pri, delay_s, ttr_s, size in jobs:
             body = self._new_body(ttr_s, size)
+            if self.again and self.chance.random() < 0.3:
+                body = self.chance.choice(self.again)
+                ttr_s = int(body.split(b".")[2])  # noqa: PLW2901 - the body says another one
             puts.append((body, self._ledger.puts(body, self.use, delay_s)))
             request.append({"body": body.decode(), "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s})
         self._ask("put-jobs", puts=puts, floor=self._ledger.last_id)
@@ -217,6 +236,12 @@ class Client:
         self._ask("change-jobs", job=job_id, change=change)
         return b"change-jobs %d\r\n%b\r\n" % (len(request), request)
 
+    def operate(self, word: str, request: dict, rules: Callable[[dict], None]) -> bytes:
+        """Give an operator's command about policies or schedules; ``rules`` is called with the reply."""
+        self._ask(word, rules=rules)
+        text = json.dumps(request).encode()
+        return b"%b %d\r\n%b\r\n" % (word.encode(), len(text), text)
+
     def watch_events(self, tube: bytes | None) -> bytes:
         request = json.dumps({} if tube is None else {"tube": tube.decode()}).encode()
         self._ask("watch-events")
@@ -280,6 +305,8 @@ class Client:
             ledger.kicked(more["kick"])
         elif asked.word == "watch-events":
             self._watches = True
+        elif "rules" in more:
+            more["rules"](json.loads(body) if word == b"OK" else {})
         elif more.get("change") is not None:
             did_nothing = word == b"NOT_FOUND" or (asked.word == "change-jobs" and json.loads(body).get("done") != 1)
             (ledger.refused if did_nothing else ledger.done)(more["job"], more["change"])
@@ -289,19 +316,23 @@ class Client:
         if word in {b"INSERTED", b"OK"}:
             ids = [int(words[1])] if word == b"INSERTED" else json.loads(body)["ids"]
             for (put, change), job_id in zip(puts, ids, strict=True):
+                self._must_be_stored(job_id)
                 self._ledger.put(put, change, job_id, asked.more["floor"])
         else:
-            for put, _ in puts:
-                self._ledger.put_refused(put)
+            for put, change in puts:
+                self._ledger.put_refused(put, change)
 
     def _note_reserved(self, asked: Asked, job_id: int, body: bytes) -> None:
-        assert self.wire is not None
-        stored_id = self.wire.protocol.session.engine.ledger.stored_id
-        must(job_id <= stored_id, f"job {job_id} was given to a client, and a crash could still undo its put")
+        self._must_be_stored(job_id)
         ttr_s, now_s = int(body.split(b".")[2]), self._world.now_ns / 1e9
         self._ledger.reserved(job_id, body, self, asked.sent, asked.sent_s, now_s, ttr_s)
         self.held[job_id] = ttr_s
         self.taken.append(job_id)
+
+    def _must_be_stored(self, job_id: int) -> None:
+        assert self.wire is not None
+        stored_id = self.wire.protocol.session.engine.ledger.stored_id
+        must(job_id <= stored_id, f"a client was told of job {job_id}, and a crash could still undo its put")
 
     def _note_event(self, event: dict) -> None:
         must(self._watches, "an event came before the reply to the command that asks for it")

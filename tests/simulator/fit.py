@@ -12,7 +12,7 @@ from beanlite.journal.sqlite.served import journal, writer
 from beanlite.protocol.replies import FOUND
 from beanlite.protocol.session import Session
 from beanlite.server import wiring
-from tests.simulator import world as worlds
+from tests.simulator import referee, world as worlds
 from tests.simulator.ledger import BrokenPromiseError
 from tests.simulator.world import SimulatedSync, World
 
@@ -56,6 +56,7 @@ def prepare() -> None:
         setattr(module, name, value)
     _remember_schemas()
     _watch_reservations()
+    referee.install()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "queue.db"
         database.open_database(file).close()

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from tests.simulator.clients import DELAYS_S, LARGE_SIZES, PRIS, SIZES, TTRS_S, TUBES, Client
+from tests.simulator.clients import DELAYS_S, LARGE_SIZES, PRIS, SIZES, TTRS_S, Client
 
 # How often clients give each command, unless the mix of a seed is another one.
 WORDS = {
@@ -49,9 +49,16 @@ def command(client: Client, word: str) -> bytes:
     if word in WITH_ID and client.known():
         return client.plain(word, b"%d" % chance.choice(client.known()))
     if word in WITH_TUBE:
-        return client.plain(word, chance.choice(TUBES))
+        return client.plain(word, chance.choice(client.tubes))
     if word in OTHERS:
-        return OTHERS[word](client, chance.choice(TUBES))
+        return OTHERS[word](client, chance.choice(client.tubes))
+    return put(client)
+
+
+def put(client: Client) -> bytes:
+    chance = client.chance
+    if client.again and chance.random() < 0.4:
+        return client.put_again(chance.choice(PRIS), chance.choice(DELAYS_S), chance.choice(client.again))
     return client.put(*a_job(client))
 
 
@@ -68,7 +75,7 @@ def operate(client: Client, job_id: int) -> bytes:
     if do == "delay":
         more["delay_s"] = chance.choice((1, 60))
     elif do == "move":
-        more["to"] = chance.choice(TUBES).decode()
+        more["to"] = chance.choice(client.tubes).decode()
     elif do == "reprioritise":
         more["pri"] = chance.choice(PRIS)
     return client.change(job_id, do, **more)

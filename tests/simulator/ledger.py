@@ -3,6 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.simulator.rules import AGAIN, SCHEDULED
+
+MANY = {*AGAIN, *SCHEDULED.values()}
+
 READY, DELAYED, BURIED, ABSENT = "ready", "delayed", "buried", "absent"
 FOREVER = float("inf")
 
@@ -64,15 +68,19 @@ class Ledger:
     def __init__(self) -> None:
         self.moment = 0
         self.jobs: dict[int, Known] = {}
-        self.put_unknown: dict[bytes, Change] = {}
+        self.put_unknown: dict[bytes, list[Change]] = {}
         """The puts that were not acknowledged, by body."""
         self.tube_of: dict[bytes, bytes] = {}
         self.kicks_due: list[Change] = []
+        self.unique = ""
+        """What operators have set for bodies that are put again, if anything: ``waiting`` or ``present``."""
         self.put_ids: set[int] = set()
         self.last_id = 0
         """The highest id that any client has seen."""
         self.strict = True
         """Whether everything that was acknowledged has to be found at the next restart."""
+        self._early: dict[int, list[Change]] = {}
+        """What policies have done to jobs that no client knows of yet."""
         self._told: set[int] = set()
         """The jobs of which an event has told: such a thing is durable."""
         self._told_deleted: set[int] = set()
@@ -85,12 +93,15 @@ class Ledger:
 
     def puts(self, body: bytes, tube: bytes, delay_s: int) -> Change:
         change = Change("put", frozenset({DELAYED, READY} if delay_s else {READY}), self.tick())
-        must(body not in self.put_unknown, "the simulator puts a body twice")
-        self.put_unknown[body] = change
+        must(body not in self.put_unknown or body in AGAIN, "the simulator puts a body twice")
+        self.put_unknown.setdefault(body, []).append(change)
         self.tube_of[body] = tube
         return change
 
     def put(self, body: bytes, change: Change, job_id: int, floor: int) -> None:
+        if body in AGAIN:
+            self._put_again(body, change, job_id)
+            return
         must(job_id not in self.put_ids, f"id {job_id} was given out twice")
         must(job_id > floor, f"id {job_id} was given out after {floor}")
         self.put_ids.add(job_id)
@@ -100,15 +111,34 @@ class Ledger:
         if change not in job.changes:
             job.changes.append(change)
 
-    def put_refused(self, body: bytes) -> None:
-        self.put_unknown.pop(body, None)
+    def _put_again(self, body: bytes, change: Change, job_id: int) -> None:
+        """Enter a put whose job may be an earlier one with the same body."""
+        job = self._meet(job_id, body, change)
+        self.put_refused(body, change)
+        self.put_ids.add(job_id)
+        must(self._may_exist(job, change.sent), f"a put was answered with job {job_id}, which was deleted")
+        was_ready = Change(
+            "again", frozenset({DELAYED, READY}), change.sent, self.tick(), weak=self.unique != "waiting"
+        )
+        job.changes.append(was_ready)
 
-    def _meet(self, job_id: int, body: bytes) -> Known:
+    def put_refused(self, body: bytes, change: Change) -> None:
+        changes = self.put_unknown.get(body, [])
+        if change in changes:
+            changes.remove(change)
+            if not changes:
+                del self.put_unknown[body]
+
+    def _meet(self, job_id: int, body: bytes, change: Change | None = None) -> Known:
         job = self.jobs.get(job_id)
         if job is None:
-            must(body in self.put_unknown, f"job {job_id} has a body that nobody has put, or that another job has")
-            change = self.put_unknown.pop(body)
-            job = self.jobs[job_id] = Known(body, self.tube_of[body], [change])
+            if body in SCHEDULED.values():
+                change, self.tube_of[body] = Change("schedule", frozenset({READY}), self.moment), b""
+            if change is None:
+                must(body in self.put_unknown, f"job {job_id} has a body that nobody has put, or that another job has")
+                change = self.put_unknown[body][0]
+            self.put_refused(body, change)
+            job = self.jobs[job_id] = Known(body, self.tube_of[body], [change, *self._early.pop(job_id, [])])
             self.last_id = max(self.last_id, job_id)
         must(job.body == body, f"job {job_id} has the body of another one")
         return job
@@ -178,6 +208,13 @@ class Ledger:
             if job.holder is client:
                 job.holder = None
 
+    def by_policy(self, job_id: int, *outcome: str) -> None:
+        """Enter what a policy does to a job."""
+        moment = self.tick()
+        change = Change("policy", frozenset(outcome), moment, moment, weak=True)
+        job = self.jobs.get(job_id)
+        (self._early.setdefault(job_id, []) if job is None else job.changes).append(change)
+
     def event(self, job_id: int, what: str) -> None:
         """Enter an event that a client was sent."""
         (self._told_deleted if what == "delete" else self._told).add(job_id)
@@ -191,7 +228,7 @@ class Ledger:
 
     def compare(self, found: dict[int, tuple[bytes | None, str]]) -> None:
         """Check what a restart has found: for each id the body, if it was read, and the state."""
-        bodies = [body for body, _ in found.values() if body is not None]
+        bodies = [body for body, _ in found.values() if body is not None and body not in MANY]
         must(len(bodies) == len(set(bodies)), "a job is there twice")
         for job_id, job in self.jobs.items():
             possible = self.outcomes(job)
@@ -237,6 +274,9 @@ class Ledger:
                 job.changes = [Change("restart", outcome, self.moment, self.tick())]
             job.holder = None
         self.kicks_due.clear()
+        self._early.clear()
+        for body in AGAIN:  # what was put and not found will not be
+            self.put_unknown.pop(body, None)
         if not self.strict:
             # The lost jobs were never promised, so their ids may be given out again.
             self.put_ids &= found.keys()

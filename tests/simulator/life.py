@@ -10,11 +10,12 @@ from beanlite.net.listener import Listener
 from beanlite.server.server import Server
 from beanlite.server.start import make_journal
 from tests.faults.forker import CHANGES
-from tests.simulator.clients import TUBES, Client
+from tests.simulator.clients import Client
 from tests.simulator.disk import EIO, READ, SYNC, beside
 from tests.simulator.habits import live, mix
 from tests.simulator.ledger import must
 from tests.simulator.memory import all_jobs, check, take
+from tests.simulator.operators import mix_with_policies, set_policies, unset_all
 from tests.simulator.world import SECOND_NS, SimulatedLoop
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Life:
             done = await recover(engine, clock, stopped)
             run.tried_ns = max(run.tried_ns, clock.set_ns)
             if done and not self.world.gone:
-                run.found(take(engine), engine, clock.set_ns)
+                run.found(take(engine), engine, clock)
                 self.recovered = True
             return done
 
@@ -161,7 +162,8 @@ class Life:
 
         def commit_(changes):
             if not self.world.gone:
-                run.pictures.append((changes.batch, take(self.server.parts.engine)))
+                last = None if self.world.referee is None else run.pictures[-1][1]
+                run.pictures.append((changes.batch, take(self.server.parts.engine, last)))
             commit(changes)
 
         journal.recover, journal.attach, journal.commit = recover_, attach_, commit_
@@ -174,8 +176,13 @@ class Life:
         names = [f"{self.number}{letter}" for letter in "abcd"[: chance.randint(1, 4)]]
         clients = [Client(world, run.ledger, name) for name in names]
         turns, mixed = chance.randint(2, 14), mix(chance)
+        if world.referee is not None:
+            turns, mixed = 2 * turns, mix_with_policies(world.referee, mixed)
         tasks = [asyncio.create_task(live(client, server.wiring.new_connection, turns, mixed)) for client in clients]
         tasks.append(asyncio.create_task(self._disturb(server)))
+        if world.referee is not None:
+            operator = Client(world, run.ledger, f"{self.number}p")
+            tasks.append(asyncio.create_task(set_policies(operator, server.wiring.new_connection, world.referee)))
         left = set(tasks)
         while left and not server._stopped.is_set():
             done, left = await asyncio.wait(left, timeout=0.5)
@@ -201,6 +208,8 @@ class Life:
     def _check(self, server) -> None:
         if server._failure is None:
             check(server.parts.engine)
+            if self.world.referee is not None:
+                self.world.referee.check(server.parts.engine)
 
     async def _disturb(self, server) -> None:
         """Fill the disk or a quota, set the clock, use the file from another connection, slow down syncs, or signal.
@@ -242,7 +251,9 @@ class Life:
         await asyncio.sleep(30)  # what the journal's thread was slow with is over
         client = Client(world, run.ledger, f"{self.number}z")
         client.connect(server.wiring.new_connection())
-        for tube in TUBES:
+        if world.referee is not None:
+            await unset_all(client, world.referee)
+        for tube in client.tubes:
             client.send(client.plain("watch", tube), client.use_tube(tube), client.plain("pause-tube", tube + b" 0"))
             client.send(client.kick(10_000), client.kick(10_000))  # the buried ones, then the delayed ones
         await client.all_answered(60)

@@ -27,6 +27,8 @@ class Seen(NamedTuple):
     timeouts: int
     told: tuple[int, int, int]
     """The counters of acknowledged changes: releases, buries, kicks."""
+    forgiven: int
+    why: str | None
 
 
 class Picture(NamedTuple):
@@ -34,22 +36,36 @@ class Picture(NamedTuple):
 
     jobs: dict[int, Seen]
     pauses: dict[bytes, tuple[int, int]]
+    settings: dict
+    """The policies by pattern and key, and the schedules by name."""
+    earlier: dict[int, Seen]
+    """Jobs that policies may have changed since they were written, as they were then."""
 
 
 def all_jobs(engine: Engine) -> dict[int, Job]:
     return engine.jobs.newest
 
 
-def take(engine: Engine) -> Picture:
+def take(engine: Engine, last: Picture | None = None) -> Picture:
+    """Return the picture of this moment; ``last`` is the one before, in a run with policies."""
     jobs = {
         job_id: Seen(
             job.tube.name, job.state._value_, job.pri, job.delay_s, job.ttr_s, job.created_ns, job.size,
             job.key >> ID_BITS, job.reserves, job.past.timeouts, (job.past.releases, job.past.buries, job.past.kicks),
+            job.past.forgiven, job.why,
         )
         for job_id, job in all_jobs(engine).items()
     }  # fmt: skip
     pauses = {tube.name: (tube.pause_s, tube.pause_until_ns) for tube in engine.tubes.values() if tube.pause_until_ns}
-    return Picture(jobs, pauses)
+    earlier: dict[int, Seen] = {}
+    if last is not None:
+        lasts = {**last.jobs, **last.earlier}
+        earlier = {job_id: lasts[job_id] for job_id in engine.ledger.deferred if job_id in jobs and job_id in lasts}
+    schedules = {
+        name: (each.when, each.zone, each.tube, each.body, each.next_at, each.last_at, each.last_job)
+        for name, each in engine.schedules.items()
+    }
+    return Picture(jobs, pauses, {**engine.policies.rows, **schedules}, earlier)
 
 
 def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, orderly: bool) -> str | None:
@@ -62,8 +78,11 @@ def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, 
         return f"lost {sorted(lost)}, new {sorted(new)}"
     for job_id, was in before.jobs.items():
         found = after.jobs[job_id]
-        if not _may_become(was, found, now_ns, latest_ns, orderly=orderly):
-            return f"job {job_id} was {was} and is {found}"
+        ways = [was, before.earlier[job_id]] if job_id in before.earlier else [was]
+        if not any(_may_become(each, found, now_ns, latest_ns, orderly=orderly) for each in ways):
+            return f"job {job_id} was {ways} and is {found}"
+    if before.settings != after.settings:
+        return f"policies and schedules were {before.settings} and are {after.settings}"
     for name, (pause_s, until_ns) in before.pauses.items():
         if until_ns > latest_ns + NEAR_NS:
             now_s, now_until_ns = after.pauses.get(name, (0, 0))
@@ -81,6 +100,8 @@ def _may_become(was: Seen, found: Seen, now_ns: int, latest_ns: int, *, orderly:
     grows = found.reserves > was.reserves or found.timeouts > was.timeouts
     if not is_same or grows or abs(was.created_ns - found.created_ns) > NEAR_NS:
         return False
+    if not _may_forgive(was, found, orderly=orderly):
+        return False
     if (found.reserves, found.timeouts) != (was.reserves, was.timeouts):
         # That it was reserved may be lost; and it can have been reserved from any state.
         return not orderly and was.state in {"ready", "reserved"}
@@ -92,6 +113,15 @@ def _may_become(was: Seen, found: Seen, now_ns: int, latest_ns: int, *, orderly:
         return (found.state == "ready" and may_be_over) or (waits_on and not is_over)
     # The end of a delay need not be stored: if the clock is set back, the delay applies again.
     return found.state == "ready" or (not orderly and found.state == "delayed" and found.place > now_ns - NEAR_NS)
+
+
+def _may_forgive(was: Seen, found: Seen, *, orderly: bool) -> bool:
+    """Whether a restart may have turned one into the other: it forgives tries, and never counts one."""
+    if orderly and found.forgiven != was.forgiven:
+        return False
+    if found.state == "buried":
+        return was.state != "buried" or found.why == was.why
+    return found.reserves - found.forgiven <= max(0, was.reserves - was.forgiven - (was.state == "reserved"))
 
 
 def check(engine: Engine) -> None:
@@ -127,7 +157,7 @@ def check(engine: Engine) -> None:
             must(keys == here.get(word, set()), f"the {word} queue of {name!r} has {len(keys)} others")
             must(len(heap) == len(keys), f"the {word} queue of {name!r} has a job twice")
         must(tube.urgent == sum(key >> ID_BITS < URGENT_PRI for key in here.get("ready", ())), f"urgent of {name!r}")
-        must(tube.pause_until_ns or not (tube.waiting and tube.ready.keys), f"{name!r} has jobs and clients that wait")
+        must(tube.shut or not (tube.waiting and tube.ready.keys), f"{name!r} has jobs and clients that wait")
     counts = engine.counts
     must(counts.urgent == urgent, f"urgent is {counts.urgent} and should be {urgent}")
     for kind in ("delayed", "reserved", "buried"):

@@ -80,7 +80,9 @@ MUTANTS = {
         "ledger.taken_id = ledger.stored_id = last_id",
     ),
     "a counter not restored": Mutant(
-        "core.restore", "Past(timeouts, releases, buries, kicks)", "Past(timeouts, releases, buries)"
+        "core.restore",
+        "Past(timeouts, releases, buries, kicks, forgiven)",
+        "Past(timeouts, releases, buries, 0, forgiven)",
     ),
     "a delay forgotten at a restart": Mutant(
         "core.restore", "elif state == _DELAYED and place is not None and place > now_ns:", "elif False:"
@@ -131,6 +133,51 @@ MUTANTS = {
         "core.bodies",
         "        job.body = None\n        memory.body_bytes -= job.size + BODY_BYTES",
         "        job.body = None\n        memory.body_bytes -= job.size",
+    ),
+    "a try not counted": Mutant("core.rulings", "tries >= rules.max_tries:", "tries > rules.max_tries:"),
+    "a stop that buries": Mutant("core.ticker", "            if self._queues.stopping:", "            if False:"),
+    "a restart that counts a try": Mutant(
+        "core.restore", "            job.spare()  # no client is to blame\n", "            pass\n"
+    ),
+    "a kick that forgives nothing": Mutant("core.queues", "            job.forgive()\n", ""),
+    "forgiven tries not journaled": Mutant("journal.rows", "past.why, past.forgiven,", "past.why, 0,"),
+    "a place not freed": Mutant("core.queues", "            if tube.shut & FULL:", "            if False:"),
+    "a limit ignored for clients that wait": Mutant(
+        "core.queues", "tube.ready.keys and not tube.shut:", "tube.ready.keys:"
+    ),
+    "a token given twice after a restart": Mutant(
+        "core.ruled", "kept.free_ns or now_ns + rules.burst * rules.token_ns", "kept.free_ns or now_ns"
+    ),
+    "an expiry not journaled": Mutant(
+        "core.rulings",
+        "        if deferred:\n            ledger.deferred[job.id] = job",
+        "        if deferred:\n            pass",
+    ),
+    "an age taken from the restart": Mutant(
+        "core.ruled", "due_ns = job.created_ns + rules.ttl_ns", "due_ns = job.since_ns + rules.ttl_ns"
+    ),
+    "a dead letter stored in its old tube": Mutant(
+        "core.rulings", "        self._note(job, MOVE, by, now_ns, deferred=deferred)\n", ""
+    ),
+    "a policy acknowledged before it is stored": Mutant(
+        "protocol.operators.policies", "        session.waits = True\n", "        pass\n"
+    ),
+    "policies not restored": Mutant(
+        "journal.sqlite.served.recovery", "        engine.restore_policies(state.policies)\n", ""
+    ),
+    "a policy that was unset is there again": Mutant(
+        "journal.sqlite.served.batch", "statements.append((UNSET_POLICY, (pattern.decode(), key)))", "pass"
+    ),
+    "a tick not stored with its put": Mutant(
+        "core.ledger",
+        "            list(self.schedules.items()),",
+        "            [] if self.changed else list(self.schedules.items()),",
+    ),
+    "a twin answered before it is stored": Mutant(
+        "protocol.ruled_puts", "ledger.stored_batch < ledger.batch - 1:", "False:"
+    ),
+    "a twin unknown after a restart": Mutant(
+        "core.restore", "queues.ruled.enter(job, checksum)", "queues.ruled.enter(job, None)"
     ),
 }
 

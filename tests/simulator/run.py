@@ -1,6 +1,7 @@
 """One seed: several lives of a server, how each ends, and what must be true afterwards."""
 
 import gc
+import random
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,6 +13,7 @@ from tests.simulator.disk import FaultyDisk
 from tests.simulator.ledger import Ledger, must
 from tests.simulator.life import STEPS_S, SYNC_S, THREAD_S, Life
 from tests.simulator.memory import Picture, all_jobs, check, difference
+from tests.simulator.referee import Referee
 from tests.simulator.world import SECOND_NS, World
 
 ENDS = {
@@ -24,6 +26,8 @@ ENDS = {
     "EIO for good": 1,
     "EIO on reads": 2,
 }
+# In this part of the seeds operators set policies.
+RULED = 0.4
 FSYNC = ("always", "always", "always", "50ms", "never")
 # With --fsync 50ms, commits older than this have been synced: a sync may already be under way, and each may be slow.
 LATE_NS = 5 * SECOND_NS
@@ -41,6 +45,9 @@ class Run:
             (folder / "queue.db").write_bytes(fit.EMPTY[0])
         self.world.disk = FaultyDisk(folder)
         self.ledger = Ledger()
+        if random.Random(f"ruled {seed}").random() < RULED:
+            self.world.referee = Referee(seed, self.ledger)
+            self.ledger.unique = self.world.referee.unique
         self.fsync = chance.choice(FSYNC)
         small = chance.random() < 0.3
         self.settings = Settings().model_copy(
@@ -52,7 +59,7 @@ class Run:
                 "body_memory": chance.choice((2_000, 20_000)) if chance.random() < 0.3 else None,
             }
         )
-        self.pictures: list[tuple[int, Picture]] = [(0, Picture({}, {}))]
+        self.pictures: list[tuple[int, Picture]] = [(0, Picture({}, {}, {}, {}))]
         self.durable = self.synced = 0
         self.tried_ns = 0
         """The latest clock time of a start since the last picture: that start may have stored the end of delays."""
@@ -82,18 +89,20 @@ class Run:
             return max([safe, *(batch for told_ns, batch in self.told if told_ns < self.ended_ns - LATE_NS)])
         return safe
 
-    def found(self, picture: Picture, engine, now_ns: int) -> None:
+    def found(self, picture: Picture, engine, clock) -> None:
         """Check what a restart has recovered, and take it as the state from now on."""
         least = self._safe() if self.power else self.durable
         ways = [
-            difference(before, picture, now_ns, self.tried_ns, orderly=self.orderly)
+            difference(before, picture, clock.set_ns, self.tried_ns, orderly=self.orderly)
             for batch, before in self.pictures
             if batch >= least
         ]
         why = f"the restart found what never was: {ways[0]}; or {ways[-1]}"
         must(None in ways, why)
-        self.ledger.strict = not (self.power and self.fsync != "always")
+        self.ledger.strict = strict = not (self.power and self.fsync != "always")
         self.ledger.compare({job_id: (job.body, job.state.value) for job_id, job in all_jobs(engine).items()})
+        if self.world.referee is not None:
+            self.world.referee.begins(engine, clock, strict=strict)
         check(engine)
         self.tried_ns = 0
         number = engine.ledger.stored_batch

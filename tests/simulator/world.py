@@ -57,6 +57,8 @@ class World:
         """The last such batch that a sync has covered."""
         self.loop: SimulatedLoop | None = None
         self.crash_ns = 0
+        self.referee: Any = None
+        """Sees what becomes of policies, in a run that has some."""
         self.broken: Exception | None = None
         """The first broken promise that was found inside a call by the server, which must not get the exception."""
 

@@ -10,8 +10,8 @@ NUMBERS = ("max_tries", "max_reserved", "max_jobs")
 class Policies:
     """Rows: a value, as text, for each pair of a pattern and a key."""
 
-    def __init__(self):
-        self.rows = {}
+    def __init__(self, rows=()):
+        self.rows = dict(rows)
         self._of = {}
 
     def change(self, pattern, values):

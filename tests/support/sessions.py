@@ -69,7 +69,7 @@ MEMORY = re.compile(rb"OK (\d+)\r\n(---\ncurrent-jobs-urgent.*?\n)(memory-max.*?
 
 
 # What stats-tube tells of the rules of a tube; the model has no such statistics.
-RULES = re.compile(rb"OK (\d+)\r\n(---\nname: .*?pause-time-left: \d+\n)(policy-.*?total-duplicates: \d+\n)", re.DOTALL)
+RULES = re.compile(rb'OK (\d+)\r\n(---\nname: "[^"]*"\n(?:(?!policy-)[a-z-]+: \d+\n)+)((?:policy-.*\n)+)')
 
 
 def without_what_is_ours(replies):
@@ -248,6 +248,7 @@ class Chance:
         self._step_ns = step_ns
         self._jobs_max = rng.choice(jobs_max)
         self._commands = commands
+        self._names = NAMES
 
     def action(self, model, kinds=ACTIONS):
         rng = self._rng
@@ -287,8 +288,8 @@ class Chance:
             "bury": lambda: [self._job_id(model, client), rng.choice(PRIS)],
             "touch": lambda: [self._job_id(model, client)],
             "kick": lambda: [rng.choice((0, 1, 2, 5, 100))],
-            "pause-tube": lambda: [rng.choice(NAMES), rng.choice((0, *self._seconds))],
-            **dict.fromkeys(("use", "watch", "ignore", "stats-tube"), lambda: [rng.choice(NAMES)]),
+            "pause-tube": lambda: [rng.choice(self._names), rng.choice((0, *self._seconds))],
+            **dict.fromkeys(("use", "watch", "ignore", "stats-tube"), lambda: [rng.choice(self._names)]),
             **dict.fromkeys(
                 ("reserve-job", "delete", "kick-job", "peek", "stats-job"), lambda: [self._job_id(model, None)]
             ),

@@ -1,0 +1,312 @@
+"""Sees each step of the core by which policies are kept, or broken, and checks it.
+
+It is told of reservations and of what ends them, and counts tries, tokens and jobs by itself.
+"""
+
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from beanlite.core.engine import Engine
+from beanlite.core.job import BURIED, DELAYED, READY, RESERVED, SECOND_NS, Job
+from beanlite.core.operator import Operator
+from beanlite.core.queues import Queues
+from beanlite.core.rulings import BY_MAX_TRIES, Rulings
+from beanlite.core.scheduler import Scheduler
+from beanlite.core.schedules import Schedule
+from beanlite.core.timers import NEVER_NS
+from beanlite.core.tube import FULL, OPENING, PAUSED, SLOWED, Tube
+from tests.simulator import world as worlds
+from tests.simulator.ledger import BrokenPromiseError, Ledger, must
+from tests.simulator.rules import ALL_TUBES, MEANING, Bucket, Known, text_of
+
+if TYPE_CHECKING:
+    from beanlite.host.clock import Clock
+
+
+class Referee:
+    """What must be true in a run with policies, across all lives of its server."""
+
+    def __init__(self, seed: int, ledger: Ledger) -> None:
+        self.chance = random.Random(f"policies {seed}")
+        self.ledger = ledger
+        self.known = Known()
+        self.known_schedules = Known()
+        self.schedules = self.chance.random() < 0.3
+        self.unique = self.chance.choice(("waiting", "present"))
+        self.keys = self.chance.sample(sorted(MEANING), self.chance.randint(1, 5))
+        """What operators set in this run: a few keys meet more often than many."""
+        self.stopping = False
+        self.asked_for = False
+        """Whether the reservation under way is of a job that the client has named."""
+        self._values: dict[tuple[bytes, str], str] = {}
+        self._clock: Clock
+        self._version = 0
+        """How often policies have changed."""
+        self._tries: dict[int, int] = {}
+        self._ended: dict[int, int] = {}
+        """The version that held when the last reservation of each job ended."""
+        self._buckets: dict[bytes, Bucket] = {}
+        self._unread: set[int] = set()
+        """The jobs that the rules may not know by their bodies, which were on the disk only."""
+
+    def meaning(self, tube: bytes, key: str) -> Any:
+        """Return what holds for a tube; None if nothing does."""
+        text = text_of(self._values, tube, key)
+        return None if text is None else MEANING[key][text]
+
+    # -- begins
+
+    def begins(self, engine: Engine, clock: "Clock", *, strict: bool) -> None:
+        """Compare what a restart has found with what was acknowledged."""
+        rows = {each: row.value for each, row in engine.policies.rows.items()}
+        fault = self.known.fault(rows) if strict else None
+        must(fault is None, f"policy {fault}")
+        self.known.begin_anew(rows)
+        schedules = {name: f"{each.when} {each.tube.decode()}" for name, each in engine.schedules.items()}
+        fault = self.known_schedules.fault(schedules) if strict else None
+        must(fault is None, f"schedule {fault}")
+        self.known_schedules.begin_anew(schedules)
+        self.stopping = False
+        self._clock = clock
+        self._ended.clear()
+        self._unread.clear()
+        self._tries = {job_id: job.tries for job_id, job in engine.jobs.newest.items()}
+        self.has_rows(engine, None)
+
+    def has_rows(self, engine: Engine, now_ns: int | None) -> None:
+        """Enter the policies that hold from now on; without a time, as a restart has found them."""
+        before = {name: bucket.rate for name, bucket in self._buckets.items()}
+        self._values = {each: row.value for each, row in engine.policies.rows.items()}
+        self._version += 1
+        if now_ns is not None:
+            self._unread |= {job_id for job_id, job in engine.jobs.newest.items() if job.body is None}
+        for name in ALL_TUBES:
+            rate = self.meaning(name, "rate")
+            if rate is None:
+                self._buckets.pop(name, None)
+            elif before.get(name) != rate:
+                self._buckets[name] = Bucket(rate, self._at_ns(now_ns))
+
+    def _at_ns(self, now_ns: int | None) -> int:
+        """Return a time of the server as one that runs on across its lives."""
+        return worlds.current().now_ns if now_ns is None else now_ns - self._clock.offset_ns
+
+    # -- what the core does
+
+    def reserves(self, job: Job, now_ns: int) -> None:
+        name = job.tube.name
+        bucket = self._buckets.get(name)
+        permitted = bucket is None or bucket.permits(job.tube, self._at_ns(now_ns))
+        tries = self._tries.get(job.id, 0)
+        if not self.asked_for:
+            most, max_tries = self.meaning(name, "max_reserved"), self.meaning(name, "max_tries")
+            must(most is None or job.tube.reserved < most, f"more than {most} jobs of {name!r} are reserved")
+            must(permitted, f"job {job.id} was reserved, and {name!r} permits {bucket and bucket.rate}")
+            dead = max_tries is not None and tries >= max_tries and self._ended.get(job.id) == self._version
+            must(not dead, f"job {job.id} was reserved once more after {tries} tries")
+        if bucket is not None:
+            bucket.take()
+        self._tries[job.id] = tries + 1
+
+    def leaves(self, job: Job) -> None:
+        if job.state is RESERVED:
+            self._ended[job.id] = self._version
+        elif job.state is BURIED:
+            self._tries[job.id] = 0
+
+    def moves(self, job: Job) -> None:
+        self._tries[job.id] = 0
+        if job.body is None:
+            self._unread.add(job.id)
+
+    def forgives(self, job: Job) -> None:
+        self._tries[job.id] = max(0, self._tries[job.id] - 1)
+
+    def puts(self, engine: Engine, tube: Tube, body: bytes) -> None:
+        there = [job for job in engine.jobs.newest.values() if job.tube is tube]
+        most = self.meaning(tube.name, "max_jobs")
+        must(most is None or len(there) < most, f"{tube.name!r} has more than {most} jobs")
+        unique = self.meaning(tube.name, "unique")
+        if unique is None:
+            return
+        for job in there:
+            known = self.ledger.jobs.get(job.id)
+            is_same = (job.body or (known and known.body)) == body
+            if is_same and job.id not in self._unread and (unique == "present" or job.state in {READY, DELAYED}):
+                raise BrokenPromiseError(f"job {job.id} of {tube.name!r} was put once more")
+
+    def ends(self, job: Job, to: bytes | None, by: Any) -> None:
+        """Note that a policy buries or moves a job."""
+        name = job.tube.name
+        if by is BY_MAX_TRIES:
+            most, due = self.meaning(name, "max_tries"), self.meaning(name, "then")
+            tries = self._tries.get(job.id, 0)
+            must(not self.stopping, f"job {job.id} is dead because of a stop")
+            must(most is not None and tries >= most, f"job {job.id} is dead after {tries} tries of {most}")
+        else:
+            due = self.meaning(name, "expired")
+        must(to == due, f"{by.address} ends job {job.id} with {to!r}, due was {due!r}")
+        self.ledger.by_policy(job.id, "buried" if to is None or to == name else "ready")
+
+    def expires(self, job: Job, now_ns: int) -> None:
+        name = job.tube.name
+        ttl_ns = self.meaning(name, "ttl")
+        is_due = ttl_ns is not None and job.created_ns + ttl_ns <= now_ns and not job.past.kicks
+        must(is_due and job.state in {READY, DELAYED}, f"job {job.id} expires at {now_ns}: {job.created_ns}, {ttl_ns}")
+        if text_of(self._values, name, "expired") == "delete":
+            self.ledger.by_policy(job.id, "absent")
+
+    def comes_back(self, job: Job, name: bytes, what: str, delay_s: int, now_ns: int) -> None:
+        """Check that a job was delayed for as long as it had to be, or note that it expires."""
+        if job.state is not DELAYED:
+            return
+        self.ledger.by_policy(job.id, "delayed", "ready")
+        ttl_ns, retry = self.meaning(name, "ttl"), self.meaning(name, "retry")
+        if ttl_ns is not None and job.created_ns + ttl_ns <= now_ns:
+            return
+        least = most = delay_s
+        if not delay_s:
+            must(retry is not None, f"job {job.id} is delayed for nothing")
+            times = self._tries[job.id] - (what == "client gone")
+            must(times > 0, f"job {job.id} is delayed after its first client left")
+            least = min(retry[0] * 2 ** (times - 1), retry[1])
+            most = least * 1.1
+        took_s = (job.due_ns - now_ns) / SECOND_NS
+        must(least <= took_s <= most, f"job {job.id} is delayed for {took_s} s and not {least}")
+
+    def ticks(self, schedule: Schedule, at: float, utc_s: float) -> None:
+        """Check that a schedule was due, and has moved on."""
+        must(at <= utc_s + 0.01, f"schedule {schedule.name} was carried out at {utc_s}, it was due at {at}")
+        must(schedule.next_at > at, f"schedule {schedule.name} was carried out at {at} and is due again")
+
+    # -- what holds at any moment
+
+    def check(self, engine: Engine) -> None:
+        """Check what each tube knows, and that none is shut without a reason."""
+        now_ns = self._clock()
+        tubes = engine.tubes.values()
+        counts = engine.counts
+        must(counts.ruled_tubes == sum(tube.rules is not None for tube in tubes), "tubes with rules")
+        must(counts.fair_tubes == sum(tube.rules is not None and tube.rules.fair for tube in tubes), "fair tubes")
+        kept = [tube.kept for tube in tubes if tube.kept is not None]
+        must(counts.twins == sum(each.twin_count for each in kept), "the tubes' twins")
+        must(counts.expiries == sum(each.expiry_count for each in kept), "the tubes' expiries")
+        reserved = dict.fromkeys(tubes, 0)
+        for job in engine.jobs.newest.values():
+            reserved[job.tube] += job.state is RESERVED
+            self._check_known(job)
+            ttl_ns = self.meaning(job.tube.name, "ttl")
+            if ttl_ns is not None and job.state in {READY, DELAYED} and not job.past.kicks:
+                overdue_s = (now_ns - job.created_ns - ttl_ns) / SECOND_NS
+                must(overdue_s < 1 or engine.timers.next_ns <= now_ns, f"job {job.id} has not expired: {overdue_s} s")
+        for tube in tubes:
+            must(tube.reserved == reserved[tube], f"{tube.name!r} has {reserved[tube]} reserved, not {tube.reserved}")
+            if tube.waiting and tube.ready.keys and tube.timer_ns > now_ns:
+                self._check_shut(tube)
+
+    def _check_shut(self, tube: Tube) -> None:
+        most = self.meaning(tube.name, "max_reserved")
+        reasons = PAUSED if tube.pause_until_ns else 0
+        if most is not None and tube.reserved >= most:
+            reasons |= FULL
+        if tube.name in self._buckets and tube.timer_ns < NEVER_NS:
+            reasons |= SLOWED
+        must(tube.shut & (reasons | OPENING), f"{tube.name!r} has jobs and clients that wait")
+
+    def _check_known(self, job: Job) -> None:
+        kept, unique = job.tube.kept, self.meaning(job.tube.name, "unique")
+        if unique is not None and job.body is not None and job.id not in self._unread:
+            must(kept is not None and kept.has_twin(job.id), f"{job.tube.name!r} does not know the body of {job.id}")
+
+
+# -- how it sees that
+
+
+def _around(kind: type, name: str, see: Callable[..., Any]) -> None:
+    """Have ``see`` called with the referee of the world, if it has one, what the method does, and its arguments."""
+    real = getattr(kind, name)
+
+    def seen(self, *args, **more):
+        world = worlds.current()
+        referee = world.referee
+        if referee is None or world.gone or world.broken is not None:
+            return real(self, *args, **more)
+        return see(referee, lambda: real(self, *args, **more), self, *args)
+
+    setattr(kind, name, seen)
+
+
+def _heed(check: Callable[..., None], *args) -> None:
+    """Check something; if it is wrong, the server does not get the exception, but is killed."""
+    world = worlds.current()
+    try:
+        check(*args)
+    except BrokenPromiseError as broken:
+        world.broken = world.broken or broken
+        world.crash()
+
+
+def _before(name: str, select: Callable[..., tuple]) -> Callable[..., Any]:
+    def see(referee, act, *args):
+        _heed(getattr(referee, name), *select(*args))
+        return act()
+
+    return see
+
+
+def _after(name: str, select: Callable[..., tuple]) -> Callable[..., Any]:
+    def see(referee, act, *args):
+        done = act()
+        _heed(getattr(referee, name), *select(*args))
+        return done
+
+    return see
+
+
+def _reserve_job(referee, act, *_args):
+    referee.asked_for = True
+    try:
+        return act()
+    finally:
+        referee.asked_for = False
+
+
+def _come_back(referee, act, _rulings, job, _rules, what, delay_s, now_ns):
+    name = job.tube.name
+    done = act()
+    _heed(referee.comes_back, job, name, what, delay_s, now_ns)
+    return done
+
+
+def _carry_out(referee, act, _scheduler, schedule, utc_s, _now_ns):
+    at = schedule.next_at
+    wait_s = act()
+    if not wait_s:
+        _heed(referee.ticks, schedule, at, utc_s)
+    return wait_s
+
+
+def _begin_stop(referee, act, _engine):
+    referee.stopping = True
+    return act()
+
+
+def install() -> None:
+    """Have the referee of each world see what the core does; to be called once."""
+    for kind, name, see in (
+        (Queues, "make_reserved", _before("reserves", lambda _, job, _client, now_ns: (job, now_ns))),
+        (Queues, "leave_state", _before("leaves", lambda _, job, *_args: (job,))),
+        (Engine, "reserve_job", _reserve_job),
+        (Engine, "put", _before("puts", lambda engine, client, *args: (engine, client.use, args[3]))),
+        (Engine, "set_policies", _after("has_rows", lambda engine, *args: (engine, args[2]))),
+        (Engine, "begin_stop", _begin_stop),
+        (Scheduler, "_carry_out", _carry_out),
+        (Operator, "release", _before("forgives", lambda _, job, *_args: (job,))),
+        (Operator, "move", _before("moves", lambda _, job, *_args: (job,))),
+        (Rulings, "come_back", _come_back),
+        (Rulings, "_end", _before("ends", lambda _, job, to, by, *_args: (job, to, by))),
+        (Rulings, "_expire", _before("expires", lambda _, job, _rules, now_ns: (job, now_ns))),
+        (Rulings, "_move", _before("moves", lambda _, job, *_args: (job,))),
+    ):
+        _around(kind, name, see)
