@@ -5,6 +5,7 @@ from typing import Any
 
 from beanlite.core.job import Job as EngineJob
 from beanlite.core.rules import Rules
+from beanlite.core.tube import Tube as EngineTube
 from beanlite.core.rulings import _retry_ns
 from tests.support.model_policies import SECOND_NS, destination
 
@@ -271,9 +272,8 @@ def retry_ns(job, first_ns, most_ns, tries):
     delay_ns = first_ns
     for _ in range(tries - 1):
         delay_ns = min(most_ns, 2 * delay_ns)
-    nowhere: Any = None
     rules = Rules()
     rules.retry_s = rules.retry_most_s = delay_ns // SECOND_NS
-    scattered_ns = _retry_ns(EngineJob(job.id, nowhere, 0, 0, 0, 0, None, 0), rules, tries)
+    scattered_ns = _retry_ns(EngineJob(job.id, EngineTube(job.tube.name, 0), 0, 0, 0, 0, None, 0), rules, tries)
     assert delay_ns <= scattered_ns <= delay_ns + delay_ns // 10
     return scattered_ns
