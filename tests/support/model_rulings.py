@@ -5,8 +5,8 @@ from typing import Any
 
 from beanlite.core.job import Job as EngineJob
 from beanlite.core.rules import Rules
-from beanlite.core.tube import Tube as EngineTube
 from beanlite.core.rulings import _retry_ns
+from beanlite.core.tube import Tube as EngineTube
 from tests.support.model_policies import SECOND_NS, destination
 
 # The states of a job to which operators can make a change.
