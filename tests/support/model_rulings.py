@@ -225,7 +225,8 @@ class Rulings(Rest):  # type: ignore[misc]
             return False
         if do in {"bury", "release", "reprioritise"}:
             job.pri = pri
-        self.promised.add(job.id)
+        if do != "copy":
+            self.promised.add(job.id)
         reason = getattr(self, "operators_" + do)(job, to=to, pri=pri, delay_s=delay_s)
         self._tidy()
         return reason or True
