@@ -31,10 +31,12 @@ from tests.faults.scenarios import (
     contents,
     copy,
     delete,
+    fail,
     look,
     look_beside,
     make_newer,
     pause,
+    policy,
     put,
     wait,
 )
@@ -98,13 +100,19 @@ class Series:
         for _ in range(number):
             jobs = [name for name in content if isinstance(content[name], tuple)]
             waiting = [name for name in jobs if content[name][0] == "ready"]
-            what = self._chance.choice(("put", "put", "put", "bury", "delete", "pause", "wait", "back up"))
+            what = self._chance.choice(
+                ("put", "put", "put", "bury", "delete", "pause", "wait", "back up", "policy", "fail")
+            )
             if what == "bury" and waiting:
                 act = bury(self._chance.choice(waiting))
             elif what == "delete" and jobs:
                 act = delete(self._chance.choice(jobs))
             elif what == "pause":
                 act = pause("default", self._chance.randrange(1000, 9000))
+            elif what == "policy":
+                act = policy(self._chance.choice(("default", "mail.*")), "max_tries", self._chance.choice((None, "1")))
+            elif what == "fail" and waiting:
+                act = fail(self._chance.choice(waiting))
             elif what == "wait":
                 act = wait()
             elif what == "back up":

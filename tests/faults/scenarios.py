@@ -1,5 +1,6 @@
 """What the servers do before they are killed: each scenario has a file of its own, and knows what must be in it."""
 
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,8 @@ from tests.faults.forker import DATABASE, Forker, Step
 from tests.support.journal_files import VERSION
 
 Content = dict[str, Any]
-"""Jobs by name, with their state and body, and pauses by "pause of TUBE", with their seconds."""
+"""Jobs by name, with their state and body; pauses by "pause of TUBE", with their seconds; and policies by "KEY of
+PATTERN"."""
 COPIED = "-copy.db"
 RESERVE = f"{DATABASE}-reserve"
 TURNS = 300  # of the loop, approximately
@@ -54,6 +56,30 @@ def delete(name):
 
 def pause(tube, pause_s):
     return Act(Step(f"pause-tube {tube} {pause_s}\r\n"), lambda content: content | {f"pause of {tube}": pause_s})
+
+
+def policy(pattern, key, value):
+    """Set a key of a policy, or unset it if the value is None."""
+    change = {"unset": [key]} if value is None else {"set": {key: value}}
+    request = json.dumps({"pattern": pattern, **change})
+    name = f"{key} of {pattern}"
+
+    def effect(content):
+        others = {each: content[each] for each in content if each != name}
+        return others if value is None else others | {name: value}
+
+    text = request.replace("{", "{{").replace("}", "}}")  # single braces stand around the names of jobs
+    return Act(Step(f"set-policy {len(request)}\r\n{text}\r\n"), effect)
+
+
+def fail(name):
+    """Reserve a job and release it, which buries it if its tube has ``max_tries=1``."""
+
+    def effect(content):
+        state = "buried" if "max_tries of default" in content else "ready"
+        return content | {name: (state, content[name][1])}
+
+    return Act(Step(f"reserve-job {{{name}}}\r\nrelease {{{name}}} 0 0\r\n", 2), effect)
 
 
 def back_up():
@@ -97,6 +123,7 @@ def look(folder, migrations):
         content, ids = read_content(database.connection, path)
         state = read_state(database.connection, path)
         content |= {f"pause of {tube.decode()}": pause_s for tube, pause_s, _ in state.pauses}
+        content |= {f"{row.key} of {row.pattern.decode()}": row.value for row in state.policies}
         version = read_version(database.connection)
     finally:
         left = database.close()
@@ -236,8 +263,11 @@ BEFORE = [
     bury("first"),
     delete("gone"),
     pause("default", 3600),
+    policy("default", "max_tries", "1"),
+    policy("mail.*", "rate", "5/s"),
+    policy("mail.*", "rate", None),
 ]
-NEXT = [put("after"), put("large after", size=5000), bury("later")]
+NEXT = [fail("large"), policy("l*", "ttl", "1h"), put("after"), put("large after", size=5000), bury("later")]
 MANY = [put(f"many{number}", size=900 * (number % 4)) for number in range(10)] + [bury("many1"), delete("later")]
 
 

@@ -75,8 +75,8 @@ class Client:
         self.use = b"default"
         ruled = world.referee is not None
         self.tubes = ALL_TUBES if ruled else TUBES
-        self.again = AGAIN if ruled else ()
-        """Bodies that it puts now and then, as other clients do."""
+        self.again = 0.0 if not ruled else 0.8 if world.referee.twins else 0.2
+        """How many of the bodies that it puts are put by other clients as well."""
         self.sizes: tuple[int, ...] = SIZES
         self.latest = 30
         """How many of the jobs that are known may be acted on."""
@@ -151,9 +151,16 @@ class Client:
     def put(self, pri: int, delay_s: int, ttr_s: int, size: int) -> bytes:
         return self._put(pri, delay_s, ttr_s, self._new_body(ttr_s, size))
 
-    def put_again(self, pri: int, delay_s: int, body: bytes) -> bytes:
+    def put_again(self, pri: int, delay_s: int) -> bytes:
         """Put a body that may have been put before."""
-        return self._put(pri, delay_s, int(body.split(b".")[2]), body)
+        ttr_s, body = self._body_again()
+        return self._put(pri, delay_s, ttr_s, body)
+
+    def _body_again(self) -> tuple[int, bytes]:
+        """Return a body that other clients put at about the same time, and its ttr_s."""
+        number = self._ledger.moment // 16 - self.chance.choice((0, 0, 0, 1, 5))
+        ttr_s = TTRS_S[number % 4]
+        return ttr_s, b"%b%d.%d." % (AGAIN, number, ttr_s)
 
     def _put(self, pri: int, delay_s: int, ttr_s: int, body: bytes) -> bytes:
         change = self._ledger.puts(body, self.use, delay_s)
@@ -165,9 +172,8 @@ class Client:
         puts, request = [], []
         for pri, delay_s, ttr_s, size in jobs:
             body = self._new_body(ttr_s, size)
-            if self.again and self.chance.random() < 0.3:
-                body = self.chance.choice(self.again)
-                ttr_s = int(body.split(b".")[2])  # noqa: PLW2901 - the body says another one
+            if self.again and self.chance.random() < self.again:
+                ttr_s, body = self._body_again()  # noqa: PLW2901 - the body has its own
             puts.append((body, self._ledger.puts(body, self.use, delay_s)))
             request.append({"body": body.decode(), "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s})
         self._ask("put-jobs", puts=puts, floor=self._ledger.last_id)

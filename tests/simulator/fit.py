@@ -56,7 +56,6 @@ def prepare() -> None:
         setattr(module, name, value)
     _remember_schemas()
     _watch_reservations()
-    referee.install()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "queue.db"
         database.open_database(file).close()
@@ -104,5 +103,6 @@ def enter(world: World) -> None:
     for name, value in (BATCH if world.chance.random() < 0.25 else USUAL).items():
         setattr(group, name, value)
     ERRORS.lines.clear()
+    referee.attend(present=world.referee is not None)
     mark.boot_id = stray.boot_id = heartbeat.boot_id = lambda: f"boot-{world.boot}"  # type: ignore[attr-defined]
     writer.background_sync = lambda: SimulatedSync(world)  # type: ignore[attr-defined]

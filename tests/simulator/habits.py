@@ -57,8 +57,8 @@ def command(client: Client, word: str) -> bytes:
 
 def put(client: Client) -> bytes:
     chance = client.chance
-    if client.again and chance.random() < 0.4:
-        return client.put_again(chance.choice(PRIS), chance.choice(DELAYS_S), chance.choice(client.again))
+    if client.again and chance.random() < client.again:
+        return client.put_again(chance.choice(PRIS), chance.choice(DELAYS_S))
     return client.put(*a_job(client))
 
 

@@ -174,7 +174,7 @@ MUTANTS = {
         "            [] if self.changed else list(self.schedules.items()),",
     ),
     "a twin answered before it is stored": Mutant(
-        "protocol.ruled_puts", "ledger.stored_batch < ledger.batch - 1:", "False:"
+        "protocol.ruled_puts", "    if not ledger.is_stored(twin.id):", "    if False:"
     ),
     "a twin unknown after a restart": Mutant(
         "core.restore", "queues.ruled.enter(job, checksum)", "queues.ruled.enter(job, None)"

@@ -36,6 +36,11 @@ class Referee:
         self.unique = self.chance.choice(("waiting", "present"))
         self.keys = self.chance.sample(sorted(MEANING), self.chance.randint(1, 5))
         """What operators set in this run: a few keys meet more often than many."""
+        self.twins = self.chance.random() < 0.3
+        """Whether clients mostly put what others have put, and operators mind."""
+        if self.twins:
+            self.keys = ["unique", *self.keys[:2]]
+        self.keys += [key for each, key in (("then", "max_tries"), ("expired", "ttl")) if each in self.keys]
         self.stopping = False
         self.asked_for = False
         """Whether the reservation under way is of a job that the client has named."""
@@ -223,18 +228,16 @@ class Referee:
 # -- how it sees that
 
 
-def _around(kind: type, name: str, see: Callable[..., Any]) -> None:
-    """Have ``see`` called with the referee of the world, if it has one, what the method does, and its arguments."""
-    real = getattr(kind, name)
+def _seen(real: Callable[..., Any], see: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a method that calls ``see`` with the referee, what the real method does, and its arguments."""
 
     def seen(self, *args, **more):
         world = worlds.current()
-        referee = world.referee
-        if referee is None or world.gone or world.broken is not None:
+        if world.gone or world.broken is not None:
             return real(self, *args, **more)
-        return see(referee, lambda: real(self, *args, **more), self, *args)
+        return see(world.referee, lambda: real(self, *args, **more), self, *args)
 
-    setattr(kind, name, seen)
+    return seen
 
 
 def _heed(check: Callable[..., None], *args) -> None:
@@ -292,8 +295,8 @@ def _begin_stop(referee, act, _engine):
     return act()
 
 
-def install() -> None:
-    """Have the referee of each world see what the core does; to be called once."""
+_SEEN = [
+    (kind, name, getattr(kind, name), _seen(getattr(kind, name), see))
     for kind, name, see in (
         (Queues, "make_reserved", _before("reserves", lambda _, job, _client, now_ns: (job, now_ns))),
         (Queues, "leave_state", _before("leaves", lambda _, job, *_args: (job,))),
@@ -308,5 +311,11 @@ def install() -> None:
         (Rulings, "_end", _before("ends", lambda _, job, to, by, *_args: (job, to, by))),
         (Rulings, "_expire", _before("expires", lambda _, job, _rules, now_ns: (job, now_ns))),
         (Rulings, "_move", _before("moves", lambda _, job, *_args: (job,))),
-    ):
-        _around(kind, name, see)
+    )
+]
+
+
+def attend(*, present: bool) -> None:
+    """Have the referee of the current world see what the core does, if there is one."""
+    for kind, name, real, seen in _SEEN:
+        setattr(kind, name, seen if present else real)

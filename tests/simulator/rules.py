@@ -20,8 +20,8 @@ class Rate(NamedTuple):
 TUBES = (b"default", b"mail", b"log")
 DEAD, OLD = b"dead", b"old"
 ALL_TUBES = (*TUBES, DEAD, OLD)
-# Bodies that are put again and again: all others are put once.
-AGAIN = (b"again.1.3.", b"again.2.60.", b"again.3.1000.")
+# What bodies begin with that are put again and again: all others are put once.
+AGAIN = b"again."
 # Bodies that only schedules put, and when.
 SCHEDULED = {"s1": b"schedule.1.3.", "s2": b"schedule.2.60."}
 WHEN = ("every 1s", "every 5s", "* * * * *")
