@@ -158,7 +158,7 @@ class Client:
 
     def _body_again(self) -> tuple[int, bytes]:
         """Return a body that other clients put at about the same time, and its ttr_s."""
-        number = self._ledger.moment // 16 - self.chance.choice((0, 0, 0, 1, 5))
+        number = self._ledger.moment // 8 - self.chance.choice((0, 0, 0, 1, 5))
         ttr_s = TTRS_S[number % 4]
         return ttr_s, b"%b%d.%d." % (AGAIN, number, ttr_s)
 

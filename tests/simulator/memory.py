@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import GONE, ID_BITS, NO_PAST, READY, RESERVED, Job
+from beanlite.core.kept import EXPIRY_BYTES, TWIN_BYTES
 from beanlite.core.memory import BODY_BYTES, JOB_BYTES, PAST_BYTES
 from beanlite.core.queues import URGENT_PRI
 from tests.simulator.ledger import BrokenPromiseError, must
@@ -175,9 +176,10 @@ def _check_memory(engine: Engine) -> None:
     memory, ledger = engine.memory, engine.ledger
     # Connections are not refused for lack of memory. A job that is not stored yet is counted on top, with all that it
     # takes, because only the batch that stores it unloads other bodies. So are bodies fetched ahead, until that batch,
-    # and the past of a job, since nobody is refused a reserve.
+    # and the past of a job, and what policies need of it, since nobody is refused a reserve or a policy.
     unsaved = [job.size + BODY_BYTES for job_id, job in all_jobs(engine).items() if job_id > ledger.stored_id]
-    pasts = engine.counts.with_past * PAST_BYTES
+    counts = engine.counts
+    pasts = counts.with_past * PAST_BYTES + counts.twins * TWIN_BYTES + counts.expiries * EXPIRY_BYTES
     on_top = pasts + len(unsaved) * JOB_BYTES + (sum(unsaved) + engine.bodies.ahead_bytes) * 5 // 4
     most = memory.max_bytes + memory.other_bytes + on_top
     must(

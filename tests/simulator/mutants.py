@@ -174,7 +174,9 @@ MUTANTS = {
         "            [] if self.changed else list(self.schedules.items()),",
     ),
     "a twin answered before it is stored": Mutant(
-        "protocol.ruled_puts", "    if not ledger.is_stored(twin.id):", "    if False:"
+        "protocol.ruled_puts",
+        "        session.waits = True\n    elif ledger.stored_batch < ledger.batch - 1:\n",
+        "    if False:\n",
     ),
     "a twin unknown after a restart": Mutant(
         "core.restore", "queues.ruled.enter(job, checksum)", "queues.ruled.enter(job, None)"

@@ -36,7 +36,7 @@ class Referee:
         self.unique = self.chance.choice(("waiting", "present"))
         self.keys = self.chance.sample(sorted(MEANING), self.chance.randint(1, 5))
         """What operators set in this run: a few keys meet more often than many."""
-        self.twins = self.chance.random() < 0.3
+        self.twins = self.chance.random() < 0.4
         """Whether clients mostly put what others have put, and operators mind."""
         if self.twins:
             self.keys = ["unique", *self.keys[:2]]
