@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from fnmatch import translate
 from typing import Final
 
 from beanlite.core.policies import (
@@ -101,7 +102,7 @@ class _Winners:
         if (pattern, key) in self._values:
             return pattern
         for glob, begins, covers in self._globs:
-            if pattern.startswith(begins) and (glob, key) in self._values and covers.fullmatch(pattern) is not None:
+            if pattern.startswith(begins) and (glob, key) in self._values and covers.match(pattern.decode()) is not None:
                 return glob
         return None
 
@@ -111,6 +112,6 @@ class _Winners:
         return winner is not None and _is_set(self._values[winner, key])
 
 
-def _covering(glob: bytes) -> bytes:
+def _covering(glob: bytes) -> str:
     """Return an expression for the patterns that match no tube that this one does not match."""
-    return re.escape(glob).replace(rb"\*", b".*").replace(rb"\?", b"[^*]")
+    return translate(glob.decode().replace("?", "[!*]"))
