@@ -101,8 +101,9 @@ class _Winners:
         """Return the most specific pattern that has the key, among this one and those that match all that it does."""
         if (pattern, key) in self._values:
             return pattern
+        name = pattern.decode()
         for glob, begins, covers in self._globs:
-            if pattern.startswith(begins) and (glob, key) in self._values and covers.match(pattern.decode()) is not None:
+            if pattern.startswith(begins) and (glob, key) in self._values and covers.match(name) is not None:
                 return glob
         return None
 
