@@ -71,7 +71,7 @@ def export(
     config_file: ConfigFile = None,
     force: Force = False,
 ) -> None:
-    """Write all jobs, pauses, policies and schedules of a database as JSON.
+    """Write all that is in a database as JSON.
 
     The output has one object per line, with everything a job has, as of one moment; the database may be live. "beanlite
     import" makes the same database from it again.
@@ -113,7 +113,7 @@ def import_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import exported jobs, pauses, policies and schedules into a database.
+    """Import what was exported into a database.
 
     The database is created if need be; no server may hold it. Either all lines are imported, or none. Lines may have
     been left out, as by grep, or written by hand. Buried jobs come after those already buried.

@@ -248,5 +248,6 @@ def _rules(rows: tuple[PolicyRow, ...]) -> Rules:
     rules = Rules()
     for row in rows:
         KEYS[row.key](rules, row.value)
+        rules.values[row.key] = row.value
     rules.checks_puts = bool(rules.max_jobs or rules.unique)
     return rules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from fnmatch import translate
 from typing import Final
 
 from beanlite.core.policies import (
@@ -100,8 +101,9 @@ class _Winners:
         """Return the most specific pattern that has the key, among this one and those that match all that it does."""
         if (pattern, key) in self._values:
             return pattern
+        name = pattern.decode()
         for glob, begins, covers in self._globs:
-            if pattern.startswith(begins) and (glob, key) in self._values and covers.fullmatch(pattern) is not None:
+            if pattern.startswith(begins) and (glob, key) in self._values and covers.match(name) is not None:
                 return glob
         return None
 
@@ -111,6 +113,6 @@ class _Winners:
         return winner is not None and _is_set(self._values[winner, key])
 
 
-def _covering(glob: bytes) -> bytes:
+def _covering(glob: bytes) -> str:
     """Return an expression for the patterns that match no tube that this one does not match."""
-    return re.escape(glob).replace(rb"\*", b".*").replace(rb"\?", b"[^*]")
+    return translate(glob.decode().replace("?", "[!*]"))

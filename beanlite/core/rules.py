@@ -25,9 +25,12 @@ class Rules:
         "token_ns",
         "ttl_ns",
         "unique",
+        "values",
     )
 
     def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        """What was set, by key, without what is off."""
         self.max_tries = 0
         """A job that comes back after so many tries is dead; 0: never. So for all numbers here: 0 is no limit."""
         self.then_to: bytes | None = None

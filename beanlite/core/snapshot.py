@@ -8,7 +8,6 @@ from typing import Final, NamedTuple
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import DELAYED, ID_MASK, RESERVED, SECOND_NS, Job
-from beanlite.core.policies import KEYS, OFF
 from beanlite.core.tube import FULL, PAUSED, SLOWED, Client, Tube
 
 # How many of a client's reserved jobs are searched for the one that it has held longest.
@@ -176,14 +175,6 @@ def shut_words(tube: Tube) -> list[str]:
     if not tube.shut:
         return []
     return [word for bit, word in _SHUT if tube.shut & bit and (bit == PAUSED or len(tube.ready))]
-
-
-def policy_of(engine: Engine, tube: Tube) -> dict[str, str] | None:
-    """Return the value of each key that holds for a tube, always in the same order; None if it has no rules."""
-    if tube.rules is None:
-        return None
-    rows = engine.policies.effective(tube.name)
-    return {key: rows[key].value for key in KEYS if key in rows and rows[key].value != OFF}
 
 
 def job_snapshot(job: Job, now_ns: int) -> JobSnapshot:

@@ -12,7 +12,7 @@ from beanlite.core.clients import Refusal
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import ID_MASK, SECOND_NS, Job
 from beanlite.core.queues import Outcome
-from beanlite.core.snapshot import job_snapshot, policy_of, server_snapshot, tube_snapshot
+from beanlite.core.snapshot import job_snapshot, server_snapshot, tube_snapshot
 from beanlite.core.ticker import is_deadline_soon
 from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import is_tube_name
@@ -290,7 +290,8 @@ def stats_tube(session: Session, name: bytes, now_ns: int) -> bytes:
     tube = session.engine.tubes.get(name)
     if tube is None:
         return replies.NOT_FOUND
-    return session.ok_reply(tube_stats(tube_snapshot(tube, now_ns), policy_of(session.engine, tube)))
+    values = None if tube.rules is None else tube.rules.values
+    return session.ok_reply(tube_stats(tube_snapshot(tube, now_ns), values))
 
 
 # -- tubes

@@ -260,3 +260,9 @@ def test_odd_values_are_warned_of(lines, expected):
     found = values(*lines)
     assert warnings(found, [pattern for pattern, _ in found]) == expected
     assert warnings(found, [b"other"]) == []
+
+
+def test_glob_with_many_stars_takes_no_time():
+    """An expression that goes back and forth would take longer than anybody lives."""
+    values = {(b"*a" * 50 + b"b", "max_tries"): "1", (b"a" * 200, "then"): "bury"}
+    assert warnings(values, [b"a" * 200]) == [f"{'a' * 200} has then without max_tries: it has no effect"]

@@ -157,6 +157,7 @@ class RestartedTwins(Twins):
         jobs, _, pauses, policies = self.stored
         self.model.policies = Policies(policies)
         self.model.restart([self.model.restored(job) for job in jobs.values()], last_id, pauses)
+        self.model.wait(0)  # some jobs may have become too old meanwhile
         if self.history:  # changes made by the start are written at once
             jobs = {job.id: job for job in self.model.snapshot()}
             self.stored = self.taken = self.stored._replace(jobs=jobs, last_id=last_id)

@@ -12,21 +12,19 @@ from tests.support.servers import start_beanlite
 from tests.support.simulated import Client, settle, simulated
 from tests.support.wire import until
 
-DAY_S = 86_400
-
 
 async def ask(client, word, **what):
     body = json.dumps(what).encode()
     return told(await client.ask(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body)))
 
 
-def test_a_day_of_a_minutely_schedule_puts_1440_jobs():
+def test_an_hour_of_a_minutely_schedule_puts_60_jobs():
     async def play(server, _journal):
         operator = Client(server)
         await ask(operator, "set-schedule", name="x", when="* * * * *", tube="t", body="x", if_absent=False)
-        await asyncio.sleep(DAY_S)
+        await asyncio.sleep(3600)
         await settle()
-        assert len(server.parts.engine.jobs) == 1440
+        assert len(server.parts.engine.jobs) == 60
 
     assert simulated(play) is None
 
@@ -58,6 +56,26 @@ def test_set_schedule_is_answered_once_it_is_stored():
         journal.let_go()
         await settle()
         assert operator.said.startswith(b"OK ")
+
+    assert simulated(play) is None
+
+
+def test_next_time_is_stored_even_if_nothing_was_put():
+    async def play(server, journal):
+        def commit(changes):
+            batches.extend((name, schedule.next_at) for name, schedule in changes.schedules)
+            store(changes)
+
+        batches, store = [], journal.commit
+        operator = Client(server)
+        await ask(operator, "set-schedule", name="x", when="every 1h", tube="t", body="x")
+        await asyncio.sleep(3600)
+        await settle()
+        journal.commit = commit
+        await asyncio.sleep(3600)
+        await settle()
+        assert len(server.parts.engine.jobs) == 1
+        assert batches == [("x", server.parts.engine.schedules["x"].next_at)]
 
     assert simulated(play) is None
 

@@ -6,6 +6,7 @@ from typing import Any
 from beanlite.core.job import Job as EngineJob
 from beanlite.core.rules import Rules
 from beanlite.core.rulings import _retry_ns
+from beanlite.core.tube import Tube as EngineTube
 from tests.support.model_policies import SECOND_NS, destination
 
 # The states of a job to which operators can make a change.
@@ -224,7 +225,8 @@ class Rulings(Rest):  # type: ignore[misc]
             return False
         if do in {"bury", "release", "reprioritise"}:
             job.pri = pri
-        self.promised.add(job.id)
+        if do != "copy":
+            self.promised.add(job.id)
         reason = getattr(self, "operators_" + do)(job, to=to, pri=pri, delay_s=delay_s)
         self._tidy()
         return reason or True
@@ -271,9 +273,8 @@ def retry_ns(job, first_ns, most_ns, tries):
     delay_ns = first_ns
     for _ in range(tries - 1):
         delay_ns = min(most_ns, 2 * delay_ns)
-    nowhere: Any = None
     rules = Rules()
     rules.retry_s = rules.retry_most_s = delay_ns // SECOND_NS
-    scattered_ns = _retry_ns(EngineJob(job.id, nowhere, 0, 0, 0, 0, None, 0), rules, tries)
+    scattered_ns = _retry_ns(EngineJob(job.id, EngineTube(job.tube.name, 0), 0, 0, 0, 0, None, 0), rules, tries)
     assert delay_ns <= scattered_ns <= delay_ns + delay_ns // 10
     return scattered_ns

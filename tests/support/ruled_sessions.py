@@ -161,20 +161,25 @@ class RuledChance(Chance):
         """Yield actions after which a client waits for a tube that has jobs, and one that may give it a job."""
         rng = self._rng
         name, other = rng.choice(self._names), rng.choice(NAMES)
-        first, second = rng.sample(range(len(model.clients)), 2)
+        idle = [number for number, client in enumerate(model.clients) if client.wait_until_ns is None]
+        if len(idle) < 2:
+            return
+        first, second = rng.sample(idle, 2)
         worker = model.clients[first]
-        key = rng.choice(("max_reserved", "max_reserved", "rate"))
-        yield ("set policies", name, {key: rng.choice(self.values_of[key]) for key in (key, rng.choice(self._keys))})
+        key, value = rng.choice((("max_reserved", "1"), ("max_reserved", "2"), ("rate", "1/s")))
+        yield ("set policies", name, {key: value})
         puts = [self._put() for _ in range(rng.choice((2, 3, 4)))]
         yield ("send", first, [(b"use " + name, b""), *puts, (b"watch " + name, b""), (b"watch " + other, b"")])
         yield ("send", first, [(b"reserve-with-timeout 0", b"")] * rng.choice((1, 2)))
         ignores = [(b"ignore " + each, b"") for each in NAMES if each != name]
         yield ("send", second, [(b"watch " + name, b""), *ignores, (b"reserve", b"")])
         held = [job for job in model.jobs if job.holder is worker] if worker in model.clients else []
+        if rng.randrange(2):
+            yield ("wait", 0)
         if rng.randrange(3) == 0:
-            yield ("set policies", name, {key: rng.choice((None, *self.values_of[key]))})
+            yield ("set policies", name, {key: rng.choice((None, *self.values_of[key])), **self.values()})
         if held and rng.randrange(2):
-            do = rng.choice(("move", "move", "release", "bury", "delete"))
+            do = rng.choice(("move", "move", "move", "release", "bury", "delete"))
             yield ("change job", do, rng.choice(held).id, other, rng.choice(PRIS), rng.choice(self._seconds))
         elif worker in model.clients:
             yield ("send", first, self._work(held))
@@ -184,7 +189,7 @@ class RuledChance(Chance):
 def ruled_think(rng, twins):
     chance = RuledChance(rng)
     while True:
-        if rng.randrange(50) == 0 and len(twins.model.clients) > 1:
+        if rng.randrange(30) == 0 and len(twins.model.clients) > 1:
             yield from rng.choice((chance.crowd, chance.crowd, chance.share))(twins.model)
         action = chance.ruled_action(twins.model)
         yield action

@@ -13,7 +13,6 @@ from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import GONE, Job
 from beanlite.core.operator_find import Filter, find
-from beanlite.core.rules import Rules
 from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
 from beanlite.core.tube import Client, Tube
 from beanlite.protocol import replies
@@ -133,8 +132,7 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
     more = first + len(tubes_of_slice) < len(tubes)
     records: list[Any]
     if request.only is None:
-        policies: dict[Rules, dict[str, str] | None] = {}
-        records = [tube_record(engine, tube, session.client, now_ns, policies) for tube in matches]
+        records = [tube_record(engine, tube, session.client, now_ns) for tube in matches]
     else:
         records = list(zip(*[_facts(engine, matches, fact, now_ns) for fact in request.only], strict=True))
     reply: Record = {

@@ -8,8 +8,7 @@ from typing import Final
 from beanlite.core.engine import Engine
 from beanlite.core.events import POLICY, SCHEDULE, Event
 from beanlite.core.job import DELAYED, RESERVED, SECOND_NS, Job
-from beanlite.core.rules import Rules
-from beanlite.core.snapshot import ClientSnapshot, first_s, policy_of, tube_snapshot
+from beanlite.core.snapshot import ClientSnapshot, first_s, tube_snapshot
 from beanlite.core.tube import Client, Peer, Tube
 from beanlite.journal.columns import SHOWN
 from beanlite.protocol.replies import EVENT, REFUSED
@@ -65,24 +64,16 @@ def peer_record(peer: Peer | None) -> Record | None:
     return None if peer is None else {"address": peer.address, "number": peer.number}
 
 
-def tube_record(
-    engine: Engine, tube: Tube, asker: Client, now_ns: int, policies: dict[Rules, dict[str, str] | None]
-) -> Record:
-    """Describe a tube. The client that asks does not count among those that use and watch it.
-
-    ``policies`` has the policy of tubes with the same rules that the same reply describes.
-    """
+def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Record:
+    """Describe a tube. The client that asks does not count among those that use and watch it."""
     facts = tube_snapshot(tube, now_ns)
-    rules = tube.rules
-    if rules is not None and rules not in policies:
-        policies[rules] = policy_of(engine, tube)
     return {
         **facts._asdict(),
         "using": facts.using - (asker.use is tube),
         "watching": facts.watching - (tube in asker.watched),
         "first_ready_s": first_s(engine, tube.ready, now_ns),
         "first_buried_s": first_s(engine, tube.buried, now_ns),
-        "policy": None if rules is None else policies[rules],
+        "policy": None if tube.rules is None else tube.rules.values,
     }
 
 

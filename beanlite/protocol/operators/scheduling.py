@@ -2,7 +2,6 @@
 
 from typing import Final
 
-from beanlite.core.clients import Refusal
 from beanlite.core.recurrence import UTC_ZONE, next_after
 from beanlite.core.scheduler import BODY_MAX, SCHEDULES_MAX
 from beanlite.core.schedules import ONCE, SKIP, Schedule
@@ -67,8 +66,10 @@ def run_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes:
         return refusal.encode() + replies.END
     job = engine.scheduler.run(schedule, request.by or "", now_ns)
     if job is None:
-        tube_refusal = engine.clients.refusal_of_tubes(1)
-        session.service.refused((tube_refusal or Refusal.TUBES).value)
+        if schedule.tube not in engine.tubes:
+            tube_refusal = engine.clients.refusal_of_tubes(1)
+            if tube_refusal is not None:
+                session.service.refused(tube_refusal.value)
         return replies.OUT_OF_MEMORY
     session.waits = True
     return session.ok_reply(as_json({"id": job.id}))

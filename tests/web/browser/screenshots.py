@@ -18,7 +18,7 @@ IMAGES = Path(__file__).parents[3] / "docs/images"
 # Name, path, width, height and colours of each; {} is a buried job.
 PICTURES: tuple[tuple[str, str, int, int, Literal["light", "dark"]], ...] = (
     ("web-overview", "/", 1440, 760, "light"),
-    ("web-tube", "/tube/mail?state=buried&span=day", 1440, 1000, "light"),
+    ("web-tube", "/tube/mail?state=buried&span=day", 1440, 1300, "light"),
     ("web-job", "/job/{}", 1440, 900, "dark"),
 )
 
