@@ -1,8 +1,11 @@
 """Operators' commands that set and list policies. ``docs/protocol.md`` describes them and their replies."""
 
+import re
+from fnmatch import translate
 from typing import Final
 
-from beanlite.core.policies import KEYS, PolicyRow
+from beanlite.core.kept import EXPIRY_BYTES, TWIN_BYTES
+from beanlite.core.policies import KEYS, OFF, PolicyRow, is_glob
 from beanlite.core.policy_changes import Wishes, changed, changes_of, texts_of, warnings
 from beanlite.core.tube import Peer
 from beanlite.protocol.batches import on_behalf_of
@@ -10,6 +13,10 @@ from beanlite.protocol.operators.replies import Record, as_json
 from beanlite.protocol.operators.requests import ListPolicies, PolicyChange, Refused, SetPolicy
 from beanlite.protocol.session import Service, Session
 
+# What the server has to know of each job, in bytes.
+_KNOWLEDGE_BYTES: Final = {"unique": TWIN_BYTES, "ttl": EXPIRY_BYTES}
+# With more tubes, to find those that a glob matches would take long.
+_TUBES_MANY: Final = 5000
 _BOTH: Final = "{} is both set and unset for {}"
 
 
@@ -33,6 +40,7 @@ def set_policy(session: Session, request: SetPolicy, now_ns: int) -> bytes:
         changes = changes_of(before, wishes)
     except ValueError as why:
         raise Refused(str(why)) from None
+    _check_memory(service, changes)
     if not request.dry_run:
         session.waits = True
         carry_out(service, changes, on_behalf_of(request.by, session.client), now_ns)
@@ -42,6 +50,30 @@ def set_policy(session: Session, request: SetPolicy, now_ns: int) -> bytes:
     ]
     odd = warnings(changed(before, changes), [pattern for pattern, _ in wishes])
     return session.ok_reply(as_json({"changes": records, "warnings": odd}))
+
+
+def _check_memory(service: Service, changes: Wishes) -> None:
+    """Refuse a change for which the server would have to know more of the jobs that are there than it has memory for."""
+    engine = service.engine
+    needed = 0
+    for (pattern, key), value in changes.items():
+        each_bytes = 0 if value in {None, OFF} else _KNOWLEDGE_BYTES.get(key, 0)
+        if each_bytes:
+            needed += each_bytes * _jobs_of(service, pattern)
+    memory = engine.memory
+    if needed and memory.job_bytes + memory.other_bytes + needed > memory.max_bytes:
+        raise Refused(f"to know the jobs that are there would take {needed} bytes more, and max_memory is too small")
+
+
+def _jobs_of(service: Service, pattern: bytes) -> int:
+    """Return how many jobs the tubes have that a pattern matches, or the number of all if there are many tubes."""
+    tubes = service.engine.tubes
+    if not is_glob(pattern):
+        return tubes[pattern].jobs if pattern in tubes else 0
+    if len(tubes) > _TUBES_MANY:
+        return len(service.engine.jobs)
+    matches = re.compile(translate(pattern.decode())).match
+    return sum(tube.jobs for name, tube in tubes.items() if matches(name.decode()) is not None)
 
 
 def values_of(service: Service) -> dict[tuple[bytes, str], str]:
