@@ -53,7 +53,7 @@ def set_policy(session: Session, request: SetPolicy, now_ns: int) -> bytes:
 
 
 def _check_memory(service: Service, changes: Wishes) -> None:
-    """Refuse a change for which the server would have to know more of the jobs that are there than it has memory for."""
+    """Refuse a change for which the server would have to know more of its jobs than it has memory for."""
     engine = service.engine
     needed = 0
     for (pattern, key), value in changes.items():
