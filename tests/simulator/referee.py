@@ -126,6 +126,7 @@ class Referee:
             self._unread.add(job.id)
 
     def forgives(self, job: Job) -> None:
+        self._ended.pop(job.id, None)  # an operator gave it back, whatever the limit is by now
         self._tries[job.id] = max(0, self._tries[job.id] - 1)
 
     def puts(self, engine: Engine, tube: Tube, body: bytes) -> None:
