@@ -74,7 +74,7 @@ def _change(
         elif not prune:
             policy["unset"].append(key)
     request = {"policies": list(policies.values()), "prune": prune}
-    return client.operate("set-policy", request, lambda _reply: referee.known.done(number))
+    return client.operate("set-policy", request, lambda reply: referee.known.answered(number, reply))
 
 
 def _schedule(client: Client, referee: Referee) -> bytes:

@@ -51,6 +51,8 @@ class Referee:
         self._tries: dict[int, int] = {}
         self._ended: dict[int, int] = {}
         """The version that held when the last reservation of each job ended."""
+        self._given_back = 0
+        """The job that an operator is about to take from its client; 0: none."""
         self._buckets: dict[bytes, Bucket] = {}
         self._unread: set[int] = set()
         """The jobs that the rules may not know by their bodies, which were on the disk only."""
@@ -115,8 +117,9 @@ class Referee:
         self._tries[job.id] = tries + 1
 
     def leaves(self, job: Job) -> None:
-        if job.state is RESERVED:
+        if job.state is RESERVED and job.id != self._given_back:
             self._ended[job.id] = self._version
+        self._given_back = 0
         elif job.state is BURIED:
             self._tries[job.id] = 0
 
@@ -126,7 +129,7 @@ class Referee:
             self._unread.add(job.id)
 
     def forgives(self, job: Job) -> None:
-        self._ended.pop(job.id, None)  # an operator gave it back, whatever the limit is by now
+        self._given_back = job.id  # by an operator, whatever the limit is by now
         self._tries[job.id] = max(0, self._tries[job.id] - 1)
 
     def puts(self, engine: Engine, tube: Tube, body: bytes) -> None:

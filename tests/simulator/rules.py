@@ -101,6 +101,14 @@ class Known:
             if any(moment == number for moment, _ in values):
                 self._possible[each] = [entry for entry in values if entry[0] >= number]
 
+    def answered(self, number: int, reply: Mapping[str, Any]) -> None:
+        """Enter the reply to this change, which is empty if that was refused."""
+        if reply:
+            self.done(number)
+            return
+        for each, values in self._possible.items():
+            self._possible[each] = [entry for entry in values if entry[0] != number]
+
     def fault(self, rows: Mapping[Any, str]) -> str | None:
         """Return why this can't be what is set; None if they can be."""
         for each in self._possible.keys() | rows.keys():
