@@ -119,9 +119,9 @@ class Referee:
     def leaves(self, job: Job) -> None:
         if job.state is RESERVED and job.id != self._given_back:
             self._ended[job.id] = self._version
-        self._given_back = 0
         elif job.state is BURIED:
             self._tries[job.id] = 0
+        self._given_back = 0
 
     def moves(self, job: Job) -> None:
         self._tries[job.id] = 0
