@@ -58,7 +58,8 @@ class Ticker:
                 budget -= self._time_out_jobs(owner, now_ns, budget)
                 if owner.waiting:
                     self._overdue.append(owner)
-        if self._overdue and self._timers.next_ns > now_ns:  # else they may still get a job that becomes ready
+        # As long as a tube or a client is due, they may still get a job that becomes ready. A chore may take minutes.
+        if self._overdue and (self._timers.next_ns > now_ns or self._timers.next_is_chore):
             self._end_waits(now_ns)
 
     def set_timer(self, client: Client) -> None:
