@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from typing import Final
-from zlib import crc32
 
 from beanlite.core.job import SLICE
 from beanlite.core.policies import is_glob
 from beanlite.core.queues import Queues
+from beanlite.core.ruled import BYTES_PER_JOB
 from beanlite.core.timers import Chore
 from beanlite.core.tube import Tube
 
@@ -69,12 +69,19 @@ class Applying(Chore):
     def _enter_jobs(self, budget: int) -> int:
         queues = self._queues
         ids = queues.jobs.ids_after(self._last_id, budget)
+        cost = 0
         for job_id in ids:
+            if cost >= budget:
+                return cost
             job = queues.jobs[job_id]
-            if job.tube in self._tubes and job.tube.rules is not None:
-                queues.ruled.enter(job, None if job.body is None else crc32(job.body))
-        if ids:
-            self._last_id = ids[-1]
+            rules = job.tube.rules
+            cost += 1
+            if job.tube in self._tubes and rules is not None:
+                checksum = queues.ruled.checksum_for(rules, job)
+                queues.ruled.enter(job, checksum)
+                if checksum is not None:
+                    cost += job.size // BYTES_PER_JOB
+            self._last_id = job_id
         if len(ids) < budget or self._last_id >= self._jobs_up_to_id:
             self._tubes.clear()
-        return len(ids)
+        return cost

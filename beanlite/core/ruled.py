@@ -1,5 +1,6 @@
 """What the rules of tubes hold back, and what tubes have to know of their jobs for that."""
 
+from typing import Final
 from zlib import crc32
 
 from beanlite.core.counts import Counts
@@ -9,6 +10,9 @@ from beanlite.core.policies import Policies
 from beanlite.core.rules import WAITING, Rules
 from beanlite.core.timers import Timers
 from beanlite.core.tube import FULL, PAUSED, SLOWED, Tube
+
+# To work out the checksum of this many bytes costs as much as to move a job.
+BYTES_PER_JOB: Final = 4096
 
 
 class Ruled:
@@ -109,8 +113,10 @@ class Ruled:
                 self._counts.expiries += 1
                 self._timers.set(tube, due_ns)
 
-    def crc32_of(self, job: Job) -> int | None:
-        """Return the checksum of a job's body; None if that would take fetching it."""
+    def checksum_for(self, rules: Rules | None, job: Job) -> int | None:
+        """Return the checksum of a job's body if a tube with these rules needs it; None if that takes fetching it."""
+        if rules is None or not rules.unique:
+            return None
         if job.body is not None:
             return crc32(job.body)
         return None if job.tube.kept is None else job.tube.kept.crc32_of(job.id)

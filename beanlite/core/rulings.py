@@ -19,6 +19,7 @@ from beanlite.core.job import (
     Job,
 )
 from beanlite.core.queues import Queues
+from beanlite.core.ruled import BYTES_PER_JOB
 from beanlite.core.rules import PRESENT, Rules
 from beanlite.core.tube import Client, Peer, Tube
 
@@ -53,9 +54,10 @@ class Rulings:
         if rules.max_tries and tries >= rules.max_tries:
             self._ledger.tally(job.tube).dead += 1
             tube = job.tube
-            self._end(job, rules.then_to, BY_MAX_TRIES, BURIED_FOR_TRIES, now_ns, deferred=what is not RELEASE)
+            deferred = what is not RELEASE
+            cost = self._end(job, rules.then_to, BY_MAX_TRIES, BURIED_FOR_TRIES, now_ns, deferred=deferred)
             self._queues.drop_if_unused(tube)
-            return 1
+            return cost
         if rules.ttl_ns and not job.past.kicks and job.created_ns + rules.ttl_ns <= now_ns:
             # Nobody may have it any more; the next tick does with it what is done with all that expire.
             self._queues.ruled.enter(job, None)
@@ -86,56 +88,65 @@ class Rulings:
         while keys and keys[0] >> ID_BITS <= now_ns and cost < budget:
             job = self._queues.jobs[keys[0] & ID_MASK]
             self._queues.ruled.forget_expiry(kept, job.id)
-            cost += 1
             # One that is reserved is looked at when it comes back, and one that was kicked is wanted.
             if (job.state is READY or job.state is DELAYED) and not job.past.kicks:
-                self._expire(job, rules, now_ns)
+                cost += self._expire(job, rules, now_ns)
+            else:
+                cost += 1
         return cost
 
-    def _expire(self, job: Job, rules: Rules, now_ns: int) -> None:
+    def _expire(self, job: Job, rules: Rules, now_ns: int) -> int:
         self._ledger.tally(job.tube).expired += 1
         if rules.expired_deletes:
             self._delete(Client(job.tube, 0, BY_TTL), job.id, now_ns)
-            return
+            return 1
         self._queues.leave_state(job, now_ns)
         to = None if self._moves_on(job, rules.expired_to, now_ns) else rules.expired_to
         tube = job.tube
-        self._end(job, to, BY_TTL, BURIED_FOR_AGE, now_ns, deferred=True)
+        cost = self._end(job, to, BY_TTL, BURIED_FOR_AGE, now_ns, deferred=True)
         self._queues.drop_if_unused(tube)
+        return cost
 
     def _moves_on(self, job: Job, to: bytes | None, now_ns: int) -> bool:
         """Whether a job would be too old for another tube as well, and leave that at once: perhaps for this one."""
-        there = None if to is None else self._queues.ruled.policies.rules_of(to)
+        if to is None:
+            return False
+        tube = self._queues.tubes.get(to)
+        there = self._queues.ruled.policies.rules_of(to) if tube is None else tube.rules
         if there is None or not there.ttl_ns or job.created_ns + there.ttl_ns > now_ns:
             return False
         return there.expired_to is not None and there.expired_to != to
 
     # -- the end of both
 
-    def _end(self, job: Job, to: bytes | None, by: Peer, why: str, now_ns: int, *, deferred: bool) -> None:
-        """Move a job that is in no state to another tube, where it is ready, or bury it if there is none."""
+    def _end(self, job: Job, to: bytes | None, by: Peer, why: str, now_ns: int, *, deferred: bool) -> int:
+        """Move a job that is in no state to another tube, where it is ready, or bury it if there is none.
+
+        Returns the cost.
+        """
         if to is not None and to != job.tube.name:
-            self._move(job, to, by, now_ns, deferred=deferred)
-            return
+            return self._move(job, to, by, now_ns, deferred=deferred)
         self._queues.past_of(job).buries += 1
         self._ledger.tally(job.tube).buried += 1
         self._note(job, BURY, by, now_ns, deferred=deferred)
         self._queues.bury(job, why, now_ns)
+        return 1
 
-    def _move(self, job: Job, to: bytes, by: Peer, now_ns: int, *, deferred: bool) -> None:
+    def _move(self, job: Job, to: bytes, by: Peer, now_ns: int, *, deferred: bool) -> int:
         queues = self._queues
-        if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
-            self._bodies.unload(job)
         # It is made even where clients may not make one: there are no more of these than policies.
         tube = queues.tubes.get(to) or queues.make_tube(to)
-        checksum = queues.ruled.crc32_of(job) if tube.rules is not None else None
+        checksum = queues.ruled.checksum_for(tube.rules, job)
+        if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
+            self._bodies.unload(job)
         queues.ruled.leave(job)
         job.tube = tube
         job.forgive()
         self._note(job, MOVE, by, now_ns, deferred=deferred)
-        queues.make_ready(job, now_ns)
+        cost = queues.make_ready(job, now_ns)
         if tube.rules is not None:
             queues.ruled.enter(job, checksum)
+        return cost if checksum is None else cost + job.size // BYTES_PER_JOB
 
     def _note(self, job: Job, what: str, by: Peer, now_ns: int, *, deferred: bool) -> None:
         ledger = self._ledger

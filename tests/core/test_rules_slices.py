@@ -24,3 +24,60 @@ def test_wait_ends_while_a_policy_is_applied_to_many_jobs():
     core._wake()
     assert worker.take_replies() == b"TIMED_OUT\r\n"
     assert core.engine.timers.next_ns <= core.now_ns
+
+
+def test_large_bodies_are_entered_in_slices_by_their_size():
+    core = Core(max_job_size=1 << 20)
+    producer = core.client()
+    for each in range(8):
+        put(core, producer, body=bytes([each]) * (1 << 20))
+    policy(core, unique="present")
+    kept = core.engine.tubes[b"default"].kept
+    assert 0 < kept.twin_count < 8
+    core.wait(0)
+    assert kept.twin_count == 8
+
+
+def test_large_dead_jobs_are_moved_to_a_unique_tube_in_slices():
+    core = Core(max_job_size=1 << 20)
+    policy(core, max_tries=1, then="move:dead")
+    policy(core, b"dead", unique="present")
+    worker = core.client()
+    for each in range(8):
+        put(core, worker, body=bytes([each]) * (1 << 20))
+        assert core.send(worker, b"reserve\r\n").startswith(b"RESERVED")
+    core.close(worker)
+    assert 0 < len(core.engine.tubes[b"dead"].ready) < 8
+    core.wait(0)
+    assert len(core.engine.tubes[b"dead"].ready) == 8
+
+
+def test_wakes_by_expired_jobs_that_move_are_counted():
+    core = Core()
+    policy(core, ttl="1s", expired="move:old")
+    producer = core.client()
+    watches = b"".join(b"watch w%d\r\n" % each for each in range(160))
+    for _ in range(100):
+        worker = core.client()
+        core.send(worker, watches + b"watch old\r\nignore default\r\nreserve\r\n")
+        put(core, producer)
+    core.now_ns += 2 * SECOND_NS
+    core.engine.tick(core.now_ns)
+    assert 0 < len(core.engine.clients.woken) < 100
+
+
+def test_body_fetched_ahead_is_known_to_the_unique_tube_it_moves_to():
+    core = Core()
+    policy(core, ttl="1s", expired="move:old")
+    policy(core, b"old", unique="present")
+    producer = core.client()
+    put(core, producer, body=b"again")
+    core.store()
+    bodies, job = core.engine.bodies, core.engine.jobs[1]
+    bodies.unload(job)
+    bodies.load(job, b"again")
+    core.wait(2)
+    assert job.tube.name == b"old"
+    assert job.body is None
+    core.send(producer, b"use old\r\nput 1 0 60 5\r\nagain\r\n")
+    assert producer.gathering.jobs == [job]
