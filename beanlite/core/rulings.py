@@ -16,6 +16,7 @@ from beanlite.core.job import (
     ID_MASK,
     READY,
     SECOND_NS,
+    SLICE,
     Job,
 )
 from beanlite.core.queues import Queues
@@ -27,6 +28,10 @@ BY_MAX_TRIES: Final = Peer("policy max_tries", 0)
 BY_TTL: Final = Peer("policy ttl", 0)
 # Of what is added to a delay, at most a tenth, so that jobs that failed together do not come back together.
 _SPREAD: Final = 10
+# With so many jobs in the batch that is gathered, no more are deleted, or all that expire while a slow disk syncs would
+# be one batch; and how long until that is looked at again.
+_BATCH_JOBS: Final = 4 * SLICE
+_LOOK_NS: Final = SECOND_NS // 100
 # Doubled as often as this, any delay is longer than all that are allowed.
 _DOUBLED_MAX: Final = 40
 
@@ -85,7 +90,7 @@ class Rulings:
             return 0
         keys = kept.expiries.keys
         cost = 0
-        while keys and keys[0] >> ID_BITS <= now_ns and cost < budget:
+        while keys and keys[0] >> ID_BITS <= now_ns and cost < budget and not self._puts_off(rules):
             job = self._queues.jobs[keys[0] & ID_MASK]
             self._queues.ruled.forget_expiry(kept, job.id)
             # One that is reserved is looked at when it comes back, and one that was kicked is wanted.
@@ -93,7 +98,13 @@ class Rulings:
                 cost += self._expire(job, rules, now_ns)
             else:
                 cost += 1
+        if keys:
+            due_ns = keys[0] >> ID_BITS
+            self._queues.timers.set(tube, max(due_ns, now_ns + _LOOK_NS) if self._puts_off(rules) else due_ns)
         return cost
+
+    def _puts_off(self, rules: Rules) -> bool:
+        return rules.expired_deletes and len(self._ledger.changed) >= _BATCH_JOBS
 
     def _expire(self, job: Job, rules: Rules, now_ns: int) -> int:
         self._ledger.tally(job.tube).expired += 1

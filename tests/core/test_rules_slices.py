@@ -81,3 +81,20 @@ def test_body_fetched_ahead_is_known_to_the_unique_tube_it_moves_to():
     assert job.body is None
     core.send(producer, b"use old\r\nput 1 0 60 5\r\nagain\r\n")
     assert producer.gathering.jobs == [job]
+
+
+def test_expired_jobs_are_not_deleted_faster_than_batches_are_taken():
+    core = Core()
+    producer = core.client()
+    for _ in range(20 * SLICE):
+        put(core, producer)
+    core.store()
+    policy(core, ttl="1s", expired="delete")
+    core.wait(5)
+    engine = core.engine
+    assert 0 < len(engine.ledger.changed) < 10 * SLICE
+    assert core.now_ns < engine.timers.next_ns < core.now_ns + SECOND_NS // 10
+    while engine.jobs.newest:
+        core.store()
+        core.wait(0.01)
+    assert engine.counts.expiries == 0
