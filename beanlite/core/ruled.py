@@ -4,7 +4,7 @@ from typing import Final
 from zlib import crc32
 
 from beanlite.core.counts import Counts
-from beanlite.core.job import BURIED, ID_BITS, Job
+from beanlite.core.job import BURIED, ID_BITS, SLICE, Job
 from beanlite.core.kept import Kept
 from beanlite.core.policies import Policies
 from beanlite.core.rules import WAITING, Rules
@@ -18,7 +18,7 @@ BYTES_PER_JOB: Final = 4096
 class Ruled:
     """The policies, and the rules of tubes that follow from them."""
 
-    __slots__ = ("_counts", "_timers", "_turn", "policies")
+    __slots__ = ("_counts", "_timers", "_turn", "policies", "waste")
 
     def __init__(self, timers: Timers, counts: Counts) -> None:
         self._timers = timers
@@ -26,6 +26,8 @@ class Ruled:
         self._turn = 0
         """The number of the last reservation from a tube whose rules share them out."""
         self.policies = Policies()
+        self.waste: list[Kept] = []
+        """What tubes have known of many jobs, and do not need any more: it is freed in slices."""
 
     def give_rules(self, tube: Tube) -> bool:
         """Give a tube the rules that policies have for it; returns whether its jobs are still to be entered.
@@ -43,6 +45,8 @@ class Ruled:
         if kept is not None and knows_others:
             self._counts.twins -= kept.twin_count
             self._counts.expiries -= kept.expiry_count
+            if kept.twin_count + kept.expiry_count > SLICE:
+                self.waste.append(kept)
             kept = kept.without_jobs()
         tube.kept = None if rules is None else kept or Kept()
         if rules is not None and rules.token_ns and (old is None or rules.token_ns != old.token_ns):

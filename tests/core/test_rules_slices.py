@@ -98,3 +98,19 @@ def test_expired_jobs_are_not_deleted_faster_than_batches_are_taken():
         core.store()
         core.wait(0.01)
     assert engine.counts.expiries == 0
+
+
+def test_what_a_tube_knew_of_many_jobs_is_freed_in_slices():
+    core = Core()
+    policy(core, unique="present", ttl="1d")
+    producer = core.client()
+    for each in range(20 * SLICE):
+        put(core, producer, body=b"%d" % each)
+    core.engine.set_policies([], [(b"default", "unique"), (b"default", "ttl")], core.now_ns)
+    ruled = core.engine._queues.ruled
+    assert len(ruled.waste) == 1
+    core.engine.tick(core.now_ns)
+    assert len(ruled.waste) == 1
+    core.wait(0)
+    assert not ruled.waste
+    assert (core.engine.counts.twins, core.engine.counts.expiries) == (0, 0)
