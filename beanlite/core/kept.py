@@ -29,7 +29,8 @@ class Kept:
         self.turn = 0
         """The number of the last reservation from the tube, of all from such tubes; 0: there was none."""
         self._twins = _NO_TWINS
-        """Ids of the jobs that may be the same as one that is put, by size and checksum of the body.
+        """Ids of the jobs that may be the same as one that is put, by size and checksum of the body. Where only those
+        that wait count, others are hidden: a put must not have to pass many of them.
 
         Mostly there is one; but there may be very many, which are no list to search.
         """

@@ -4,7 +4,7 @@ from typing import Final
 from zlib import crc32
 
 from beanlite.core.counts import Counts
-from beanlite.core.job import BURIED, ID_BITS, SLICE, Job
+from beanlite.core.job import BURIED, ID_BITS, RESERVED, SLICE, Job
 from beanlite.core.kept import Kept
 from beanlite.core.policies import Policies
 from beanlite.core.rules import WAITING, Rules
@@ -109,7 +109,7 @@ class Ruled:
         if rules.unique and checksum is not None and not kept.has_twin(job.id):
             kept.add_twin(job.id, kept.twin_key(job.size, checksum))
             self._counts.twins += 1
-            if job.state is BURIED and rules.unique == WAITING:
+            if rules.unique == WAITING and (job.state is RESERVED or job.state is BURIED):
                 kept.hide_twin(job.id)
         if rules.ttl_ns:
             due_ns = job.created_ns + rules.ttl_ns

@@ -21,7 +21,7 @@ from beanlite.core.job import (
 )
 from beanlite.core.queues import Queues
 from beanlite.core.ruled import BYTES_PER_JOB
-from beanlite.core.rules import PRESENT, Rules
+from beanlite.core.rules import Rules
 from beanlite.core.tube import Client, Peer, Tube
 
 BY_MAX_TRIES: Final = Peer("policy max_tries", 0)
@@ -180,8 +180,6 @@ class Rulings:
             return None, None
         for job_id in kept.twins(kept.twin_key(len(body), crc32(body))):
             job = self._queues.jobs[job_id]
-            if rules.unique != PRESENT and job.state is not READY and job.state is not DELAYED:
-                continue
             if job.body is None and job not in late_bodies:
                 return None, job
             if (late_bodies[job] if job.body is None else job.body) == body:

@@ -1,5 +1,7 @@
 """What rules do to many jobs is done in slices, and nobody waits for it."""
 
+from zlib import crc32
+
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.core.policies import PolicyRow
 from tests.support.core import Core, put
@@ -114,3 +116,18 @@ def test_what_a_tube_knew_of_many_jobs_is_freed_in_slices():
     core.wait(0)
     assert not ruled.waste
     assert (core.engine.counts.twins, core.engine.counts.expiries) == (0, 0)
+
+
+def test_put_does_not_pass_reserved_jobs_with_its_body():
+    core = Core()
+    policy(core, unique="waiting")
+    client = core.client()
+    for _ in range(5):
+        put(core, client)
+        assert core.send(client, b"reserve\r\n").startswith(b"RESERVED")
+    kept = core.engine.tubes[b"default"].kept
+    key = kept.twin_key(1, crc32(b"x"))
+    assert list(kept.twins(key)) == []
+    assert core.send(client, b"release 3 0 0\r\n") == b"RELEASED\r\n"
+    assert list(kept.twins(key)) == [3]
+    assert put(core, client) == 3

@@ -110,7 +110,7 @@ def recount_rules(tube, jobs):
         ids = {job.id for job in jobs}
         known = set(entries_of(kept._twin_keys))
         assert known == (ids if rules.unique else set())
-        hidden = {job.id for job in jobs if job.state is BURIED} if rules.unique == WAITING else set()
+        hidden = {job.id for job in jobs if job.state in {RESERVED, BURIED}} if rules.unique == WAITING else set()
         assert {each for key in entries_of(kept._twins) for each in kept.twins(key)} == known - hidden
         expiries = entries_of(kept._expiry_keys)
         assert set(expiries) <= (ids if rules.ttl_ns else set())
