@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from typing import Final
-from zlib import crc32
 
 from beanlite.core.job import SLICE
 from beanlite.core.policies import is_glob
 from beanlite.core.queues import Queues
+from beanlite.core.ruled import BYTES_PER_JOB
 from beanlite.core.timers import Chore
 from beanlite.core.tube import Tube
+from beanlite.core.wide import PART
 
 # To match a name with this many globs costs as much as to move a job.
 GLOBS_PER_JOB: Final = 4
+# To free so many entries of a dict costs as much as to move a job.
+FREED_PER_JOB: Final = 16
 
 
 class Applying(Chore):
@@ -35,7 +38,7 @@ class Applying(Chore):
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
-        return not (self._names or self._tubes)
+        return not (self._names or self._tubes or self._queues.ruled.waste)
 
     def begin(self, patterns: set[bytes], last_id: int, now_ns: int) -> None:
         """Begin to give the tubes that patterns may match the rules that policies have for them now: a first slice.
@@ -62,6 +65,11 @@ class Applying(Chore):
                 self._last_id = 0
         if not self._names and self._tubes and cost < budget:
             cost += self._enter_jobs(budget - cost)
+        waste = queues.ruled.waste
+        while waste and cost < budget:
+            cost += PART // FREED_PER_JOB
+            if not waste[-1].free_part():
+                waste.pop()
         if not self.is_done:
             queues.timers.set(self, now_ns)
         return cost
@@ -69,12 +77,19 @@ class Applying(Chore):
     def _enter_jobs(self, budget: int) -> int:
         queues = self._queues
         ids = queues.jobs.ids_after(self._last_id, budget)
+        cost = 0
         for job_id in ids:
+            if cost >= budget:
+                return cost
             job = queues.jobs[job_id]
-            if job.tube in self._tubes and job.tube.rules is not None:
-                queues.ruled.enter(job, None if job.body is None else crc32(job.body))
-        if ids:
-            self._last_id = ids[-1]
+            rules = job.tube.rules
+            cost += 1
+            if job.tube in self._tubes and rules is not None:
+                checksum = queues.ruled.checksum_for(rules, job)
+                queues.ruled.enter(job, checksum)
+                if checksum is not None:
+                    cost += job.size // BYTES_PER_JOB
+            self._last_id = job_id
         if len(ids) < budget or self._last_id >= self._jobs_up_to_id:
             self._tubes.clear()
-        return len(ids)
+        return cost

@@ -4,12 +4,18 @@ from collections.abc import Iterable
 from typing import Final
 
 from beanlite.core.heap import KeyHeap
+from beanlite.core.wide import PART, WideDict
 
-# What this takes at most, in bytes, without any job; and each job of which the body is known, or when it expires.
-KEPT_BYTES: Final = 450
+# What this takes at most, in bytes, apart from jobs; and each job of which the body is known, or when it expires.
+KEPT_BYTES: Final = 1100
 TWIN_BYTES: Final = 350
 EXPIRY_BYTES: Final = 220
-_SIZE_BITS: Final = 32
+_CRC32_BITS: Final = 32
+_CRC32_MASK: Final = (1 << _CRC32_BITS) - 1
+# Shared by all tubes that know no jobs; never added to.
+_NO_KEYS: Final[WideDict[int]] = WideDict()
+_NO_TWINS: Final[WideDict[int | dict[int, None]]] = WideDict()
+_NO_EXPIRIES: Final = KeyHeap()
 
 
 class Kept:
@@ -22,15 +28,16 @@ class Kept:
         """When as many jobs could be reserved at once as ever; 0: not known, as after a restart."""
         self.turn = 0
         """The number of the last reservation from the tube, of all from such tubes; 0: there was none."""
-        self._twins: dict[int, int | dict[int, None]] = {}
-        """Ids of the jobs that may be the same as one that is put, by size and checksum of the body.
+        self._twins = _NO_TWINS
+        """Ids of the jobs that may be the same as one that is put, by size and checksum of the body. Where only those
+        that wait count, others are hidden: a put must not have to pass many of them.
 
         Mostly there is one; but there may be very many, which are no list to search.
         """
-        self._twin_keys: dict[int, int] = {}
-        self.expiries = KeyHeap()
+        self._twin_keys = _NO_KEYS
+        self.expiries = _NO_EXPIRIES
         """When each job expires, as a key that ends with the id; without those that were looked at already."""
-        self._expiry_keys: dict[int, int] = {}
+        self._expiry_keys = _NO_KEYS
 
     def without_jobs(self) -> "Kept":
         """Return the same, but without what is known of jobs."""
@@ -38,12 +45,21 @@ class Kept:
         kept.free_ns, kept.turn = self.free_ns, self.turn
         return kept
 
+    def free_part(self) -> bool:
+        """Free a part of what is known of jobs, if it is not used any more; returns False if there is nothing left."""
+        if self._twin_keys.free_part() or self._twins.free_part() or self._expiry_keys.free_part():
+            return True
+        keys = self.expiries.keys
+        for _ in range(min(PART, len(keys))):
+            keys.pop()
+        return bool(keys)
+
     # -- bodies
 
     @staticmethod
     def twin_key(size: int, crc32: int) -> int:
         """Return the key of a body for ``twins``. Different bodies may have the same."""
-        return crc32 << _SIZE_BITS | size
+        return size << _CRC32_BITS | crc32
 
     def has_twin(self, job_id: int) -> bool:
         """Whether the job's body is known."""
@@ -51,7 +67,9 @@ class Kept:
 
     def add_twin(self, job_id: int, key: int) -> None:
         """Note a job's body."""
-        self._twin_keys[job_id] = key
+        if self._twin_keys is _NO_KEYS:
+            self._twin_keys, self._twins = WideDict(), WideDict()
+        self._twin_keys.set(job_id, key)
         self.show_twin(job_id)
 
     def hide_twin(self, job_id: int) -> None:
@@ -61,11 +79,11 @@ class Kept:
             return
         ids = self._twins.get(key)
         if ids == job_id:
-            del self._twins[key]
+            self._twins.pop(key)
         elif isinstance(ids, dict) and job_id in ids:
             del ids[job_id]
             if not ids:
-                del self._twins[key]
+                self._twins.pop(key)
 
     def show_twin(self, job_id: int) -> None:
         """Undo ``hide_twin``."""
@@ -74,16 +92,16 @@ class Kept:
             return
         ids = self._twins.get(key)
         if ids is None:
-            self._twins[key] = job_id
+            self._twins.set(key, job_id)
         elif isinstance(ids, dict):
             ids[job_id] = None
         elif ids != job_id:
-            self._twins[key] = {ids: None, job_id: None}
+            self._twins.set(key, {ids: None, job_id: None})
 
     def remove_twin(self, job_id: int) -> bool:
         """Forget a job's body; returns whether it was known."""
         self.hide_twin(job_id)
-        return self._twin_keys.pop(job_id, None) is not None
+        return self._twin_keys.pop(job_id) is not None
 
     def twins(self, key: int) -> Iterable[int]:
         """Return the ids of the jobs with this key, the one that is known for longest first."""
@@ -100,7 +118,7 @@ class Kept:
     def crc32_of(self, job_id: int) -> int | None:
         """Return the checksum of a job's body, if it is known."""
         key = self._twin_keys.get(job_id)
-        return None if key is None else key >> _SIZE_BITS
+        return None if key is None else key & _CRC32_MASK
 
     # -- ages
 
@@ -108,13 +126,15 @@ class Kept:
         """Note when a job expires; returns False if that was noted already."""
         if job_id in self._expiry_keys:
             return False
-        self._expiry_keys[job_id] = key
+        if self._expiry_keys is _NO_KEYS:
+            self._expiry_keys, self.expiries = WideDict(), KeyHeap()
+        self._expiry_keys.set(job_id, key)
         self.expiries.push(key)
         return True
 
     def remove_expiry(self, job_id: int) -> bool:
         """Forget when a job expires; returns whether that was noted."""
-        key = self._expiry_keys.pop(job_id, None)
+        key = self._expiry_keys.pop(job_id)
         if key is None:
             return False
         self.expiries.remove(key)

@@ -91,11 +91,11 @@ class Operator:
 
     def move(self, job: Job, tube: Tube, by: Peer, now_ns: int) -> None:
         """Move a job to another tube in its state. A reserved one stays with its client."""
-        if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
-            self._bodies.unload(job)
         queues, before, state, place, since_ns = self._queues, job.tube, job.state, job.key >> ID_BITS, job.since_ns
         delay_s = _delay_s(job)
-        checksum = queues.ruled.crc32_of(job) if tube.rules is not None else None
+        checksum = queues.ruled.checksum_for(tube.rules, job)
+        if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
+            self._bodies.unload(job)
         if state is RESERVED:
             before.reserved -= 1
             tube.reserved += 1

@@ -142,6 +142,8 @@ class Queues:
         self.counts.reserved += 1
         if tube.rules is not None:
             self.ruled.hold_back(tube, now_ns)
+            if tube.rules.unique == WAITING and tube.kept is not None:
+                tube.kept.hide_twin(job.id)
         ledger.deferred[job.id] = job
         if ledger.recording:
             ledger.record_deferred(job, RESERVE, client.peer, now_ns)
@@ -201,8 +203,8 @@ class Queues:
                 job.past.why = None
             job.forgive()
             self.counts.buried -= 1
-            if tube.kept is not None:
-                tube.kept.show_twin(job.id)
+        if tube.kept is not None and (state is RESERVED or state is BURIED):
+            tube.kept.show_twin(job.id)
 
     # -- waiting clients
 

@@ -1,20 +1,24 @@
 """What the rules of tubes hold back, and what tubes have to know of their jobs for that."""
 
+from typing import Final
 from zlib import crc32
 
 from beanlite.core.counts import Counts
-from beanlite.core.job import BURIED, ID_BITS, Job
+from beanlite.core.job import BURIED, ID_BITS, RESERVED, SLICE, Job
 from beanlite.core.kept import Kept
 from beanlite.core.policies import Policies
 from beanlite.core.rules import WAITING, Rules
 from beanlite.core.timers import Timers
 from beanlite.core.tube import FULL, PAUSED, SLOWED, Tube
 
+# To work out the checksum of this many bytes costs as much as to move a job.
+BYTES_PER_JOB: Final = 4096
+
 
 class Ruled:
     """The policies, and the rules of tubes that follow from them."""
 
-    __slots__ = ("_counts", "_timers", "_turn", "policies")
+    __slots__ = ("_counts", "_timers", "_turn", "policies", "waste")
 
     def __init__(self, timers: Timers, counts: Counts) -> None:
         self._timers = timers
@@ -22,6 +26,8 @@ class Ruled:
         self._turn = 0
         """The number of the last reservation from a tube whose rules share them out."""
         self.policies = Policies()
+        self.waste: list[Kept] = []
+        """What tubes have known of many jobs, and do not need any more: it is freed in slices."""
 
     def give_rules(self, tube: Tube) -> bool:
         """Give a tube the rules that policies have for it; returns whether its jobs are still to be entered.
@@ -39,6 +45,8 @@ class Ruled:
         if kept is not None and knows_others:
             self._counts.twins -= kept.twin_count
             self._counts.expiries -= kept.expiry_count
+            if kept.twin_count + kept.expiry_count > SLICE:
+                self.waste.append(kept)
             kept = kept.without_jobs()
         tube.kept = None if rules is None else kept or Kept()
         if rules is not None and rules.token_ns and (old is None or rules.token_ns != old.token_ns):
@@ -101,7 +109,7 @@ class Ruled:
         if rules.unique and checksum is not None and not kept.has_twin(job.id):
             kept.add_twin(job.id, kept.twin_key(job.size, checksum))
             self._counts.twins += 1
-            if job.state is BURIED and rules.unique == WAITING:
+            if rules.unique == WAITING and (job.state is RESERVED or job.state is BURIED):
                 kept.hide_twin(job.id)
         if rules.ttl_ns:
             due_ns = job.created_ns + rules.ttl_ns
@@ -109,8 +117,10 @@ class Ruled:
                 self._counts.expiries += 1
                 self._timers.set(tube, due_ns)
 
-    def crc32_of(self, job: Job) -> int | None:
-        """Return the checksum of a job's body; None if that would take fetching it."""
+    def checksum_for(self, rules: Rules | None, job: Job) -> int | None:
+        """Return the checksum of a job's body if a tube with these rules needs it; None if that takes fetching it."""
+        if rules is None or not rules.unique:
+            return None
         if job.body is not None:
             return crc32(job.body)
         return None if job.tube.kept is None else job.tube.kept.crc32_of(job.id)

@@ -16,16 +16,22 @@ from beanlite.core.job import (
     ID_MASK,
     READY,
     SECOND_NS,
+    SLICE,
     Job,
 )
 from beanlite.core.queues import Queues
-from beanlite.core.rules import PRESENT, Rules
+from beanlite.core.ruled import BYTES_PER_JOB
+from beanlite.core.rules import Rules
 from beanlite.core.tube import Client, Peer, Tube
 
 BY_MAX_TRIES: Final = Peer("policy max_tries", 0)
 BY_TTL: Final = Peer("policy ttl", 0)
 # Of what is added to a delay, at most a tenth, so that jobs that failed together do not come back together.
 _SPREAD: Final = 10
+# With so many jobs in the batch that is gathered, no more are deleted, or all that expire while a slow disk syncs would
+# be one batch; and how long until that is looked at again.
+_BATCH_JOBS: Final = 4 * SLICE
+_LOOK_NS: Final = SECOND_NS // 100
 # Doubled as often as this, any delay is longer than all that are allowed.
 _DOUBLED_MAX: Final = 40
 
@@ -53,9 +59,10 @@ class Rulings:
         if rules.max_tries and tries >= rules.max_tries:
             self._ledger.tally(job.tube).dead += 1
             tube = job.tube
-            self._end(job, rules.then_to, BY_MAX_TRIES, BURIED_FOR_TRIES, now_ns, deferred=what is not RELEASE)
+            deferred = what is not RELEASE
+            cost = self._end(job, rules.then_to, BY_MAX_TRIES, BURIED_FOR_TRIES, now_ns, deferred=deferred)
             self._queues.drop_if_unused(tube)
-            return 1
+            return cost
         if rules.ttl_ns and not job.past.kicks and job.created_ns + rules.ttl_ns <= now_ns:
             # Nobody may have it any more; the next tick does with it what is done with all that expire.
             self._queues.ruled.enter(job, None)
@@ -83,59 +90,74 @@ class Rulings:
             return 0
         keys = kept.expiries.keys
         cost = 0
-        while keys and keys[0] >> ID_BITS <= now_ns and cost < budget:
+        while keys and keys[0] >> ID_BITS <= now_ns and cost < budget and not self._puts_off(rules):
             job = self._queues.jobs[keys[0] & ID_MASK]
             self._queues.ruled.forget_expiry(kept, job.id)
-            cost += 1
             # One that is reserved is looked at when it comes back, and one that was kicked is wanted.
             if (job.state is READY or job.state is DELAYED) and not job.past.kicks:
-                self._expire(job, rules, now_ns)
+                cost += self._expire(job, rules, now_ns)
+            else:
+                cost += 1
+        if keys:
+            due_ns = keys[0] >> ID_BITS
+            self._queues.timers.set(tube, max(due_ns, now_ns + _LOOK_NS) if self._puts_off(rules) else due_ns)
         return cost
 
-    def _expire(self, job: Job, rules: Rules, now_ns: int) -> None:
+    def _puts_off(self, rules: Rules) -> bool:
+        return rules.expired_deletes and len(self._ledger.changed) >= _BATCH_JOBS
+
+    def _expire(self, job: Job, rules: Rules, now_ns: int) -> int:
         self._ledger.tally(job.tube).expired += 1
         if rules.expired_deletes:
             self._delete(Client(job.tube, 0, BY_TTL), job.id, now_ns)
-            return
+            return 1
         self._queues.leave_state(job, now_ns)
         to = None if self._moves_on(job, rules.expired_to, now_ns) else rules.expired_to
         tube = job.tube
-        self._end(job, to, BY_TTL, BURIED_FOR_AGE, now_ns, deferred=True)
+        cost = self._end(job, to, BY_TTL, BURIED_FOR_AGE, now_ns, deferred=True)
         self._queues.drop_if_unused(tube)
+        return cost
 
     def _moves_on(self, job: Job, to: bytes | None, now_ns: int) -> bool:
         """Whether a job would be too old for another tube as well, and leave that at once: perhaps for this one."""
-        there = None if to is None else self._queues.ruled.policies.rules_of(to)
+        if to is None:
+            return False
+        tube = self._queues.tubes.get(to)
+        there = self._queues.ruled.policies.rules_of(to) if tube is None else tube.rules
         if there is None or not there.ttl_ns or job.created_ns + there.ttl_ns > now_ns:
             return False
         return there.expired_to is not None and there.expired_to != to
 
     # -- the end of both
 
-    def _end(self, job: Job, to: bytes | None, by: Peer, why: str, now_ns: int, *, deferred: bool) -> None:
-        """Move a job that is in no state to another tube, where it is ready, or bury it if there is none."""
+    def _end(self, job: Job, to: bytes | None, by: Peer, why: str, now_ns: int, *, deferred: bool) -> int:
+        """Move a job that is in no state to another tube, where it is ready, or bury it if there is none.
+
+        Returns the cost.
+        """
         if to is not None and to != job.tube.name:
-            self._move(job, to, by, now_ns, deferred=deferred)
-            return
+            return self._move(job, to, by, now_ns, deferred=deferred)
         self._queues.past_of(job).buries += 1
         self._ledger.tally(job.tube).buried += 1
         self._note(job, BURY, by, now_ns, deferred=deferred)
         self._queues.bury(job, why, now_ns)
+        return 1
 
-    def _move(self, job: Job, to: bytes, by: Peer, now_ns: int, *, deferred: bool) -> None:
+    def _move(self, job: Job, to: bytes, by: Peer, now_ns: int, *, deferred: bool) -> int:
         queues = self._queues
-        if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
-            self._bodies.unload(job)
         # It is made even where clients may not make one: there are no more of these than policies.
         tube = queues.tubes.get(to) or queues.make_tube(to)
-        checksum = queues.ruled.crc32_of(job) if tube.rules is not None else None
+        checksum = queues.ruled.checksum_for(tube.rules, job)
+        if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
+            self._bodies.unload(job)
         queues.ruled.leave(job)
         job.tube = tube
         job.forgive()
         self._note(job, MOVE, by, now_ns, deferred=deferred)
-        queues.make_ready(job, now_ns)
+        cost = queues.make_ready(job, now_ns)
         if tube.rules is not None:
             queues.ruled.enter(job, checksum)
+        return cost if checksum is None else cost + job.size // BYTES_PER_JOB
 
     def _note(self, job: Job, what: str, by: Peer, now_ns: int, *, deferred: bool) -> None:
         ledger = self._ledger
@@ -158,8 +180,6 @@ class Rulings:
             return None, None
         for job_id in kept.twins(kept.twin_key(len(body), crc32(body))):
             job = self._queues.jobs[job_id]
-            if rules.unique != PRESENT and job.state is not READY and job.state is not DELAYED:
-                continue
             if job.body is None and job not in late_bodies:
                 return None, job
             if (late_bodies[job] if job.body is None else job.body) == body:

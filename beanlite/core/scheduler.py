@@ -46,6 +46,7 @@ class Scheduler(Chore):
         "_admission",
         "_clients",
         "_doubtful",
+        "_due",
         "_latest_at",
         "_memory",
         "_put_job",
@@ -83,6 +84,8 @@ class Scheduler(Chore):
         """The time of the last look; infinite before the first one, which is as after a clock that was set back."""
         self._doubtful: list[Schedule] = []
         """Schedules that may have moved on by a clock that was wrong."""
+        self._due: list[Schedule] = []
+        """Those that were due at the last look and are still to be carried out, the next one last."""
 
     # -- what operators do
 
@@ -139,44 +142,50 @@ class Scheduler(Chore):
         if utc_s < self._latest_at - BACK_S:
             self._doubtful = list(self.schedules.values())
         self._latest_at = utc_s
-        cost, wait_s = 1, LOOK_S
+        cost = 1
         while self._doubtful and cost < budget:
             cost += self._go_back(self._doubtful.pop(), utc_s)
-        for schedule in self.schedules.values():
-            if schedule.next_at <= utc_s + _EARLY_S:
-                if cost >= budget:
-                    wait_s = 0.0
-                    break
-                retry_s = self._carry_out(schedule, utc_s, now_ns)
-                if retry_s:
-                    wait_s = min(wait_s, retry_s)
-                    continue
+        if not (self._doubtful or self._due):
+            self._due = [each for each in self.schedules.values() if each.next_at <= utc_s + _EARLY_S]
+            self._due.reverse()
+        while self._due and cost < budget:
+            schedule = self._due.pop()
+            if self.schedules.get(schedule.name) is schedule and schedule.next_at <= utc_s + _EARLY_S:
                 cost += _TICK_COST
-            wait_s = min(wait_s, max(0.0, schedule.next_at - utc_s))
-        self._queues.timers.set(self, now_ns if self._doubtful else now_ns + round(wait_s * SECOND_NS))
+                if self._carry_out(schedule, utc_s, now_ns):
+                    self._due.append(schedule)  # the next tick may be due as well
+        wait_s = 0.0 if self._doubtful or self._due else self._wait_s(utc_s)
+        self._queues.timers.set(self, now_ns + round(wait_s * SECOND_NS))
         return cost
 
-    def _carry_out(self, schedule: Schedule, utc_s: float, now_ns: int) -> float:
-        """Put a schedule's job if it should be, and move on to the next tick; returns in how many seconds to try again.
+    def _wait_s(self, utc_s: float) -> float:
+        """Return in how many seconds the schedules are to be looked at again, once all that are due have been."""
+        wait_s = LOOK_S
+        for schedule in self.schedules.values():
+            if schedule.next_at > utc_s + _EARLY_S:
+                wait_s = min(wait_s, schedule.next_at - utc_s)
+            elif schedule.name not in self.errors:
+                wait_s = min(wait_s, RETRY_S)
+        return wait_s
 
-        0: it has moved on.
-        """
+    def _carry_out(self, schedule: Schedule, utc_s: float, now_ns: int) -> bool:
+        """Put a schedule's job if it should be, and move on to the next tick; False: it has to be tried again."""
         missed = utc_s - schedule.next_at >= GRACE_S
         try:
             next_at = next_after(schedule.when, schedule.zone, utc_s - GRACE_S if missed else schedule.next_at)
         except ValueError as why:  # this machine does not have the zone
             self.errors[schedule.name] = str(why)
-            return LOOK_S
+            return False
         self.errors.pop(schedule.name, None)
         # Of several that were missed, the last counts for all, unless there is one by now that was not.
         wanted = (schedule.once_if_missed and next_at > utc_s + _EARLY_S) if missed else True
         if wanted and schedule.if_absent and self._is_present(schedule):
             wanted = False
         if wanted and self._put(schedule, "", now_ns) is None:
-            return RETRY_S
+            return False
         schedule.next_at = next_at
         self._queues.ledger.schedules[schedule.name] = schedule
-        return 0.0
+        return True
 
     def _is_present(self, schedule: Schedule) -> bool:
         """Whether the last job of a schedule is still there."""
@@ -192,7 +201,6 @@ class Scheduler(Chore):
             return None
         rules = tube.rules
         if rules is not None and rules.max_jobs and tube.jobs >= rules.max_jobs:
-            self._queues.drop_if_unused(tube)
             return None
         job = self._twin(tube, schedule.body)
         if job is None:

@@ -58,7 +58,8 @@ class Ticker:
                 budget -= self._time_out_jobs(owner, now_ns, budget)
                 if owner.waiting:
                     self._overdue.append(owner)
-        if self._overdue and self._timers.next_ns > now_ns:  # else they may still get a job that becomes ready
+        # As long as a tube or a client is due, they may still get a job that becomes ready. A chore may take minutes.
+        if self._overdue and (self._timers.next_ns > now_ns or self._timers.next_is_chore):
             self._end_waits(now_ns)
 
     def set_timer(self, client: Client) -> None:
@@ -160,8 +161,6 @@ class Ticker:
             cost += self._queues.make_ready(job, now_ns)
         if keys:
             self._timers.set(tube, keys[0] >> ID_BITS)
-        if tube.kept is not None and tube.kept.expiries.keys:
-            self._timers.set(tube, tube.kept.expiries.keys[0] >> ID_BITS)
         if not tube.pause_until_ns:
             self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it alive
         return cost + 1

@@ -562,9 +562,9 @@ def test_job_that_comes_back_beside_its_like_stays(core):
     assert reserve(core, client) == 1
     assert put(core, client) == 2
     core.send(client, b"release 1 0 0\r\n")
-    assert put(core, client) == 1
-    core.send(client, b"delete 1\r\n")
     assert put(core, client) == 2
+    core.send(client, b"delete 2\r\n")
+    assert put(core, client) == 1
 
 
 def test_job_that_is_present_in_any_state_is_not_put_again(core):

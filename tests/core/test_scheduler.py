@@ -296,6 +296,22 @@ def test_many_that_are_due_at_once_are_put_in_slices(machine):
     assert core.engine.timers.next_ns > core.now_ns
 
 
+def test_many_that_are_refused_are_tried_again_in_slices(machine):
+    for number in range(200):
+        machine.set("every 1h", f"number{number}")
+    core = machine.core
+    core.engine.admission.drain()
+    core.now_ns += round((core.engine.schedules["number0"].next_at - machine.now_s) * SECOND_NS)
+    for _ in range(2):
+        core.now_ns = max(core.now_ns, core.engine.timers.next_ns)
+        ticks = 0
+        while core.engine.timers.next_ns <= core.now_ns:
+            core.engine.tick(core.now_ns)
+            ticks += 1
+        assert 5 < ticks < 20
+        assert core.engine.timers.next_ns == core.now_ns + RETRY_S * SECOND_NS
+
+
 def test_schedule_without_its_zone_waits_and_others_go_on(machine):
     broken = machine.set("every 1h", "broken")
     machine.set("every 1h", "sound")

@@ -288,10 +288,10 @@ def _come_back(referee, act, _rulings, job, _rules, what, delay_s, now_ns):
 
 def _carry_out(referee, act, _scheduler, schedule, utc_s, _now_ns):
     at = schedule.next_at
-    wait_s = act()
-    if not wait_s:
+    has_moved_on = act()
+    if has_moved_on:
         _heed(referee.ticks, schedule, at, utc_s)
-    return wait_s
+    return has_moved_on
 
 
 def _begin_stop(referee, act, _engine):

@@ -305,8 +305,8 @@ class Queues(Rulings):
     def _enter(self, job, state):
         if job.state == "buried":
             job.tries = 0
-            if self._rules(job.tube).get("unique") == "waiting":
-                self._know(job)
+        if job.state in {"reserved", "buried"} and self._rules(job.tube).get("unique") == "waiting":
+            self._know(job)
         if job.state == "reserved":
             self._free(job.tube)
         job.state, job.since_ns, job.holder, job.why = state, self.now_ns, None, None

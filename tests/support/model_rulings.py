@@ -241,6 +241,7 @@ class Rulings(Rest):  # type: ignore[misc]
         self._bury(job, "operator")
 
     def operators_release(self, job, *, delay_s, **_):
+        job.aged = False
         job.releases += 1
         job.tries = max(0, job.tries - 1)
         self._place(job, delay_s)

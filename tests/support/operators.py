@@ -108,12 +108,17 @@ def recount_rules(tube, jobs):
     assert (rules is None) == (kept is None)
     if kept is not None:
         ids = {job.id for job in jobs}
-        known = set(kept._twin_keys)
+        known = set(entries_of(kept._twin_keys))
         assert known == (ids if rules.unique else set())
-        hidden = {job.id for job in jobs if job.state is BURIED} if rules.unique == WAITING else set()
-        assert {each for key in kept._twins for each in kept.twins(key)} == known - hidden
-        assert set(kept._expiry_keys) <= (ids if rules.ttl_ns else set())
-        assert keys_of(kept.expiries) == set(kept._expiry_keys.values())
+        hidden = {job.id for job in jobs if job.state in {RESERVED, BURIED}} if rules.unique == WAITING else set()
+        assert {each for key in entries_of(kept._twins) for each in kept.twins(key)} == known - hidden
+        expiries = entries_of(kept._expiry_keys)
+        assert set(expiries) <= (ids if rules.ttl_ns else set())
+        assert keys_of(kept.expiries) == set(expiries.values())
+
+
+def entries_of(wide):
+    return {key: value for part in wide._parts for key, value in part.items()}
 
 
 def keys_of(heap):

@@ -1,0 +1,133 @@
+"""What rules do to many jobs is done in slices, and nobody waits for it."""
+
+from zlib import crc32
+
+from beanlite.core.job import SECOND_NS, SLICE
+from beanlite.core.policies import PolicyRow
+from tests.support.core import Core, put
+
+
+def policy(core, pattern=b"default", **values):
+    """Set a policy, as an operator does."""
+    core.engine.set_policies(
+        [PolicyRow(pattern, key, str(value), 0.0, "ann") for key, value in values.items()], [], core.now_ns
+    )
+
+
+def test_wait_ends_while_a_policy_is_applied_to_many_jobs():
+    core = Core()
+    producer, worker = core.client(), core.client()
+    for _ in range(4 * SLICE):
+        put(core, producer)
+    assert core.send(worker, b"watch empty\r\nignore default\r\nreserve-with-timeout 1\r\n").endswith(b"WATCHING 1\r\n")
+    core.now_ns += 2 * SECOND_NS
+    policy(core, unique="present")
+    core.engine.tick(core.now_ns)
+    core._wake()
+    assert worker.take_replies() == b"TIMED_OUT\r\n"
+    assert core.engine.timers.next_ns <= core.now_ns
+
+
+def test_large_bodies_are_entered_in_slices_by_their_size():
+    core = Core(max_job_size=1 << 20)
+    producer = core.client()
+    for each in range(8):
+        put(core, producer, body=bytes([each]) * (1 << 20))
+    policy(core, unique="present")
+    kept = core.engine.tubes[b"default"].kept
+    assert 0 < kept.twin_count < 8
+    core.wait(0)
+    assert kept.twin_count == 8
+
+
+def test_large_dead_jobs_are_moved_to_a_unique_tube_in_slices():
+    core = Core(max_job_size=1 << 20)
+    policy(core, max_tries=1, then="move:dead")
+    policy(core, b"dead", unique="present")
+    worker = core.client()
+    for each in range(8):
+        put(core, worker, body=bytes([each]) * (1 << 20))
+        assert core.send(worker, b"reserve\r\n").startswith(b"RESERVED")
+    core.close(worker)
+    assert 0 < len(core.engine.tubes[b"dead"].ready) < 8
+    core.wait(0)
+    assert len(core.engine.tubes[b"dead"].ready) == 8
+
+
+def test_wakes_by_expired_jobs_that_move_are_counted():
+    core = Core()
+    policy(core, ttl="1s", expired="move:old")
+    producer = core.client()
+    watches = b"".join(b"watch w%d\r\n" % each for each in range(160))
+    for _ in range(100):
+        worker = core.client()
+        core.send(worker, watches + b"watch old\r\nignore default\r\nreserve\r\n")
+        put(core, producer)
+    core.now_ns += 2 * SECOND_NS
+    core.engine.tick(core.now_ns)
+    assert 0 < len(core.engine.clients.woken) < 100
+
+
+def test_body_fetched_ahead_is_known_to_the_unique_tube_it_moves_to():
+    core = Core()
+    policy(core, ttl="1s", expired="move:old")
+    policy(core, b"old", unique="present")
+    producer = core.client()
+    put(core, producer, body=b"again")
+    core.store()
+    bodies, job = core.engine.bodies, core.engine.jobs[1]
+    bodies.unload(job)
+    bodies.load(job, b"again")
+    core.wait(2)
+    assert job.tube.name == b"old"
+    assert job.body is None
+    core.send(producer, b"use old\r\nput 1 0 60 5\r\nagain\r\n")
+    assert producer.gathering.jobs == [job]
+
+
+def test_expired_jobs_are_not_deleted_faster_than_batches_are_taken():
+    core = Core()
+    producer = core.client()
+    for _ in range(20 * SLICE):
+        put(core, producer)
+    core.store()
+    policy(core, ttl="1s", expired="delete")
+    core.wait(5)
+    engine = core.engine
+    assert 0 < len(engine.ledger.changed) < 10 * SLICE
+    assert core.now_ns < engine.timers.next_ns < core.now_ns + SECOND_NS // 10
+    while engine.jobs.newest:
+        core.store()
+        core.wait(0.01)
+    assert engine.counts.expiries == 0
+
+
+def test_what_a_tube_knew_of_many_jobs_is_freed_in_slices():
+    core = Core()
+    policy(core, unique="present", ttl="1d")
+    producer = core.client()
+    for each in range(20 * SLICE):
+        put(core, producer, body=b"%d" % each)
+    core.engine.set_policies([], [(b"default", "unique"), (b"default", "ttl")], core.now_ns)
+    ruled = core.engine._queues.ruled
+    assert len(ruled.waste) == 1
+    core.engine.tick(core.now_ns)
+    assert len(ruled.waste) == 1
+    core.wait(0)
+    assert not ruled.waste
+    assert (core.engine.counts.twins, core.engine.counts.expiries) == (0, 0)
+
+
+def test_put_does_not_pass_reserved_jobs_with_its_body():
+    core = Core()
+    policy(core, unique="waiting")
+    client = core.client()
+    for _ in range(5):
+        put(core, client)
+        assert core.send(client, b"reserve\r\n").startswith(b"RESERVED")
+    kept = core.engine.tubes[b"default"].kept
+    key = kept.twin_key(1, crc32(b"x"))
+    assert list(kept.twins(key)) == []
+    assert core.send(client, b"release 3 0 0\r\n") == b"RELEASED\r\n"
+    assert list(kept.twins(key)) == [3]
+    assert put(core, client) == 3
