@@ -87,6 +87,10 @@ def fail(wire, job_id):
     assert wire.ask(f"release {job_id} 0 0") == "RELEASED"
 
 
+def wait_for(count, least):
+    until(lambda: count() >= least)
+
+
 def test_tries_at_a_lost_server_count_at_the_next_one(nodes):
     wire = nodes.connect()
     set_policy(wire, max_tries=3)
@@ -130,11 +134,10 @@ def test_each_second_of_a_schedule_comes_once_over_takeovers(nodes):
 
     wire = nodes.connect()
     first_at = wire.request("set-schedule", **EVERY_SECOND)["next_at"]
-    until(lambda: ready() >= 2)
+    wait_for(ready, 2)
     for _ in range(TAKEOVERS):
         wire = nodes.take_over()
-        before = ready()
-        until(lambda before=before: ready() >= before + 2)
+        wait_for(ready, ready() + 2)
         count, after_it = None, first_at
         while count is None or next_at() != after_it:  # a second may come in between
             after_it, count = next_at(), ready()
