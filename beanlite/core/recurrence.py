@@ -55,7 +55,7 @@ def _next_cron(when: str, utc_s: float, zone: tzinfo) -> float:
         times = CronSim(when, local.replace(tzinfo=None))
         by_the_hour = len(times.hours) == _HOURS
         if by_the_hour and zone is not UTC:
-            times.dt = local
+            times.dt = local.replace(microsecond=0)
         for each in times:
             at = each if by_the_hour and zone is not UTC else _existing(each, zone)
             at_s = at.timestamp()

@@ -44,6 +44,7 @@ class Scheduler(Chore):
 
     __slots__ = (
         "_admission",
+        "_back_s",
         "_clients",
         "_doubtful",
         "_due",
@@ -86,6 +87,8 @@ class Scheduler(Chore):
         """Schedules that may have moved on by a clock that was wrong."""
         self._due: list[Schedule] = []
         """Those that were due at the last look and are still to be carried out, the next one last."""
+        self._back_s = 0.0
+        """By how much a clock that was right may have been ahead of the one of now when they moved on."""
 
     # -- what operators do
 
@@ -141,6 +144,7 @@ class Scheduler(Chore):
         utc_s = self.utc_s(now_ns)
         if utc_s < self._latest_at - BACK_S:
             self._doubtful = list(self.schedules.values())
+            self._back_s = 0.0 if self._latest_at < float("inf") else BACK_S
         self._latest_at = utc_s
         cost = 1
         while self._doubtful and cost < budget:
@@ -222,10 +226,11 @@ class Scheduler(Chore):
 
     def _go_back(self, schedule: Schedule, utc_s: float) -> int:
         """Have a schedule that has moved on by a wrong clock go on from this time; returns the cost."""
-        if self.schedules.get(schedule.name) is not schedule or schedule.next_at <= utc_s + BACK_S:
+        if self.schedules.get(schedule.name) is not schedule or schedule.next_at <= utc_s + self._back_s:
             return 0
         try:
-            if schedule.next_at > next_after(schedule.when, schedule.zone, utc_s + BACK_S):  # it has passed that one
+            passed_at = next_after(schedule.when, schedule.zone, utc_s + self._back_s)
+            if schedule.next_at > passed_at:
                 schedule.next_at = next_after(schedule.when, schedule.zone, utc_s)
                 self._queues.ledger.schedules[schedule.name] = schedule
         except ValueError:  # as above

@@ -58,6 +58,12 @@ def test_next_time_is_the_first_one_after(when, since, expected):
     assert after(when, since) == [expected]
 
 
+@pytest.mark.parametrize("when", ["* * * * *", "0 * * * *", "0 3 * * *"])
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin"])
+def test_time_begins_with_its_minute(when, zone):
+    assert next_after(when, zone, utc("2026-11-27 12:34:56.789")) % 60 == 0
+
+
 def test_zone_decides_which_time_of_day():
     assert after("0 9 * * *", "2026-01-01 00:00", "Europe/Berlin") == ["2026-01-01 08:00:00"]
     assert after("0 9 * * *", "2026-07-01 00:00", "Europe/Berlin") == ["2026-07-01 07:00:00"]

@@ -387,6 +387,16 @@ def test_clock_that_was_far_ahead_does_not_stop_schedules_for_years(machine):
     assert machine.core.engine.schedules["daily"].next_at < machine.now_s + DAY_S
 
 
+def test_clock_that_was_hours_ahead_leaves_out_no_time_after_it_is_right(machine):
+    machine.set("0 3 * * *")
+    machine.core.wait(-machine.now_s % DAY_S + HOUR_S)
+    machine.set_by_s += 5 * HOUR_S  # to 06:00
+    machine.core.wait(LOOK_S)
+    machine.set_by_s -= 5 * HOUR_S
+    machine.core.wait(2 * HOUR_S)
+    assert [at_s % DAY_S // HOUR_S for at_s in machine.puts()] == [3]
+
+
 def test_start_after_a_clock_that_was_far_ahead_goes_on_from_now(machine):
     machine.set("* * * * *")
     machine.set_by_s += 10 * 365 * DAY_S

@@ -99,6 +99,17 @@ def test_schedule_is_run_whatever_its_last_job_is(core, operator):
     assert operator.refusal("run-schedule", name="x") == "there is no schedule x"
 
 
+def test_schedule_is_not_set_where_there_is_no_room_for_its_body(core, operator):
+    core.engine.admission.refuse_puts()
+    assert operator.raw("set-schedule", json.dumps(NIGHTLY).encode()) == b"OUT_OF_MEMORY\r\n"
+    assert not core.engine.schedules
+    core.engine.admission.accept_puts(len(NIGHTLY["body"]))
+    core.engine.admission.drain()
+    assert operator.ask("set-schedule", **NIGHTLY) == {"next_at": NEXT_AT}
+    core.engine.admission.refuse_puts()
+    assert operator.ask("unset-schedule", name="nightly") == {}
+
+
 def test_run_is_refused_as_a_put_is(core, operator):
     operator.ask("set-schedule", **NIGHTLY)
     core.engine.clients.max_tubes = 1

@@ -31,6 +31,9 @@ def set_schedule(session: Session, request: SetSchedule, now_ns: int) -> bytes:
         next_at = next_after(request.when, zone, now_s)
     except ValueError as why:
         raise Refused(str(why)) from None
+    if len(body) > session.engine.admission.room_bytes:  # what is left on a full disk is for working jobs off
+        session.engine.admission.lack_room()
+        return replies.OUT_OF_MEMORY
     schedule = Schedule(
         request.name,
         request.when,
