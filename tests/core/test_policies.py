@@ -110,7 +110,7 @@ def test_each_key_can_be_off(key):
 def test_unknown_key_and_bad_pattern_are_refused():
     with pytest.raises(ValueError, match=r"^'retries' is no key of a policy: max_tries, then, "):
         check_row(b"mail", "retries", "5")
-    with pytest.raises(ValueError, match=r"^'a b' is neither the name of a tube nor a glob$"):
+    with pytest.raises(ValueError, match=r"^'a b' is neither the name of a tube nor a pattern$"):
         check_row(b"a b", "max_tries", "5")
 
 
@@ -127,7 +127,7 @@ def test_no_other_text_is_a_pattern(pattern):
 def test_numbers_and_true_are_values():
     assert [text_of_value(value) for value in (5, "5", True)] == ["5", "5", "true"]
     for value in (False, 1.5, None, [], {}):
-        with pytest.raises(ValueError, match=r"^a value is text, a whole number or true$"):
+        with pytest.raises(ValueError, match=r'^a value is text such as "off", a whole number or true$'):
             text_of_value(value)
 
 

@@ -116,8 +116,14 @@ def test_several_patterns_change_at_once(core, operator):
         ({"pattern": "a", "prune": True}, "prune needs policies"),
         ({"pattern": "a b", "set": {}}, "pattern: it is neither the name of a tube nor a pattern"),
         ({"pattern": "a", "set": {"max_tries": 0}}, "max_tries: '0' is no whole number from 1 to 1000000"),
-        ({"pattern": "a", "set": {"max_tries": 1.5}}, "set.max_tries: a value is text, a whole number or true"),
-        ({"pattern": "a", "set": {"max_tries": None}}, "set.max_tries: a value is text, a whole number or true"),
+        (
+            {"pattern": "a", "set": {"max_tries": 1.5}},
+            'set.max_tries: a value is text such as "off", a whole number or true',
+        ),
+        (
+            {"pattern": "a", "set": {"max_tries": None}},
+            'set.max_tries: a value is text such as "off", a whole number or true',
+        ),
         ({"pattern": "a", "set": {"then": "x" * 301}}, "set.then: it is longer than 300 characters"),
         ({"pattern": "a", "set": {"tries": 5}}, "'tries' is no key of a policy: max_tries, then, "),
         ({"pattern": "a", "unset": ["tries"]}, "'tries' is no key of a policy: "),
