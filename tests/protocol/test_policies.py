@@ -149,6 +149,8 @@ def test_file_of_policies_refuses_to_have_them_set(core, operator):
     assert operator.ask("list-policies") == {"policies": [], "file": "/etc/beanlite/policies.toml"}
     refusal = operator.refusal("set-policy", pattern="a", set={"fair": True})
     assert refusal.startswith("policies come from /etc/beanlite/policies.toml")
+    changes = operator.ask("set-policy", policies=[{"pattern": "a", "set": {"fair": True}}], prune=True, dry_run=True)
+    assert changes["changes"] == [{"pattern": "a", "key": "fair", "value": "true", "before": None}]
     assert listed(operator) == []
 
 
