@@ -65,7 +65,7 @@ def _destination(text: str, *others: str) -> bytes | None:
     """Return the tube that jobs move to; None: the text is one of the other values."""
     if text in others:
         return None
-    name = text.removeprefix(_MOVE).encode()
+    name = text.removeprefix(_MOVE).encode(errors="surrogateescape")
     if not (text.startswith(_MOVE) and is_tube_name(name)):
         raise ValueError(f"{text!r} is neither {', '.join(others)} nor {_MOVE} with the name of a tube")
     return name

@@ -1,5 +1,7 @@
 """Policies: which values keys take, which pattern wins for a tube, and what is odd in them."""
 
+import os
+
 import pytest
 
 from beanlite.core.job import SECOND_NS, U32_MAX
@@ -100,6 +102,11 @@ def test_value_of_a_key_sets_rules(key, value, expected):
 def test_other_values_are_refused_with_their_key(key, value):
     with pytest.raises(ValueError, match=rf"^{key}: "):
         check_row(b"mail", key, value)
+
+
+def test_destination_that_is_not_utf_8_is_refused_in_words():
+    with pytest.raises(ValueError, match=r"^then: .* is neither bury nor move: with the name of a tube$"):
+        check_row(b"mail", "then", os.fsdecode(b"move:\x80"))
 
 
 @pytest.mark.parametrize("key", KEYS)
