@@ -16,6 +16,7 @@ from beanlite.core.job import (
     ID_MASK,
     READY,
     SECOND_NS,
+    SLICE,
     Job,
 )
 from beanlite.core.queues import Queues
@@ -26,6 +27,10 @@ BY_MAX_TRIES: Final = Peer("policy max_tries", 0)
 BY_TTL: Final = Peer("policy ttl", 0)
 # Of what is added to a delay, at most a tenth, so that jobs that failed together do not come back together.
 _SPREAD: Final = 10
+# No job expires while the batch has so many changes: each that is deleted is another one. It is tried again after a
+# millisecond, by when the batch may have been taken.
+EXPIRING_MAX: Final = 4 * SLICE
+PUT_OFF_NS: Final = 1_000_000
 # Doubled as often as this, any delay is longer than all that are allowed.
 _DOUBLED_MAX: Final = 40
 
@@ -33,12 +38,13 @@ _DOUBLED_MAX: Final = 40
 class Rulings:
     """What rules do to jobs."""
 
-    __slots__ = ("_bodies", "_delete", "_ledger", "_queues")
+    __slots__ = ("_bodies", "_delete", "_ledger", "_queues", "_timers")
 
     def __init__(self, queues: Queues, bodies: Bodies, delete: Callable[[Client, int, int], bool]) -> None:
         """``delete`` deletes a job, as ``Engine.delete`` does."""
         self._queues = queues
         self._ledger = queues.ledger
+        self._timers = queues.timers
         self._bodies = bodies
         self._delete = delete
 
@@ -76,10 +82,11 @@ class Rulings:
     def expire(self, tube: Tube, budget: int, now_ns: int) -> int:
         """End jobs that have become too old until that has cost about ``budget``; returns the cost.
 
-        A tube that is not used any more is dropped with its last job.
+        While the batch is large already, it ends none: clients wait for the batch. A tube that is not used any more is
+        dropped with its last job.
         """
         rules, kept = tube.rules, tube.kept
-        if rules is None or kept is None:
+        if rules is None or kept is None or self._has_large_batch:
             return 0
         keys = kept.expiries.keys
         cost = 0
@@ -91,6 +98,17 @@ class Rulings:
             if (job.state is READY or job.state is DELAYED) and not job.past.kicks:
                 self._expire(job, rules, now_ns)
         return cost
+
+    def set_expiry(self, tube: Tube, now_ns: int) -> None:
+        """Set the tube's timer for the job that expires next."""
+        if tube.kept is not None and tube.kept.expiries.keys:
+            due_ns = tube.kept.expiries.keys[0] >> ID_BITS
+            self._timers.set(tube, max(due_ns, now_ns + PUT_OFF_NS) if self._has_large_batch else due_ns)
+
+    @property
+    def _has_large_batch(self) -> bool:
+        """Whether what expires has to wait for the next batch."""
+        return len(self._ledger.changed) >= EXPIRING_MAX
 
     def _expire(self, job: Job, rules: Rules, now_ns: int) -> None:
         self._ledger.tally(job.tube).expired += 1

@@ -160,8 +160,8 @@ class Ticker:
             cost += self._queues.make_ready(job, now_ns)
         if keys:
             self._timers.set(tube, keys[0] >> ID_BITS)
-        if tube.kept is not None and tube.kept.expiries.keys:
-            self._timers.set(tube, tube.kept.expiries.keys[0] >> ID_BITS)
+        if tube.kept is not None:
+            self._rulings.set_expiry(tube, now_ns)
         if not tube.pause_until_ns:
             self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it alive
         return cost + 1
