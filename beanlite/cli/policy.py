@@ -73,6 +73,8 @@ def set_(
         key, sign, value = each.partition("=")
         if not sign:
             raise ConfigError(f"{each!r} is not a key and a value, such as max_tries=5")
+        if key in pairs:
+            raise ConfigError(f"{key} is given twice")
         pairs[key] = value
     _check(pattern, pairs)
     with Live(server.address) as live:

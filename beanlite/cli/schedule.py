@@ -18,7 +18,7 @@ from beanlite.console.filters import Record, encode_tube
 from beanlite.console.listing import slices
 from beanlite.console.live import Live, login_name, on_behalf_of
 from beanlite.core.job import U32_MAX
-from beanlite.core.recurrence import EVERY, UTC_ZONE, next_after
+from beanlite.core.recurrence import EVERY, FIELDS, UTC_ZONE, next_after
 from beanlite.core.scheduler import BODY_MAX
 from beanlite.core.schedules import NAME_MAX, ONCE, SKIP, is_schedule_name
 from beanlite.errors import BeanliteError, ConfigError
@@ -154,12 +154,23 @@ def _check(name: str) -> None:
         raise ConfigError(f"the name of a schedule has 1 to {NAME_MAX} printable characters, and no blank: {name!r}")
 
 
+def _one_of(flag: str, value: object, other_flag: str, other: object) -> None:
+    """ConfigError: both flags are given, or neither."""
+    if value is None and other is None:
+        raise ConfigError(f"{flag} or {other_flag} is missing; beanlite schedule set --help tells how")
+    if value is not None and other is not None:
+        raise ConfigError(f"{flag} and {other_flag} exclude each other")
+
+
 def _when(cron: str | None, every_s: float | None, zone: str) -> str:
     """Return when, as the protocol has it. ConfigError: it is no such time."""
-    if (cron is None) == (every_s is None):
-        raise ConfigError("it is either --cron or --every")
+    _one_of("--cron", cron, "--every", every_s)
     if every_s is None:
         assert cron is not None
+        if len(cron.split()) != FIELDS:
+            raise ConfigError(
+                f"--cron: {cron!r} has not five fields: minute, hour, day of the month, month and day of the week"
+            )
         try:
             next_after(cron, UTC_ZONE, time.time())  # which zones there are is up to the server
         except ValueError as why:
@@ -171,13 +182,12 @@ def _when(cron: str | None, every_s: float | None, zone: str) -> str:
     for unit, length_s in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
         if seconds and seconds % length_s == 0 and seconds // length_s < 1_000_000:
             return f"{EVERY}{seconds // length_s}{unit}"
-    raise ConfigError(f"--every: {every_s:g} s is no interval, or too odd a one")
+    raise ConfigError("--every: at least 1s, and whole minutes if it is longer than 999999s")
 
 
 def _body(text: str | None, file: Path | None) -> bytes:
     """Return the body. ConfigError: it is not given in one way. BeanliteError: the file can't be read."""
-    if (text is None) == (file is None):
-        raise ConfigError("it is either --body or --file")
+    _one_of("--body", text, "--file", file)
     if file is None:
         assert text is not None
         return text.encode(errors="surrogateescape")

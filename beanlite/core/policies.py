@@ -61,10 +61,13 @@ def _number(text: str, most: int) -> int:
     return int(text)
 
 
-def _destination(text: str) -> bytes:
-    name = text.removeprefix(_MOVE).encode()
+def _destination(text: str, *others: str) -> bytes | None:
+    """Return the tube that jobs move to; None: the text is one of the other values."""
+    if text in others:
+        return None
+    name = text.removeprefix(_MOVE).encode(errors="surrogateescape")
     if not (text.startswith(_MOVE) and is_tube_name(name)):
-        raise ValueError(f"{text!r} is not {_MOVE} with the name of a tube")
+        raise ValueError(f"{text!r} is neither {', '.join(others)} nor {_MOVE} with the name of a tube")
     return name
 
 
@@ -73,7 +76,7 @@ def _set_max_tries(rules: Rules, text: str) -> None:
 
 
 def _set_then(rules: Rules, text: str) -> None:
-    rules.then_to = None if text == BURY else _destination(text)
+    rules.then_to = _destination(text, BURY)
 
 
 def _set_retry(rules: Rules, text: str) -> None:
@@ -103,7 +106,7 @@ def _set_max_jobs(rules: Rules, text: str) -> None:
 
 def _set_fair(rules: Rules, text: str) -> None:
     if text != "true":
-        raise ValueError(f"{text!r} is not true")
+        raise ValueError(f"{text!r} is neither true nor {OFF}")
     rules.fair = True
 
 
@@ -119,7 +122,7 @@ def _set_ttl(rules: Rules, text: str) -> None:
 
 def _set_expired(rules: Rules, text: str) -> None:
     rules.expired_deletes = text == DELETE
-    rules.expired_to = None if text in {BURY, DELETE} else _destination(text)
+    rules.expired_to = _destination(text, BURY, DELETE)
 
 
 # What each key does to the rules of a tube; it raises ValueError if that can't be its value.
@@ -145,13 +148,13 @@ def text_of_value(value: object) -> str:
         return value
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise ValueError("a value is text, a whole number or true")
+    raise ValueError(f'a value is text such as "{OFF}", a whole number or true')
 
 
 def check_row(pattern: bytes, key: str, value: str) -> None:
     """Raise ValueError, in words for the operator, unless this can be a row."""
     if not is_pattern(pattern):
-        raise ValueError(f"{pattern.decode(errors='replace')!r} is neither the name of a tube nor a glob")
+        raise ValueError(f"{pattern.decode(errors='replace')!r} is neither the name of a tube nor a pattern")
     if key not in KEYS:
         raise ValueError(f"{key!r} is no key of a policy: {', '.join(KEYS)}")
     if value == OFF:

@@ -17,7 +17,7 @@ UTC_ZONE: Final = "UTC"
 WHEN_MAX: Final = 200
 ZONE_MAX: Final = 64
 
-_FIELDS: Final = 5
+FIELDS: Final = 5
 _HOURS: Final = 24
 _MINUTE: Final = timedelta(minutes=1)
 
@@ -34,7 +34,7 @@ def next_after(when: str, zone: str, utc_s: float) -> float:
             raise ValueError("every counts from 1970 in UTC, and takes no zone")
         interval_s = duration_s(when.removeprefix(EVERY))
         return float((int(utc_s) // interval_s + 1) * interval_s)
-    if len(when.split()) != _FIELDS:
+    if len(when.split()) != FIELDS:
         raise ValueError(
             f"{when!r} is neither every with a duration, such as every 5m, nor five fields of cron: minute, hour, day"
             " of the month, month, day of the week"

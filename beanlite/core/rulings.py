@@ -30,7 +30,7 @@ BY_TTL: Final = Peer("policy ttl", 0)
 _SPREAD: Final = 10
 # With so many jobs in the batch that is gathered, no more are deleted, or all that expire while a slow disk syncs would
 # be one batch; and how long until that is looked at again.
-_BATCH_JOBS: Final = 4 * SLICE
+EXPIRING_MAX: Final = 4 * SLICE
 _LOOK_NS: Final = SECOND_NS // 100
 # Doubled as often as this, any delay is longer than all that are allowed.
 _DOUBLED_MAX: Final = 40
@@ -104,7 +104,7 @@ class Rulings:
         return cost
 
     def _puts_off(self, rules: Rules) -> bool:
-        return rules.expired_deletes and len(self._ledger.changed) >= _BATCH_JOBS
+        return rules.expired_deletes and len(self._ledger.changed) >= EXPIRING_MAX
 
     def _expire(self, job: Job, rules: Rules, now_ns: int) -> int:
         self._ledger.tally(job.tube).expired += 1

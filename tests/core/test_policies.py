@@ -1,5 +1,7 @@
 """Policies: which values keys take, which pattern wins for a tube, and what is odd in them."""
 
+import os
+
 import pytest
 
 from beanlite.core.job import SECOND_NS, U32_MAX
@@ -102,6 +104,11 @@ def test_other_values_are_refused_with_their_key(key, value):
         check_row(b"mail", key, value)
 
 
+def test_destination_that_is_not_utf_8_is_refused_in_words():
+    with pytest.raises(ValueError, match=r"^then: .* is neither bury nor move: with the name of a tube$"):
+        check_row(b"mail", "then", os.fsdecode(b"move:\x80"))
+
+
 @pytest.mark.parametrize("key", KEYS)
 def test_each_key_can_be_off(key):
     check_row(b"mail", key, OFF)
@@ -110,7 +117,7 @@ def test_each_key_can_be_off(key):
 def test_unknown_key_and_bad_pattern_are_refused():
     with pytest.raises(ValueError, match=r"^'retries' is no key of a policy: max_tries, then, "):
         check_row(b"mail", "retries", "5")
-    with pytest.raises(ValueError, match=r"^'a b' is neither the name of a tube nor a glob$"):
+    with pytest.raises(ValueError, match=r"^'a b' is neither the name of a tube nor a pattern$"):
         check_row(b"a b", "max_tries", "5")
 
 
@@ -127,7 +134,7 @@ def test_no_other_text_is_a_pattern(pattern):
 def test_numbers_and_true_are_values():
     assert [text_of_value(value) for value in (5, "5", True)] == ["5", "5", "true"]
     for value in (False, 1.5, None, [], {}):
-        with pytest.raises(ValueError, match=r"^a value is text, a whole number or true$"):
+        with pytest.raises(ValueError, match=r'^a value is text such as "off", a whole number or true$'):
             text_of_value(value)
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.core.policies import PolicyRow
+from beanlite.core.rulings import EXPIRING_MAX
 from beanlite.core.tube import FULL, SLOWED
 from tests.support.core import Core, put, stored_job
 
@@ -712,6 +713,22 @@ def test_jobs_expire_in_slices(core):
     assert 0 < core.engine.counts.buried <= SLICE + 1
     core.wait(0)
     assert core.engine.counts.buried == 3 * SLICE
+
+
+def test_expiry_waits_while_the_batch_is_large(core):
+    policy(core, ttl="10s", expired="delete")
+    client = core.client()
+    for _ in range(2 * EXPIRING_MAX):
+        put(core, client)
+    core.store()
+    core.wait(11)
+    assert EXPIRING_MAX <= len(core.engine.jobs) < 2 * EXPIRING_MAX - SLICE
+    assert core.engine.timers.next_ns > core.now_ns  # the server does not turn in vain
+    core.store()
+    core.wait(1)
+    core.store()
+    core.wait(1)
+    assert not core.engine.jobs
 
 
 def test_deleted_jobs_leave_nothing_behind(core):

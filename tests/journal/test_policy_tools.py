@@ -133,7 +133,7 @@ def test_import_gives_no_job_the_id_of_a_last_job(target):
     ("line", "said"),
     [
         (POLICY | {"key": "fare"}, "'fare' is no key of a policy"),
-        (POLICY | {"pattern": "mail!*"}, "'mail!*' is neither the name of a tube nor a glob"),
+        (POLICY | {"pattern": "mail!*"}, "'mail!*' is neither the name of a tube nor a pattern"),
         (POLICY | {"value": "soon"}, "retry: 'soon' is no duration"),
         (POLICY | {"value": 5}, "a policy has texts, but for its changed_at"),
         (POLICY | {"changed_at": 1795383356500000}, "a policy has texts, but for its changed_at"),

@@ -91,16 +91,22 @@ def test_interval_is_told_in_its_largest_unit(length, when, run):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["set", *NIGHTLY], "it is either --body or --file"),
-        (["set", *NIGHTLY, "--body", "x", "--file", "y"], "it is either --body or --file"),
-        (["set", *NIGHTLY, "--body", "x", "--every", "5min"], "it is either --cron or --every"),
-        (["set", "x", "--tube", "t", "--body", "x"], "it is either --cron or --every"),
+        (["set", *NIGHTLY], "--body or --file is missing"),
+        (["set", *NIGHTLY, "--body", "x", "--file", "y"], "--body and --file exclude each other"),
+        (["set", *NIGHTLY, "--body", "x", "--every", "5min"], "--cron and --every exclude each other"),
+        (["set", "x", "--tube", "t", "--body", "x"], "--cron or --every is missing"),
+        (
+            ["set", "x", "--cron", "@daily", "--tube", "t", "--body", "x"],
+            "--cron: '@daily' has not five fields: minute",
+        ),
+        (["set", "x", "--cron", "every 5m", "--tube", "t", "--body", "x"], "--cron: 'every 5m' has not five fields"),
         (["set", *NIGHTLY, "--body", "x", "--missed", "all"], "--missed: it is skip or once, not 'all'"),
         (["set", "a b", *NIGHTLY[1:], "--body", "x"], "the name of a schedule has 1 to 128 printable characters"),
         (["run", "a b"], "the name of a schedule has 1 to 128 printable characters"),
         (["set", *NIGHTLY[:5], "--tube", "a:b", "--body", "x"], "no tube can have the name 'a:b'"),
         (["set", "x", "--cron", "0 3 30 2 *", "--tube", "t", "--body", "x"], "--cron: '0 3 30 2 *' is no schedule"),
-        (["set", "x", "--every", "0s", "--tube", "t", "--body", "x"], "--every: 0 s is no interval"),
+        (["set", "x", "--every", "0s", "--tube", "t", "--body", "x"], "--every: at least 1s, and whole minutes"),
+        (["set", "x", "--every", "1000001s", "--tube", "t", "--body", "x"], "--every: at least 1s, and whole minutes"),
         (
             ["set", "x", "--every", "1d", "--zone", "Asia/Tokyo", "--tube", "t", "--body", "x"],
             "--zone goes with --cron",

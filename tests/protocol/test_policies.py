@@ -118,8 +118,14 @@ def test_several_patterns_change_at_once(core, operator):
         ({"pattern": "a", "prune": True}, "prune needs policies"),
         ({"pattern": "a b", "set": {}}, "pattern: it is neither the name of a tube nor a pattern"),
         ({"pattern": "a", "set": {"max_tries": 0}}, "max_tries: '0' is no whole number from 1 to 1000000"),
-        ({"pattern": "a", "set": {"max_tries": 1.5}}, "set.max_tries: a value is text, a whole number or true"),
-        ({"pattern": "a", "set": {"max_tries": None}}, "set.max_tries: a value is text, a whole number or true"),
+        (
+            {"pattern": "a", "set": {"max_tries": 1.5}},
+            'set.max_tries: a value is text such as "off", a whole number or true',
+        ),
+        (
+            {"pattern": "a", "set": {"max_tries": None}},
+            'set.max_tries: a value is text such as "off", a whole number or true',
+        ),
         ({"pattern": "a", "set": {"then": "x" * 301}}, "set.then: it is longer than 300 characters"),
         ({"pattern": "a", "set": {"tries": 5}}, "'tries' is no key of a policy: max_tries, then, "),
         ({"pattern": "a", "unset": ["tries"]}, "'tries' is no key of a policy: "),
@@ -145,6 +151,8 @@ def test_file_of_policies_refuses_to_have_them_set(core, operator):
     assert operator.ask("list-policies") == {"policies": [], "file": "/etc/beanlite/policies.toml"}
     refusal = operator.refusal("set-policy", pattern="a", set={"fair": True})
     assert refusal.startswith("policies come from /etc/beanlite/policies.toml")
+    changes = operator.ask("set-policy", policies=[{"pattern": "a", "set": {"fair": True}}], prune=True, dry_run=True)
+    assert changes["changes"] == [{"pattern": "a", "key": "fair", "value": "true", "before": None}]
     assert listed(operator) == []
 
 

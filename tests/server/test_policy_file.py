@@ -44,10 +44,10 @@ def test_file_has_a_table_for_each_pattern(file):
         ("max_tries = 5", 'max_tries is not in a table, such as ["mail.*"]'),
         ("[a]\nmax_tries = 0", "[a] max_tries: '0' is no whole number from 1 to 1000000"),
         ("[a]\ntries = 5", "[a] tries: 'tries' is no key of a policy: max_tries, "),
-        ("[a]\nfair = false", "[a] fair: a value is text, a whole number or true"),
-        ("[a]\nttl = 1979-05-27", "[a] ttl: a value is text, a whole number or true"),
+        ("[a]\nfair = false", '[a] fair: a value is text such as "off", a whole number or true'),
+        ("[a]\nttl = 1979-05-27", '[a] ttl: a value is text such as "off", a whole number or true'),
         ("[mail.de]\nttl = '1d'", '[mail] de: a name with a dot needs quotes, as in ["mail.de"]'),
-        ("['a b']\nttl = '1d'", "[a b] ttl: 'a b' is neither the name of a tube nor a glob"),
+        ("['a b']\nttl = '1d'", "[a b] ttl: 'a b' is neither the name of a tube nor a pattern"),
         (
             "".join(f"['{n}*']\nttl = '1d'\n" for n in range(101)),
             "there would be 101 patterns with * or ?; there can be",
@@ -122,7 +122,9 @@ def test_mistake_in_the_file_leaves_policies_unchanged_at_a_reload(tmp_path, fil
     file.write_text('["*"]\nttl = "1d"\n')
     with start_beanlite(tmp_path, *FLAGS, "--policies", str(file)) as server, Wire(server.connect()) as wire:
         file.write_text('["*"]\nttl = "1d"\nfair = "x"\n')
-        assert reloaded(server) == [f"not reloaded: settings unchanged error=\"{file}: [*] fair: 'x' is not true\""]
+        assert reloaded(server) == [
+            f"not reloaded: settings unchanged error=\"{file}: [*] fair: 'x' is neither true nor off\""
+        ]
         assert list(listed(wire)) == ["* ttl=1d"]
 
 

@@ -22,7 +22,7 @@ _BOTH: Final = "{} is both set and unset for {}"
 
 def set_policy(session: Session, request: SetPolicy, now_ns: int) -> bytes:
     service = session.service
-    if service.policies_file is not None:
+    if service.policies_file is not None and not request.dry_run:
         raise Refused(f"policies come from {service.policies_file}: change that file, and send the server SIGHUP")
     before = values_of(service)
     keys: dict[bytes, list[str]] = {}

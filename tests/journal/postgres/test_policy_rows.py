@@ -164,7 +164,7 @@ async def test_view_has_what_holds_for_each_tube(postgres, database):
     ("damage", "said"),
     [
         ("UPDATE policies SET value = 'soon' WHERE key = 'retry'", "retry: 'soon' is no duration"),
-        ("UPDATE policies SET pattern = 'a b' WHERE key = 'fair'", "'a b' is neither the name of a tube nor a glob"),
+        ("UPDATE policies SET pattern = 'a b' WHERE key = 'fair'", "'a b' is neither the name of a tube nor a pattern"),
         ("UPDATE schedules SET pri = 8 WHERE name = 'nightly'", "the schedule 'nightly' has changed"),
         ("UPDATE schedules SET if_absent = NOT if_absent WHERE name = 'new'", "the schedule 'new' has changed"),
         ("UPDATE schedules SET body = 'other' WHERE name = 'new'", "the schedule 'new' has changed"),
