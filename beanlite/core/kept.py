@@ -6,8 +6,9 @@ from typing import Final
 from beanlite.core.heap import KeyHeap
 from beanlite.core.wide import PART, WideDict
 
-# What this takes at most, in bytes, apart from jobs; and each job of which the body is known, or when it expires.
-KEPT_BYTES: Final = 1100
+# What this takes in bytes, with most rules, apart from jobs; and each job of which the body is known, or of which it is
+# known when it expires.
+KEPT_BYTES: Final = 700
 TWIN_BYTES: Final = 350
 EXPIRY_BYTES: Final = 220
 _CRC32_BITS: Final = 32
