@@ -54,7 +54,7 @@ MAY = {
     "watch-events": (b"OK",),
     "set-policy": (b"OK", b"REFUSED"),  # there may be too little memory for what has to be known of jobs
     "list-policies": (b"OK",),
-    "set-schedule": (b"OK",),
+    "set-schedule": (b"OK", b"OUT_OF_MEMORY"),
     "unset-schedule": (b"OK", b"REFUSED"),
     "run-schedule": (b"OK", b"REFUSED", b"OUT_OF_MEMORY", b"DRAINING"),
 }
