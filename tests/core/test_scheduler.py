@@ -1,6 +1,5 @@
 """Jobs that the server puts by itself: when, how often, and what becomes of them if it is killed meanwhile."""
 
-import copy
 import os
 import random
 
@@ -16,6 +15,7 @@ from beanlite.core.tube import Peer
 from beanlite.host.clock import utc_s
 from tests.support.core import Core, put, stored_job
 from tests.support.operators import all_jobs
+from tests.support.policies import facts
 
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
 MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
@@ -70,7 +70,7 @@ class Machine:
             else:
                 self.jobs[job.id] = (job.tube.name, job.created_ns, job.body)
         for name, schedule in changes.schedules:
-            self.schedules[name] = copy.copy(schedule)
+            self.schedules[name] = Schedule(**facts(schedule))
         self.last_id = changes.last_id
 
     def kill(self, down_s=0):
@@ -85,7 +85,7 @@ class Machine:
         engine.recovered(self.last_id, 0)
         for schedule in self.schedules.values():
             if schedule is not None:
-                engine.restore_schedule(copy.copy(schedule))
+                engine.restore_schedule(Schedule(**facts(schedule)))
         self.start(engine)
         self.core.wait(0)
 

@@ -107,8 +107,9 @@ def test_tries_at_a_lost_server_count_at_the_next_one(nodes):
 
 
 def test_job_that_is_reserved_at_a_takeover_loses_no_try(nodes, postgres, database):
-    def is_stored():
-        return postgres.sql("SELECT state FROM jobs", database.rpartition("/")[2])[0]["state"] == "reserved"
+    def wait_until_stored(reserves):
+        rows = "SELECT state, reserves FROM jobs", database.rpartition("/")[2]
+        until(lambda: tuple(postgres.sql(*rows)[0]) == ("reserved", reserves))
 
     wire = nodes.connect()
     set_policy(wire, max_tries=2)
@@ -116,7 +117,7 @@ def test_job_that_is_reserved_at_a_takeover_loses_no_try(nodes, postgres, databa
     fail(wire, job_id)
     for takeovers in range(1, 3):
         reserve(wire, job_id)
-        until(is_stored)
+        wait_until_stored(1 + takeovers)
         wire = nodes.take_over()
         job = job_of(wire, job_id)
         assert (job["state"], job["tries"], job["forgiven"]) == ("ready", 1, takeovers)

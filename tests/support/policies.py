@@ -6,6 +6,10 @@ from beanlite.core.policies import OFF, Policies, PolicyRow, check_row, is_glob
 from beanlite.core.schedules import Schedule
 
 AT_S = 1795383356.25
+FACTS = (
+    "name", "when", "zone", "tube", "body", "pri", "ttr_s", "if_absent", "once_if_missed", "next_at", "changed_at",
+    "changed_by", "last_at", "last_job",
+)  # fmt: skip
 
 
 def policy(pattern, key, value, changed_at=AT_S, changed_by="10.0.0.1:1 for änn"):
@@ -54,10 +58,12 @@ def unset_schedule(engine, name):
 
 def told(engine):
     """Return all policies and schedules that a server knows."""
-    schedules = {
-        name: {slot: getattr(each, slot) for slot in Schedule.__slots__} for name, each in engine.schedules.items()
-    }
-    return sorted(engine.policies.rows.values()), schedules
+    return sorted(engine.policies.rows.values()), {name: facts(each) for name, each in engine.schedules.items()}
+
+
+def facts(schedule):
+    """Return what a schedule says and has done, by name."""
+    return {name: getattr(schedule, name) for name in FACTS}
 
 
 def policies_by_chance(chance, count):

@@ -9,14 +9,13 @@ import random
 import asyncpg
 import pytest
 
-from beanlite.core.totals import Tally
 from beanlite.errors import BeanliteError
 from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.postgres import dump
 from beanlite.journal.postgres.batch import batch_of
 from beanlite.journal.sqlite.tools.load import load
 from beanlite.journal.totals import Totals
-from tests.journal.postgres.serving import Postgres, ServingPostgres, made_by_an_older_version, refusal, served, sql
+from tests.journal.postgres.serving import made_by_an_older_version, refusal, served, sql
 from tests.support.core import Core
 from tests.support.policies import (
     effective,
@@ -73,15 +72,14 @@ async def test_restart_keeps_policies_and_schedules(database):
     await again.stop()
 
 
-async def test_restart_knows_policies_before_it_restores_jobs(database, monkeypatch):
-    await filled(database)
-    serving = ServingPostgres(Postgres(database))
-    engine, policies = serving.core.engine, []
-    restore = type(engine).restore
-    monkeypatch.setattr(type(engine), "restore", lambda *some: (policies.extend(engine.policies.rows), restore(*some)))
-    await serving.start()
-    assert (b"mail.*", "retry") in policies
+async def test_restart_knows_policies_before_it_restores_jobs(database):
+    serving = await served(database)
+    set_policies(serving.core.engine, policy("default", "ttl", "1h"))
+    await serving.put()
     await serving.stop()
+    again = await served(database)
+    assert again.core.engine.tubes[b"default"].kept.expiry_count == 1
+    await again.stop()
 
 
 async def test_batch_that_sets_and_unsets_a_key_stores_what_came_last(database):
@@ -131,18 +129,15 @@ async def test_forgiven_reservations_outlive_a_restart(postgres, database):
 
 
 async def test_totals_have_what_policies_did(postgres, database):
-    serving = await served(database)
-    tally = Tally(b"mail")
-    tally.put, tally.dead, tally.expired, tally.refused, tally.duplicates = 1, 2, 3, 4, 5
-    take = serving.core.engine.take_changes
-    serving.core.engine.take_changes = lambda **how: take(**how)._replace(tallies=[tally])
     for _ in range(2):
+        serving = await served(database)
         await serving.put()
-    batches = serving.core.engine.ledger.batch - 1
-    await serving.stop()
+        ledger = serving.core.engine.ledger
+        tally = ledger.tally(serving.core.engine.tubes[b"default"])
+        tally.dead, tally.expired, tally.refused, tally.duplicates = 2, 3, 4, 5
+        await serving.stop()
     (row,) = await sql(postgres, database, "SELECT put, dead, expired, refused, duplicates FROM days")
-    assert batches >= 2
-    assert [value / row["put"] for value in row] == [1, 2, 3, 4, 5]
+    assert tuple(row) == (2, 4, 6, 8, 10)
     (rates,) = await sql(postgres, database, "SELECT dead, expired, refused, duplicates FROM rates")
     assert 0 < rates["dead"] < rates["expired"] < rates["refused"] < rates["duplicates"]
 
