@@ -187,7 +187,7 @@ class Queues:
                 self.ledger.measures.holds.note(now_ns - job.since_ns)
             tube.reserved -= 1
             self.counts.reserved -= 1
-            if tube.shut & FULL:
+            if tube.shut and tube.shut & FULL:  # mostly 0, which costs less to see than a bit
                 self.timers.set(tube, now_ns)  # the job has a state again by then
         elif state is READY:
             tube.ready.remove(job.key)
