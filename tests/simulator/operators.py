@@ -92,7 +92,7 @@ def _schedule(client: Client, referee: Referee) -> bytes:
         "missed": chance.choice(("skip", "once")),
     }  # fmt: skip
     number = known.asks({name: f"{schedule['when']} {schedule['tube']}"})
-    return client.operate("set-schedule", schedule, lambda _reply: known.done(number))
+    return client.operate("set-schedule", schedule, lambda reply: known.answered(number, reply))
 
 
 def _unset_schedule(client: Client, referee: Referee, name: str) -> bytes:
