@@ -1,15 +1,28 @@
 """A simple synchronous client of the protocol."""
 
+import os
 import socket
 from typing import Final, Self
 
-from beanlite.errors import ConfigError
+from beanlite.beanstalk.tls import OverTls, context_for
+from beanlite.errors import BeanliteError, ConfigError
 from beanlite.host.places import as_place, is_port
+from beanlite.settings.defaults import TOKEN
 
 Address = tuple[str, int] | tuple[str]
 """Host and port, or the path of a Unix socket."""
+Server = Address | OverTls
+"""Where a server is reached."""
 
 TIMEOUT_S: Final = 30.0
+# How a server that speaks TLS answers what is none: by an alert.
+_ALERT: Final = b"\x15\x03"
+_SCHEME: Final = "tls://"
+_REPLY_MAX: Final = 1024
+
+
+class Unauthorized(BeanliteError):
+    """The server does not accept the token."""
 
 
 class UnexpectedReply(Exception):
@@ -26,15 +39,61 @@ def parse_address(where: str, option: str = "--connect") -> Address:
     return (host.strip("[]"), int(port))
 
 
-def address_text(address: Address) -> str:
-    """Return an address in the form that ``parse_address`` takes."""
+def parse_server(where: str, ca: str | None = None, cert: str | None = None, key: str | None = None) -> Server:
+    """Parse the address of a server: also tls://HOST:PORT, and the files that only this one has. ConfigError."""
+    given = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
+    if where.startswith(_SCHEME):
+        host, _, port = where.removeprefix(_SCHEME).rpartition(":")
+        if not host or not is_port(port):
+            raise ConfigError(f"--connect takes tls://HOST:PORT, not {where!r}")
+        if key is not None and cert is None:
+            raise ConfigError("--tls-key needs --tls-cert: the certificate of this key")
+        return OverTls(host.strip("[]"), int(port), ca, cert, key)
+    for option, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{option} is for --connect tls://HOST:PORT")
+    try:
+        return parse_address(where)
+    except ConfigError:
+        raise ConfigError(f"--connect takes HOST:PORT, tls://HOST:PORT or unix:PATH, not {where!r}") from None
+
+
+def address_text(address: Server) -> str:
+    """Return an address in the form in which it is parsed."""
+    if isinstance(address, OverTls):
+        return f"{_SCHEME}{as_place(address.host, address.port)}"
     if len(address) != 2:
         return f"unix:{address[0]}"
     return as_place(*address)
 
 
-def connect(address: Address) -> socket.socket:
-    """Connect to a server. OSError: that fails."""
+def connect(address: Server) -> socket.socket:
+    """Connect to a server, and show it the token. OSError: that fails. ConfigError, Unauthorized: of TLS, the token."""
+    sock = _connect(address)
+    token = os.environ.get(TOKEN)
+    if token and is_private(address):
+        try:
+            _authenticate(sock, token, address)
+        except BaseException:
+            sock.close()
+            raise
+    return sock
+
+
+def is_private(address: Server) -> bool:
+    """Whether nobody on the way can read what is sent there, so that the token may be."""
+    return isinstance(address, OverTls) or len(address) == 1
+
+
+def _connect(address: Server) -> socket.socket:
+    if isinstance(address, OverTls):
+        context = context_for(address)
+        sock = _connect((address.host, address.port))
+        try:
+            return context.wrap_socket(sock, server_hostname=address.host)
+        except OSError:
+            sock.close()
+            raise
     if len(address) == 2:
         sock = socket.create_connection((address[0], address[1]), TIMEOUT_S)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -49,12 +108,31 @@ def connect(address: Address) -> socket.socket:
     return sock
 
 
+def _authenticate(sock: socket.socket, token: str, address: Server) -> None:
+    """Show the token. Unauthorized: it is not accepted. A server that knows no tokens asks for none."""
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigError(f"{TOKEN} is no token: it has a space, or a character that is not ASCII")
+    sock.sendall(b"auth %b\r\n" % token.encode())
+    line = b""
+    while not line.endswith(b"\r\n") and len(line) < _REPLY_MAX:
+        data = sock.recv(_REPLY_MAX)
+        if not data:
+            raise ConnectionResetError("the server closed a connection")
+        line += data
+    if line not in {b"AUTHENTICATED\r\n", b"UNKNOWN_COMMAND\r\n"}:
+        word = line.decode(errors="replace").strip()
+        raise Unauthorized(f"{address_text(address)} does not accept the token in {TOKEN}: {word}")
+
+
 class Client:
     """A connection that sends a command and waits for the reply. Its methods raise OSError and UnexpectedReply."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Server) -> None:
+        """ConfigError: a file for TLS can't be used. Unauthorized: the token is not accepted."""
         self._socket = connect(address)
         self._lines = self._socket.makefile("rb")
+        self._may_need_tls = not is_private(address)
+        """The server has not replied yet, so that it may wait for TLS."""
 
     def __enter__(self) -> Self:
         return self
@@ -86,8 +164,12 @@ class Client:
     def line(self) -> bytes:
         """Return the next line that the server sends."""
         line = self._lines.readline()
+        if self._may_need_tls and line.startswith(_ALERT):
+            raise ConnectionError("the server speaks TLS at this port; name it as tls://HOST:PORT")
         if not line.endswith(b"\r\n"):
-            raise ConnectionResetError("the server closed a connection")
+            hint = "; if it speaks TLS at this port, name it as tls://HOST:PORT" if self._may_need_tls else ""
+            raise ConnectionResetError(f"the server closed a connection{hint}")
+        self._may_need_tls = False
         return line
 
     def body(self, line: bytes) -> bytes:

@@ -4,12 +4,14 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 import typer
 
-from beanlite.beanstalk.client import Address, parse_address
+from beanlite.beanstalk.client import Server, parse_server
 from beanlite.cli.options import ConfigFile, path_of_db
+from beanlite.cli.paths import as_path
 from beanlite.console import units
 from beanlite.console.file import File
 from beanlite.console.filters import filter_by
@@ -58,15 +60,30 @@ class ServerOption:
 
     connect: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="The server, or unix:PATH. Default: as in the settings."),
+        typer.Option(
+            metavar="HOST:PORT", help="The server; also tls://HOST:PORT or unix:PATH. Default: as in the settings."
+        ),
+    ] = None
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", parser=as_path, help="Trust a server at tls:// that this authority vouches for, no other."
+        ),
+    ] = None
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=as_path, help="Show this certificate to a server at tls://.")
+    ] = None
+    tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=as_path, help="Its key, unless that is in the same file.")
     ] = None
     config_file: ConfigFile = None
 
     @property
-    def address(self) -> Address:
-        """The address of the server."""
-        if self.connect is not None:
-            return parse_address(self.connect)
+    def address(self) -> Server:
+        """The address of the server. ConfigError: it is none."""
+        files = [None if path is None else str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key)]
+        if self.connect is not None or any(files):
+            return parse_server(self.connect or "", *files)
         settings = sources.load(self.config_file, {})
         if settings.socket is not None:
             return (str(settings.socket),)
@@ -86,7 +103,7 @@ class ServerOrFile(ServerOption):
         """Connect to the server, or open the file. BeanliteError, ConfigError: that fails."""
         if self.db is None:
             return Live(self.address)
-        if self.connect is not None:
+        if self.connect is not None or self.tls_ca or self.tls_cert or self.tls_key:
             raise ConfigError("--connect and --db exclude each other")
         return File(path_of_db(self.db, None))
 

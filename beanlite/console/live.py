@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Final, Self
 
-from beanlite.beanstalk.client import Address, Client, UnexpectedReply, address_text
+from beanlite.beanstalk.client import Client, Server, UnexpectedReply, address_text
+from beanlite.beanstalk.tls import in_plain_words
 from beanlite.console.filters import Record, encode_tube
 from beanlite.core.tube import PERSON_BYTES_MAX
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.settings.defaults import TOKEN
 
 # The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
 # are put in batches.
@@ -24,11 +26,12 @@ COUNTERS: Final = {
     "batches": ("journal-batches",),
 }
 
-# What the protocol's words for a refused put leave open.
+# What the protocol's words for a refusal leave open.
 _REFUSALS: Final = {
     "OUT_OF_MEMORY": "the disk is full, max_memory is used up, there are max_tubes tubes, or max_jobs jobs in the tube",
     "JOB_TOO_BIG": "the body is larger than max_job_size",
     "DRAINING": "no more jobs are taken until the server is restarted",
+    "UNAUTHORIZED": f"no rule of the server's allows it; {TOKEN} is sent over tls:// and to a Unix socket only",
 }
 # How many names of tubes are compared with one that does not exist: some 0.1 s.
 _COMPARED_MAX: Final = 20_000
@@ -58,13 +61,14 @@ class Unreachable(BeanliteError):
 class Live:
     """A connection to a server. BeanliteError: it can't be reached, or refuses or does not know a command."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Server) -> None:
+        """ConfigError: a file for TLS can't be used."""
         self.name = address_text(address)
         self._understands = False
         try:
             self.client = Client(address)
         except OSError as error:
-            raise Unreachable(f"no server can be reached at {self.name}: {error.strerror or error}") from error
+            raise Unreachable(f"no server can be reached at {self.name}: {in_plain_words(error)}") from error
 
     def __enter__(self) -> Self:
         return self
@@ -191,12 +195,14 @@ class Live:
             yield
         except TimeoutError as error:
             raise Unreachable(f"{self.name} does not answer") from error
-        except (OSError, UnexpectedReply) as error:
-            raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
+        except UnexpectedReply as error:
+            raise Unreachable(f"{self.name}: {error}") from error
+        except OSError as error:
+            raise Unreachable(f"{self.name}: {in_plain_words(error)}") from error
 
 
 def explanation(word: str) -> str:
-    """Return what a server has answered, with what it means if it is a word for a refused put."""
+    """Return what a server has answered, with what it means if it is a word for a refusal."""
     return f"{word} ({_REFUSALS[word]})" if word in _REFUSALS else word
 
 

@@ -7,5 +7,7 @@ HOST: Final = "127.0.0.1"
 PORT: Final = 11300
 # The environment variable for a setting is this prefix and the setting's name in capitals.
 ENV_PREFIX: Final = "BEANLITE_"
+# The variable with the token that a client shows to a server; it is no setting.
+TOKEN: Final = f"{ENV_PREFIX}TOKEN"
 # A shell that completes a command line runs the program with this in its environment, and without arguments.
 COMPLETES: Final = "_BEANLITE_COMPLETE"

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from beanlite.errors import ConfigError, missing
 from beanlite.settings.config import Settings, flag, variable
-from beanlite.settings.defaults import ENV_PREFIX
+from beanlite.settings.defaults import ENV_PREFIX, TOKEN
 from beanlite.settings.values import default_db, is_postgresql
 
 # Kubernetes sets these in each container for a service whose name begins with beanlite; they are not settings.
@@ -150,7 +150,7 @@ def _variables() -> tuple[set[str], list[str]]:
     keys: set[str] = set()
     errors: list[str] = []
     for name, value in os.environ.items():
-        if not name.lower().startswith(ENV_PREFIX.lower()) or _OF_A_SERVICE.match(f"{name}={value}"):
+        if not name.lower().startswith(ENV_PREFIX.lower()) or _is_no_setting(name, value):
             continue
         key = name.lower().removeprefix(ENV_PREFIX.lower())
         if key not in Settings.model_fields:  # pydantic-settings would ignore it silently
@@ -158,6 +158,11 @@ def _variables() -> tuple[set[str], list[str]]:
         elif value:  # an empty variable counts as none
             keys.add(key)
     return keys, errors
+
+
+def _is_no_setting(name: str, value: str) -> bool:
+    """Whether a variable that begins as ours do is for a client, or is Kubernetes's."""
+    return name == TOKEN or _OF_A_SERVICE.match(f"{name}={value}") is not None
 
 
 def bare_environment() -> dict[str, str]:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
-from beanlite.beanstalk.client import Address
+from beanlite.beanstalk.client import Server
 from beanlite.console.live import Live, Unreachable
 from beanlite.errors import BeanliteError
 
@@ -21,7 +21,7 @@ KEEP_MAX: Final = 100
 class Questions:
     """Connections to one server. Questions may raise BeanliteError; Unreachable if there is no server."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Server) -> None:
         self._address = address
         self._free = asyncio.Semaphore(CONNECTIONS)
         self._idle: list[Live] = []

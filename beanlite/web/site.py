@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from beanlite.beanstalk.client import Address, address_text
+from beanlite.beanstalk.client import Server, address_text
 from beanlite.web.backups import Folder
 from beanlite.web.guesses import Guesses
 from beanlite.web.overview import Rates
@@ -43,7 +43,7 @@ class Notices:
 class Site:
     """The options of ``beanlite web``, and what is kept while it runs."""
 
-    address: Address
+    address: Server
     db: Path | None = None
     """The database to read history and totals from, or None."""
     backups: Folder | None = None

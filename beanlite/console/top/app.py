@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
-from beanlite.beanstalk.client import Address, address_text
+from beanlite.beanstalk.client import Server, address_text
 from beanlite.console import listing, tables, units
 from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.live import Live
@@ -136,7 +136,7 @@ class TubesScreen(Screen[None]):
         Binding("q", "app.quit", "Quit"),
     ]
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Server) -> None:
         super().__init__()
         self._address = address
         self._where = address_text(address)
@@ -260,7 +260,7 @@ class JobsScreen(Screen[None]):
         Binding("q", "app.quit", "Quit"),
     ]
 
-    def __init__(self, address: Address, tube: str) -> None:
+    def __init__(self, address: Server, tube: str) -> None:
         super().__init__()
         self._address = address
         self._tube = tube
@@ -315,7 +315,7 @@ class JobScreen(Screen[None]):
         Binding("q", "app.quit", "Quit"),
     ]
 
-    def __init__(self, address: Address, job_id: int) -> None:
+    def __init__(self, address: Server, job_id: int) -> None:
         super().__init__()
         self._address = address
         self._job_id = job_id
@@ -354,7 +354,7 @@ class Top(App[None]):
     Table { height: 1fr; }
     """
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Server) -> None:
         super().__init__()
         self._address = address
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from beanlite.beanstalk.client import Address
+from beanlite.beanstalk.client import Server
 from beanlite.console import listing
 from beanlite.console.filters import Record
 from beanlite.console.live import COUNTERS, Live
@@ -44,7 +44,7 @@ class Sample:
 class Sampler:
     """Takes samples over a connection. BeanliteError: the server can't be reached, or refuses a command."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Server) -> None:
         self._server = Live(address)
         self._latencies_s: deque[float] = deque(maxlen=_LATENCIES)
         self._before: Sample | None = None
