@@ -2,6 +2,7 @@
 
 import os
 import socket
+import ssl
 from typing import Final, Self
 
 from beanlite.beanstalk.tls import OverTls, context_for
@@ -19,6 +20,9 @@ TIMEOUT_S: Final = 30.0
 _ALERT: Final = b"\x15\x03"
 _SCHEME: Final = "tls://"
 _REPLY_MAX: Final = 1024
+# The errors of a connection that the server has closed.
+_ENDS: Final = (ConnectionError, ssl.SSLEOFError)
+_CLOSED: Final = "the server closed a connection"
 
 
 class Unauthorized(BeanliteError):
@@ -112,16 +116,36 @@ def _authenticate(sock: socket.socket, token: str, address: Server) -> None:
     """Show the token. Unauthorized: it is not accepted. A server that knows no tokens asks for none."""
     if not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(f"{TOKEN} is no token: it has a space, or a character that is not ASCII")
-    sock.sendall(b"auth %b\r\n" % token.encode())
     line = b""
-    while not line.endswith(b"\r\n") and len(line) < _REPLY_MAX:
-        data = sock.recv(_REPLY_MAX)
-        if not data:
-            raise ConnectionResetError("the server closed a connection")
-        line += data
+    try:
+        sock.sendall(b"auth %b\r\n" % token.encode())
+        while not line.endswith(b"\r\n") and len(line) < _REPLY_MAX:
+            data = sock.recv(_REPLY_MAX)
+            if not data:
+                break
+            line += data
+    except _ENDS:
+        pass
+    if not line:
+        raise _not_accepted(address, line)
     if line not in {b"AUTHENTICATED\r\n", b"UNKNOWN_COMMAND\r\n"}:
         word = line.decode(errors="replace").strip()
         raise Unauthorized(f"{address_text(address)} does not accept the token in {TOKEN}: {word}")
+
+
+def _not_accepted(address: Server, beginning: bytes) -> ConnectionError:
+    """Return the error of a server that has closed a connection before its first reply, and what may be the cause.
+
+    With TLS 1.3 a client takes itself for accepted before the server has seen its certificate. The alert of the server,
+    which tells of that, is lost if the client has sent something meanwhile.
+    """
+    if isinstance(address, OverTls):
+        return ConnectionResetError(f"{_CLOSED}; it may ask for a certificate (--tls-cert), or not accept this one")
+    if len(address) == 1:
+        return ConnectionResetError(_CLOSED)
+    if beginning.startswith(_ALERT):
+        return ConnectionResetError("the server speaks TLS at this port; name it as tls://HOST:PORT")
+    return ConnectionResetError(f"{_CLOSED}; if it speaks TLS at this port, name it as tls://HOST:PORT")
 
 
 class Client:
@@ -131,8 +155,9 @@ class Client:
         """ConfigError: a file for TLS can't be used. Unauthorized: the token is not accepted."""
         self._socket = connect(address)
         self._lines = self._socket.makefile("rb")
-        self._may_need_tls = not is_private(address)
-        """The server has not replied yet, so that it may wait for TLS."""
+        self._address = address
+        self._is_accepted = False
+        """The server has replied once."""
 
     def __enter__(self) -> Self:
         return self
@@ -158,18 +183,22 @@ class Client:
 
     def ask(self, command: bytes) -> bytes:
         """Send a command, given with its CR LF, and return the first line of the reply."""
-        self._socket.sendall(command)
+        try:
+            self._socket.sendall(command)
+        except _ENDS:  # what the server has said before tells more
+            if self._is_accepted:
+                raise
         return self.line()
 
     def line(self) -> bytes:
         """Return the next line that the server sends."""
-        line = self._lines.readline()
-        if self._may_need_tls and line.startswith(_ALERT):
-            raise ConnectionError("the server speaks TLS at this port; name it as tls://HOST:PORT")
+        try:
+            line = self._lines.readline()
+        except _ENDS:
+            line = b""
         if not line.endswith(b"\r\n"):
-            hint = "; if it speaks TLS at this port, name it as tls://HOST:PORT" if self._may_need_tls else ""
-            raise ConnectionResetError(f"the server closed a connection{hint}")
-        self._may_need_tls = False
+            raise ConnectionResetError(_CLOSED) if self._is_accepted else _not_accepted(self._address, line)
+        self._is_accepted = True
         return line
 
     def body(self, line: bytes) -> bytes:
@@ -177,7 +206,7 @@ class Client:
         size = int(line.split()[-1])
         body = self._lines.read(size + 2)
         if len(body) < size + 2:
-            raise ConnectionResetError("the server closed a connection")
+            raise ConnectionResetError(_CLOSED)
         return body[:size]
 
     def wait_as_long_as_it_takes(self) -> None:

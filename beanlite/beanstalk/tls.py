@@ -4,6 +4,7 @@ import ssl
 from typing import Final, NamedTuple
 
 from beanlite.errors import ConfigError
+from beanlite.host.certificates import show_certificate
 
 # OpenSSL's codes for a certificate that is not accepted.
 _NOT_YET_VALID: Final = 9
@@ -53,28 +54,8 @@ def context_for(address: OverTls) -> ssl.SSLContext:
     except OSError as error:
         raise ConfigError(f"--tls-ca: {address.ca} can't be read: {error.strerror}") from error
     if address.cert is not None:
-        _show(context, address.cert, address.key)
+        show_certificate(context, address.cert, address.key, ("--tls-cert", "--tls-key"))
     return context
-
-
-def _show(context: ssl.SSLContext, cert: str, key: str | None) -> None:
-    """Have the client show a certificate. ConfigError: that can't be used."""
-    files = cert if key is None else f"{cert} with {key}"
-    try:
-        context.load_cert_chain(cert, key, password=_no_password)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigError(f"--tls-cert: {files}: the key is not that of the certificate") from error
-        raise ConfigError(
-            f"--tls-cert: {files}: no certificate with its key in PEM; a key in a file of its own is named by --tls-key"
-        ) from error
-    except OSError as error:
-        raise ConfigError(f"--tls-cert: {files} can't be read: {error.strerror}") from error
-
-
-def _no_password() -> str:
-    """Refuse a key that needs a password, which OpenSSL would ask for on the terminal."""
-    raise ConfigError("--tls-key: the key is encrypted; name one without a password, that only its owner can read")
 
 
 def in_plain_words(error: OSError) -> str:

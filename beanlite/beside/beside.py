@@ -4,9 +4,11 @@ import asyncio
 import os
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from beanlite.errors import ConfigError
+from beanlite.host.certificates import check_certificate
 from beanlite.host.places import as_place, reached_at
 from beanlite.settings.config import Settings
 
@@ -35,8 +37,7 @@ class Beside:
         if self.backups is not None:
             self.backups.failed_at = 0 if before is None else before.failed_at
             self.backups.begin()
-        if self._page is not None:
-            self._page.change(self._page_command(settings))
+        self.renew_page(settings)
 
     def show(self, settings: Settings) -> None:
         """Have the page served, if the settings ask for it; to be called when the server serves."""
@@ -47,6 +48,11 @@ class Beside:
         self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings))
         self._page.begin()
 
+    def renew_page(self, settings: Settings) -> None:
+        """Have the page served as these settings ask for, and with the certificate that is there now."""
+        if self._page is not None:
+            self._page.change(self._page_command(settings))
+
     def _page_command(self, settings: Settings) -> list[str]:
         from beanlite.beside.webpage import page_command  # noqa: PLC0415 - as above
 
@@ -56,6 +62,10 @@ class Beside:
             options["db"] = os.path.realpath(settings.file)
         if settings.backup_dir is not None:
             options["backups"] = os.path.realpath(settings.backup_dir)
+        if settings.web_tls_cert is not None and settings.web_tls_key is not None:
+            files = {"web_tls_cert": settings.web_tls_cert, "web_tls_key": settings.web_tls_key}
+            options |= {key: os.path.realpath(path) for key, path in files.items()}
+            options["written"] = " ".join(map(_written, files.values()))  # another one has it begin anew
         return page_command(options)
 
     def end(self) -> None:
@@ -71,10 +81,26 @@ class Beside:
                 await each.wait()
 
 
+def _written(path: Path) -> str:
+    """Return when a file was written, as text; empty if there is none."""
+    try:
+        return str(path.stat().st_mtime_ns)
+    except OSError:
+        return ""
+
+
 def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:
     """Raise ConfigError if the page is asked for and can't be served."""
     if settings.web is not None:
         _reached_at(sockets)
+        check_page_certificate(settings)
+
+
+def check_page_certificate(settings: Settings) -> None:
+    """Raise ConfigError if the page is to show a certificate that it can't show."""
+    if settings.web_tls_cert is not None and settings.web_tls_key is not None:
+        files = str(settings.web_tls_cert), str(settings.web_tls_key)
+        check_certificate(*files, ("web_tls_cert", "web_tls_key"))
 
 
 def _backups(settings: Settings) -> "Backups | None":

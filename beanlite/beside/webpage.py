@@ -82,7 +82,7 @@ class WebPage(Parent):
     def _hear(self, pid: int, lines: list[str]) -> None:
         odd = ""
         for line in lines:
-            if line.startswith("http://"):
+            if line.startswith(("http://", "https://")):
                 log.info("serving the web page", at=line, pid=pid)
             elif line.startswith("beanlite: "):
                 self._why = line.removeprefix("beanlite: ")

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from beanlite.beside.beside import Beside
+from beanlite.beside.beside import Beside, check_page_certificate
 from beanlite.errors import BeanliteError
 from beanlite.host import log, systemd
 from beanlite.net.listener import room_for
@@ -30,6 +30,7 @@ async def reload(
     try:
         target = load()
         settings = _merge(before, target, len(parts.roster))
+        check_page_certificate(settings)
         values = None if settings.policies is None else read_policies(settings.policies)
     except BeanliteError as error:
         log.error("not reloaded: settings unchanged", error=error)
@@ -69,6 +70,7 @@ async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) 
     await parts.roster.change(now.max_connections, Operators(now.operators))
     if _differ(before, now, _BACKUPS):
         await beside.back_up(now)
+    beside.renew_page(now)
 
 
 def _differ(one: Settings, other: Settings, keys: list[str]) -> bool:

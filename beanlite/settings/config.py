@@ -235,6 +235,16 @@ class Settings(BaseModel):
     )
     """A {}. It is served by a separate process beside the server. There is no authentication; for a page that other
     machines can reach, run `beanlite web` (docs/web.md)."""
+    web_tls_cert: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="PEM file with the certificate of the page in the browser, and with those that vouch for it; if"
+        " unset, the page does not encrypt",
+        examples=["/etc/beanlite/page.pem"],
+    )
+    """The {}. SIGHUP has a renewed certificate served."""
+    web_tls_key: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None, description="PEM file with the key of web_tls_cert, not encrypted", examples=["/etc/beanlite/page.key"]
+    )
     user: Annotated[str | None, Flag("USER", "-u")] = Field(
         None,
         pattern=r"^[^\x00]+$",

@@ -101,6 +101,10 @@ def _contradictions(settings: Settings) -> list[str]:
     errors = []
     if (settings.backup_every is None) != (settings.backup_dir is None):
         errors.append("backup_every and backup_dir need each other")
+    if (settings.web_tls_cert is None) != (settings.web_tls_key is None):
+        errors.append("web_tls_cert and web_tls_key need each other")
+    elif settings.web_tls_cert is not None and settings.web is None:
+        errors.append("web_tls_cert is of no use without web")
     if settings.database is not None:
         errors += _beside_a_database(settings, settings.database.get_secret_value())
     if is_postgresql(str(settings.db)):

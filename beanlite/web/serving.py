@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
-from typing import Final
+from typing import Final, NamedTuple
 
 import uvicorn
 
@@ -46,12 +46,20 @@ def listen(address: Address) -> socket.socket:
     return listening
 
 
-def url(listening: socket.socket) -> str:
+class Certificate(NamedTuple):
+    """The files of the certificate that is shown to browsers."""
+
+    cert: str
+    key: str
+
+
+def url(listening: socket.socket, certificate: Certificate | None = None) -> str:
     """Return the URL to open in a browser, or ``unix:PATH``."""
     name = listening.getsockname()
     if isinstance(name, str):
         return f"unix:{name}"
-    return f"http://{as_place(name[0], name[1])}/"
+    scheme = "http" if certificate is None else "https"
+    return f"{scheme}://{as_place(name[0], name[1])}/"
 
 
 class _PageServer(uvicorn.Server):
@@ -62,8 +70,8 @@ class _PageServer(uvicorn.Server):
         await super().startup(sockets)
 
 
-def serve(site: Site, listening: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C, at a low priority."""
+def serve(site: Site, listening: socket.socket, certificate: Certificate | None = None) -> None:
+    """Serve until SIGTERM or Ctrl-C, at a low priority; over TLS, if there is a certificate to show."""
     with contextlib.suppress(OSError):  # if that is not permitted, serve at normal priority
         os.nice(GIVES_WAY)
     how = uvicorn.Config(
@@ -75,6 +83,8 @@ def serve(site: Site, listening: socket.socket) -> None:
         limit_concurrency=CONNECTIONS_MAX + 1,  # above it, uvicorn refuses all requests
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOPS_WITHIN_S,
+        ssl_certfile=certificate and certificate.cert,
+        ssl_keyfile=certificate and certificate.key,
         proxy_headers=False,  # the user is taken only from the configured header, if any
     )
 

@@ -7,12 +7,14 @@ import sys
 import pytest
 from argon2 import PasswordHasher
 
+from beanlite.cli import main
 from beanlite.console.file import File
 from beanlite.web import safety
 from beanlite.web.safety import Passwords, User
+from tests.support.certificates import Authority
 from tests.support.servers import start_beanlite
 from tests.support.streams import from_late, from_unreadable
-from tests.support.web import Web, sign_in
+from tests.support.web import Web, ask_over_tls, sign_in
 from tests.support.wire import Wire, until
 
 
@@ -280,3 +282,24 @@ def test_a_port_that_is_taken(connect):
     command = [sys.executable, "-m", "beanlite", "web", "--listen", connect]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (1, f"beanlite: can't listen on {connect}: Address already in use\n")
+
+
+def test_page_encrypts_with_its_certificate(connect, tmp_path):
+    authority = Authority(tmp_path)
+    both = authority.issue("page")
+    words = ["web", "--connect", connect, "--listen", "127.0.0.1:0", "--web-tls-cert", both, "--web-tls-key", both]
+    command = [sys.executable, "-m", "beanlite", *map(str, words)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            line = process.stderr.readline() if process.stderr else ""
+            where = re.sub("^beanlite: https://(.*)/ shows .*\n", r"\1", line)
+            status, headers, _ = ask_over_tls(where, authority.file)
+            assert (status, headers["set-cookie"]) == (200, None)
+        finally:
+            process.terminate()
+
+
+def test_certificate_of_page_without_its_key_is_refused(capsys, tmp_path):
+    both = str(Authority(tmp_path).issue("page"))
+    assert main(["web", "--web-tls-cert", both]) == 2
+    assert capsys.readouterr().err == "beanlite: --web-tls-cert and --web-tls-key need each other\n"
