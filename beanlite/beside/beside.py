@@ -37,7 +37,7 @@ class Beside:
         if self.backups is not None:
             self.backups.failed_at = 0 if before is None else before.failed_at
             self.backups.begin()
-        self.renew_page(settings)
+        self.change_page(settings)
 
     def show(self, settings: Settings) -> None:
         """Have the page served, if the settings ask for it; to be called when the server serves."""
@@ -48,7 +48,7 @@ class Beside:
         self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings))
         self._page.begin()
 
-    def renew_page(self, settings: Settings) -> None:
+    def change_page(self, settings: Settings) -> None:
         """Have the page served as these settings ask for, and with the certificate that is there now."""
         if self._page is not None:
             self._page.change(self._page_command(settings))

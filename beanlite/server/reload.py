@@ -70,7 +70,7 @@ async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) 
     await parts.roster.change(now.max_connections, Operators(now.operators))
     if _differ(before, now, _BACKUPS):
         await beside.back_up(now)
-    beside.renew_page(now)
+    beside.change_page(now)
 
 
 def _differ(one: Settings, other: Settings, keys: list[str]) -> bool:

@@ -13,7 +13,7 @@ from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.host import log, systemd
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.base import Journal, JournalFacts, Observer
-from beanlite.journal.postgres.address import public_url
+from beanlite.journal.postgres.address import SAFE, exposed_hosts, public_url, sslmode_of
 from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.lease import Applicant, take
 from beanlite.journal.postgres.link import name_of
@@ -67,8 +67,20 @@ class PostgresJournal(Journal):
         self.stands_by = active is not None
         self._tell_standing_by(active)
 
+    def _warn_of_exposure(self) -> None:
+        """Warn if others could read the jobs on their way to the database, or pass for it."""
+        url = self._applicant.url
+        hosts = exposed_hosts(url)
+        if hosts:
+            log.warning(
+                f"others on the network may read jobs, or pass for the database; add sslmode={SAFE}",
+                hosts=", ".join(hosts),
+                sslmode=sslmode_of(url),
+            )
+
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Wait for the lease, then fill the engine with the jobs; see ``Journal.recover``."""
+        self._warn_of_exposure()
         lease = await take(self._applicant, stopped)
         if lease is None:
             return False
