@@ -10,6 +10,7 @@ from beanlite.cli.options import AsJson
 from beanlite.cli.serve import flags_of, options_of_serve, signature_with
 from beanlite.errors import ConfigError
 from beanlite.host.stderr import last_words
+from beanlite.settings.config import Settings
 from beanlite.settings.sources import load, mistakes, origins
 
 EPILOG = "Exit codes: 0 the settings are right; 2 a setting or flag is wrong."
@@ -28,12 +29,7 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     """
     flags = flags_of(options, lambda warning: last_words(f"beanlite: {warning}"))
     if check:
-        errors = mistakes(config_file, flags)
-        file = None if errors else load(config_file, flags).policies
-        if file is not None:
-            from beanlite.server.policy_file import mistakes_in  # noqa: PLC0415 - a shell that completes does without
-
-            errors = mistakes_in(file)
+        errors = mistakes(config_file, flags) or _mistakes_in_files(load(config_file, flags))
         for mistake in errors:
             last_words(f"beanlite: {mistake}")
         return ConfigError.exit_code if errors else 0
@@ -47,6 +43,27 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     for key, value, source in lines:
         print(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {source}")
     return 0
+
+
+def _mistakes_in_files(settings: Settings) -> list[str]:
+    """Return what is wrong with the files that settings name, after saying when certificates expire."""
+    errors: list[str] = []
+    if settings.policies is not None:
+        from beanlite.server.policy_file import mistakes_in  # noqa: PLC0415 - a shell that completes does without
+
+        errors += mistakes_in(settings.policies)
+    if settings.tls is not None:
+        from beanlite.net.certificates import expiries, load_certificates  # noqa: PLC0415 - likewise
+
+        try:
+            certificates = load_certificates(settings)
+        except ConfigError as error:
+            return [*errors, str(error)]
+        expired, others = expiries(certificates)
+        errors += expired
+        for line in others:
+            last_words(f"beanlite: {line}")
+    return errors
 
 
 _OWN = {

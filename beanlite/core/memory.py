@@ -12,13 +12,14 @@ from beanlite.core.kept import EXPIRY_BYTES, KEPT_BYTES, TWIN_BYTES
 from beanlite.core.queues import Queues
 
 # What each of these takes at most in a compiled server, in bytes: a job without its body, its past once it has been
-# reserved, kicked or buried, a body in addition to its content, a tube, a client, a tube that a client watches and
-# waits at.
+# reserved, kicked or buried, a body in addition to its content, a tube, a client, what TLS takes of a client more, a
+# tube that a client watches and waits at.
 JOB_BYTES: Final = 300
 PAST_BYTES: Final = 200
 BODY_BYTES: Final = 48
 TUBE_BYTES: Final = 700
 CLIENT_BYTES: Final = 8000
+TLS_BYTES: Final = 60_000
 WATCHED_BYTES: Final = 150
 # Bodies of many sizes fragment the heap: for every four bytes of bodies one more is taken.
 GAPS: Final = 4
@@ -51,6 +52,7 @@ class Memory:
         "max_bytes",
         "refused",
         "schedule_bytes",
+        "tls_clients",
         "unloaded",
         "unloaded_bytes",
     )
@@ -84,6 +86,8 @@ class Memory:
         """With more than this, no client is served."""
         self.schedule_bytes = 0
         """Taken by schedules."""
+        self.tls_clients = 0
+        """Clients whose connection is encrypted, from their handshake on."""
         self.refused = 0
         """Puts refused for lack of memory since the start."""
         self._tell_refused: Callable[[], None] | None = None
@@ -125,7 +129,7 @@ class Memory:
     @property
     def other_bytes(self) -> int:
         """Bytes taken by tubes, clients, buffers, replies and schedules."""
-        clients_bytes = self._counts.clients * CLIENT_BYTES
+        clients_bytes = self._counts.clients * CLIENT_BYTES + self.tls_clients * TLS_BYTES
         return self.tube_bytes + clients_bytes + self.client_buffer_bytes + self.schedule_bytes
 
     @property

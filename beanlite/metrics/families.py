@@ -2,7 +2,7 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -53,6 +53,14 @@ def families(source: Measured) -> Iterator[Metric]:
     if facts is not None:
         yield from _refusals(facts)
         yield from _journal(source, facts)
+        if facts.certificate_ends_s:
+            yield _by_label(
+                "tls_certificate_expires_seconds",
+                "When the certificate in the file of each setting expires, in UTC seconds.",
+                "setting",
+                facts.certificate_ends_s,
+                GaugeMetricFamily,
+            )
         if source.settings.backup_every is not None:
             yield _gauge(
                 "backup_last_success_timestamp_seconds",
@@ -139,7 +147,7 @@ def _refusals(facts: Facts) -> Iterator[Metric]:
     yield _by_label(
         "refused",
         "How often since the start clients were refused tubes, watches or puts beyond max_jobs, or closed for what they"
-        " sent or buffered.",
+        " sent or buffered, or before the end of their TLS handshake.",
         "reason",
         {limit: times for limit, times in facts.refused.items() if limit not in _CONNECTIONS},
     )
@@ -193,7 +201,7 @@ def _by_label(
     name: str,
     meaning: str,
     label: str,
-    values: dict[str, int],
+    values: Mapping[str, float],
     kind: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily,
 ) -> Metric:
     family = kind(f"beanlite_{name}", meaning, labels=[label])

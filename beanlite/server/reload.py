@@ -7,6 +7,8 @@ from typing import Final
 from beanlite.beside.beside import Beside, check_page_certificate
 from beanlite.errors import BeanliteError
 from beanlite.host import log, systemd
+from beanlite.net.certificates import load_certificates
+from beanlite.net.handshakes import most_pending
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
 from beanlite.server import policies
@@ -32,12 +34,15 @@ async def reload(
         settings = _merge(before, target, len(parts.roster))
         check_page_certificate(settings)
         values = None if settings.policies is None else read_policies(settings.policies)
+        certificates = None if parts.handshakes is None else load_certificates(settings)
     except BeanliteError as error:
         log.error("not reloaded: settings unchanged", error=error)
         settings = before
     else:
         await _apply(before, settings, parts, beside)
         policies.apply(settings.policies, values, parts.service, now())
+        if parts.handshakes is not None and certificates is not None:
+            parts.handshakes.renew(certificates)
         _tell(before, target, settings)
     systemd.tell("READY=1")
     return settings
@@ -51,7 +56,9 @@ def _merge(before: Settings, target: Settings, connections: int) -> Settings:
         check_body_size(target.max_job_size)
     new = {key: getattr(target, key) for key in APPLIED}
     if target.max_connections != before.max_connections:
-        new["max_connections"] = room_for(target.max_connections, connections)
+        new["max_connections"] = room_for(
+            target.max_connections, connections, 0 if before.tls is None else most_pending(target.max_connections)
+        )
     return before.model_copy(update=new)
 
 

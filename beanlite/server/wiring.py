@@ -17,9 +17,11 @@ from beanlite.host.machine import default_max_memory, memory_limit
 from beanlite.journal.base import Journal
 from beanlite.net.addresses import Addresses
 from beanlite.net.buffers import Buffers, buffers_max_bytes
+from beanlite.net.certificates import Certificates
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.feed import Feed
+from beanlite.net.handshakes import Handshakes, most_pending
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
@@ -48,14 +50,20 @@ class Parts:
     buffers: Buffers
     feed: Feed
     service: Service
+    handshakes: Handshakes | None
     memory_source: str
     """What the bound on memory comes from."""
 
 
 def make_parts(
-    loop: asyncio.AbstractEventLoop, settings: Settings, journal: Journal, clock: Clock, beside: Beside
+    loop: asyncio.AbstractEventLoop,
+    settings: Settings,
+    journal: Journal,
+    clock: Clock,
+    beside: Beside,
+    certificates: Certificates | None,
 ) -> Parts:
-    """Make the parts that a server has before its journal is recovered."""
+    """Make the parts that a server has before its journal is recovered. ``certificates``: for TLS, if it has that."""
     engine, refusals = Engine(), Refusals()
     engine.scheduler.utc_s = clock.utc_s
     memory_source = set_bounds(settings, engine, refusals, fetches=journal.fetches)
@@ -65,6 +73,8 @@ def make_parts(
     operators = Operators(settings.operators)
     roster = Roster(loop, settings.max_connections, addresses, operators, refusals, spares_others)
     buffers = Buffers(engine.memory, engine.admission, refusals)
+    most = most_pending(settings.max_connections)
+    handshakes = None if certificates is None else Handshakes(loop, certificates, most, refusals, engine.memory)
     feed = Feed(loop, engine.ledger, roster.connections, clock.utc_s)
 
     def bytes_buffered(client: Client) -> int:
@@ -74,7 +84,7 @@ def make_parts(
     service = Service(
         engine,
         max_job_size=settings.max_job_size,
-        facts=facts_source(engine, journal, refusals, beside, clock),
+        facts=facts_source(engine, journal, refusals, beside, clock, handshakes),
         commands=new_commands(),
         operator_commands=new_operator_commands(),
         refused=refusals.note,
@@ -84,7 +94,7 @@ def make_parts(
         journaled=not journal.immediate,
     )
     service.policies_changed = PolicyLog().note
-    return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, memory_source)
+    return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, handshakes, memory_source)
 
 
 @dataclass(frozen=True, slots=True)

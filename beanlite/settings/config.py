@@ -62,6 +62,33 @@ class Settings(BaseModel):
         examples=["/run/beanlite.sock"],
     )
     """The {}; the flags --host and --port override it."""
+    tls: Annotated[ListenAt | None, Flag("ADDR")] = Field(
+        None,
+        description="address and port, such as 0.0.0.0:11301, at which clients that use TLS are served as well; needs"
+        " tls_cert and tls_key",
+        examples=["0.0.0.0:11301"],
+    )
+    """The {}. docs/network.md says how to set it up."""
+    tls_cert: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="PEM file with the certificate for tls, followed by those of intermediate authorities",
+        examples=["/etc/beanlite/server.crt"],
+    )
+    tls_key: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="PEM file with the private key of that certificate, which nobody else may read (mode 600); without"
+        " a password",
+        examples=["/etc/beanlite/server.key"],
+    )
+    tls_clients: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="PEM file with the authorities of clients' certificates; if set, clients without such a"
+        " certificate are refused",
+        examples=["/etc/beanlite/clients.crt"],
+    )
+    tls_min: Annotated[Literal["1.2", "1.3"], Flag("VERSION"), RELOADED] = Field(
+        "1.2", description="lowest version of TLS that clients may use: 1.2 or 1.3"
+    )
     db: Annotated[DbPath, Flag("PATH", "-b")] = Field(
         Path(DB_NAME), description=f"path of the database file; if it is a directory, the file {DB_NAME} in it"
     )

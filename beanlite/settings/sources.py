@@ -105,6 +105,14 @@ def _contradictions(settings: Settings) -> list[str]:
         errors.append("web_tls_cert and web_tls_key need each other")
     elif settings.web_tls_cert is not None and settings.web is None:
         errors.append("web_tls_cert is of no use without web")
+    if settings.tls is not None:
+        missing_files = [key for key in ("tls_cert", "tls_key") if getattr(settings, key) is None]
+        errors += [f"tls needs {key}" for key in missing_files]
+        if settings.standby == "forward":
+            errors.append("tls and standby = forward exclude each other")
+    else:
+        useless = [key for key in ("tls_cert", "tls_key", "tls_clients") if getattr(settings, key) is not None]
+        errors += [f"{key} is of no use without tls, the address to listen on" for key in useless]
     if settings.database is not None:
         errors += _beside_a_database(settings, settings.database.get_secret_value())
     if is_postgresql(str(settings.db)):

@@ -1,0 +1,252 @@
+"""TLS between a socket's transport and a connection, which sees no difference.
+
+uvloop's own TLS can't half-close, hides what is unread in the socket's buffer, takes 256 KiB for each connection, and
+does handshakes wherever they come, however many there are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from typing import Final, Protocol, cast
+
+# The most bytes that a client sends in its handshake: a hello, or a chain of certificates.
+HELLO_MAX: Final = 1 << 17
+# At most this many bytes are decrypted in one go: more than is received in one go.
+READ_MAX: Final = 1 << 18
+# The first byte of TLS.
+_HANDSHAKE: Final = 22
+
+
+class Reception(Protocol):
+    """What looks after handshakes, as this module sees it."""
+
+    def begin(self, tls: Tls) -> None:
+        """Give a new connection some time, unless too many are pending."""
+
+    def new_session(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
+        """Make what encrypts and decrypts for a connection."""
+
+    def go_on(self, tls: Tls) -> None:
+        """Call ``shake`` when it is the turn of a connection."""
+
+    def admit(self, tls: Tls) -> asyncio.Protocol:
+        """Return the protocol of a client whose handshake is over."""
+
+    def refuse(self, tls: Tls, reason: str) -> None:
+        """Close a connection before its handshake is over."""
+
+    def refuse_for(self, tls: Tls, error: ssl.SSLError) -> None:
+        """Close a connection whose handshake has failed."""
+
+    def end(self, tls: Tls, *, has_session: bool) -> None:
+        """Forget a connection that is closed."""
+
+
+class Tls(asyncio.Transport, asyncio.Protocol):
+    """The protocol of a socket's transport, and, once the handshake is over, the transport of a connection."""
+
+    __slots__ = ("_ended", "_eof_received", "_handshakes", "_incoming", "_outgoing", "_protocol", "_raw", "_tls")
+
+    def __init__(self, handshakes: Reception) -> None:
+        super().__init__()
+        self._handshakes = handshakes
+        self._raw: asyncio.Transport = self
+        self._protocol: asyncio.Protocol = NOBODY
+        """The connection, once there is one."""
+        self._tls: ssl.SSLObject | None = None
+        """None until the client has sent something: silence costs little."""
+        self._incoming = _NONE
+        self._outgoing = _NONE
+        self._eof_received = False
+        self._ended = False
+        """Nothing more is sent, and what is received is not looked at."""
+
+    # -- called by the socket's transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the handshake, unless too many do already."""
+        self._raw = cast(asyncio.Transport, transport)
+        self._handshakes.begin(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Decrypt the data and pass it on, or go on with the handshake in its turn."""
+        if self._ended:
+            self._protocol.data_received(data)
+            return
+        tls = self._tls
+        if tls is None:
+            if data[0] != _HANDSHAKE:
+                self._handshakes.refuse(self, "the client does not speak TLS")
+                return
+            self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            self._tls = self._handshakes.new_session(self._incoming, self._outgoing)
+        self._incoming.write(data)
+        if self._protocol is NOBODY:
+            self._handshakes.go_on(self)
+        else:
+            self._read()
+
+    def eof_received(self) -> bool:
+        """Pass on that the client sends no more, unless it has said so already; the socket stays open for replies."""
+        if self._protocol is NOBODY:
+            return False
+        return self._tell_eof()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Pass on that the connection is closed."""
+        self._handshakes.end(self, has_session=self._tls is not None)
+        protocol, self._protocol = self._protocol, NOBODY  # otherwise they would be a cycle
+        protocol.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Pass on that the client does not read."""
+        self._protocol.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Pass on that the client reads again."""
+        self._protocol.resume_writing()
+
+    # -- the handshake
+
+    def shake(self) -> None:
+        """Go on with the handshake, as far as the client has sent its part."""
+        tls = self._tls
+        if tls is None or self._ended or self._protocol is not NOBODY or self._raw.is_closing():
+            return
+        try:
+            tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            if self._incoming.pending > HELLO_MAX:
+                self._handshakes.refuse(self, "the client's part of the handshake is too long")
+        except ssl.SSLError as error:
+            self._flush()  # the alert
+            self._handshakes.refuse_for(self, error)
+        else:
+            self._flush()
+            self._protocol = self._handshakes.admit(self)
+            self._protocol.connection_made(self)
+            self._read()
+
+    # -- bytes
+
+    def _read(self) -> None:
+        tls = self._tls
+        assert tls is not None
+        parts: list[bytes] = []
+        ended = False
+        try:
+            while self._incoming.pending or tls.pending():
+                data = tls.read(READ_MAX)
+                if not data:  # the client has said that it sends no more
+                    ended = True
+                    break
+                parts.append(data)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError:  # junk, or somebody has changed it on its way
+            self._flush()
+            self._raw.abort()
+            return
+        if self._outgoing.pending:
+            self._flush()
+        if self._raw.is_closing():
+            return
+        if parts:
+            self._protocol.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
+        if ended and not self._raw.is_closing():
+            self._tell_eof()
+
+    def _tell_eof(self) -> bool:
+        if not self._eof_received:
+            self._eof_received = True
+            self._protocol.eof_received()
+        return not self._ended
+
+    def _flush(self) -> None:
+        data = self._outgoing.read()
+        if data:
+            self._raw.write(data)
+
+    # -- called by the connection, as a transport
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Encrypt the data and send it."""
+        tls = self._tls
+        if tls is None or self._ended or self._raw.is_closing():
+            return
+        try:
+            tls.write(data)  # to a buffer in memory, which takes it all
+        except ssl.SSLError:  # the connection has failed, and is about to be closed
+            self._raw.abort()
+            return
+        self._raw.write(self._outgoing.read())
+
+    def write_eof(self) -> None:
+        """Tell the client that nothing more is sent. OSError: it is gone."""
+        self._end()
+        self._raw.write_eof()
+
+    def close(self) -> None:
+        """Close the connection, once everything is sent."""
+        self._end()
+        self._raw.close()
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        tls = self._tls
+        if tls is not None and not self._raw.is_closing():
+            with contextlib.suppress(ssl.SSLError):  # the client has not said the same yet, and may never
+                tls.unwrap()
+            self._flush()
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        self._ended = True
+        self._raw.abort()
+
+    def is_closing(self) -> bool:
+        """Whether the connection is closed, or about to be."""
+        return self._raw.is_closing()
+
+    def can_write_eof(self) -> bool:
+        """Whether one side can be closed alone."""
+        return True
+
+    def pause_reading(self) -> None:
+        """Read no more."""
+        self._raw.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read again."""
+        self._raw.resume_reading()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Set from how many bytes that the client has not read it is too slow."""
+        self._raw.set_write_buffer_limits(high, low)
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes the client has not read."""
+        return self._raw.get_write_buffer_size()
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """Have another protocol hear of the connection."""
+        self._protocol = cast(asyncio.Protocol, protocol)
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        """Return ``ssl_object`` or ``peercert``, or what the transport of the socket knows."""
+        tls = self._tls
+        if name == "ssl_object":
+            return default if tls is None else tls
+        if name == "peercert":
+            return default if tls is None else tls.getpeercert()
+        return self._raw.get_extra_info(name, default)
+
+
+_NONE: Final = ssl.MemoryBIO()
+# Stands in for a connection before and after it.
+NOBODY: Final = asyncio.Protocol()
