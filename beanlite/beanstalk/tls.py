@@ -4,7 +4,7 @@ import ssl
 from typing import Final, NamedTuple
 
 from beanlite.errors import ConfigError
-from beanlite.host.certificates import show_certificate
+from beanlite.host.shown import show_certificate
 
 # OpenSSL's codes for a certificate that is not accepted.
 _NOT_YET_VALID: Final = 9

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from beanlite.errors import ConfigError
-from beanlite.host.certificates import check_certificate
 from beanlite.host.places import as_place, reached_at
+from beanlite.host.shown import check_certificate
 from beanlite.settings.config import Settings
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from beanlite.cli.source import STDIN, reader
 from beanlite.console.file import File
 from beanlite.errors import ConfigError
 from beanlite.host import log
-from beanlite.host.certificates import check_certificate
+from beanlite.host.shown import check_certificate
 from beanlite.host.signals import terminable
 from beanlite.settings import sources
 

@@ -17,7 +17,7 @@ from typing import Final
 
 from beanlite.beanstalk.client import parse_address
 from beanlite.errors import BeanliteError
-from beanlite.host.certificates import check_certificate
+from beanlite.host.shown import check_certificate
 from beanlite.web import serving
 from beanlite.web.backups import Folder
 from beanlite.web.site import Site
