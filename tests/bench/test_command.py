@@ -79,7 +79,9 @@ def test_a_workload_is_carried_out_counted_and_cleared_away(workload, server, at
     assert [after[f"current-jobs-{state}"] for state in ("ready", "reserved", "delayed", "buried")] == ["0"] * 4
 
 
-@pytest.mark.parametrize("load", ["cycle --depth 1", "cycle --depth 300", "drain --jobs 2000", "noop --rate 500"])
+@pytest.mark.parametrize(
+    "load", ["cycle --depth 300", "cycle --depth 20 --body 60000", "drain --jobs 2000", "noop --rate 500"]
+)
 def test_load_is_carried_out_over_tls(load, server, tmp_path, capsys):
     authority = Authority(tmp_path)
     with TlsFront(server.port, authority.issue("server")) as front:

@@ -248,11 +248,9 @@ class Load:
 
 
 def _receive(sock: socket.socket, most: int) -> bytes:
-    data = sock.recv(most)
+    data = sock.recv(most)  # no record of TLS has more than that, or epoll would not tell of its rest
     if not data:
         raise LoadFailed("the server closed a connection")
-    if isinstance(sock, ssl.SSLSocket) and sock.pending():  # epoll does not tell of the rest of a record
-        data += sock.recv(sock.pending())
     return data
 
 

@@ -15,10 +15,11 @@ from typing import Any
 import pytest
 
 from beanlite.beside import child, webpage
-from beanlite.beside.beside import _reached_at
+from beanlite.beside.beside import Beside, _reached_at
 from beanlite.beside.webpage import WebPage
 from beanlite.errors import ConfigError
 from beanlite.host import log
+from beanlite.settings import sources
 from tests.support.certificates import Authority
 from tests.support.inside import until as until_inside
 from tests.support.servers import ServerDied, free_port, start_beanlite
@@ -291,6 +292,18 @@ def test_page_beside_server_encrypts_and_renews_its_certificate(tmp_path):
         server.signal(signal.SIGHUP)
         status, _, second = ask_over_tls(secure_page(server, 2), authority.file)
         assert (status, second != first) == (200, True)
+
+
+def test_page_is_started_anew_for_another_certificate_alone(tmp_path):
+    authority = Authority(tmp_path)
+    both = authority.issue("page")
+    flags = {"journal": False, "web": "127.0.0.1:0", "web_tls_cert": both, "web_tls_key": both}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        beside, settings = Beside([listening]), sources.load(None, flags)
+        command = beside._page_command(settings)
+        assert beside._page_command(settings) == command
+        authority.issue("page")
+        assert beside._page_command(settings) != command
 
 
 def test_reload_with_damaged_certificate_of_page_changes_nothing(tmp_path):
