@@ -12,7 +12,7 @@ import pytest
 from beanlite import is_compiled
 from tests.bench import control
 from tests.bench.__main__ import main
-from tests.support.certificates import Authority
+from tests.support.authority import Authority
 from tests.support.servers import beanstalkd_program, start_beanlite
 from tests.support.tls_front import TlsFront
 

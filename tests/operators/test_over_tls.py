@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from beanlite.cli import main
-from tests.support.certificates import Authority
+from tests.support.authority import Authority
 from tests.support.servers import start_beanlite
 from tests.support.tls_front import TlsFront
 from tests.support.wire import Wire

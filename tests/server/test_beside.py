@@ -20,7 +20,7 @@ from beanlite.beside.webpage import WebPage
 from beanlite.errors import ConfigError
 from beanlite.host import log
 from beanlite.settings import sources
-from tests.support.certificates import Authority
+from tests.support.authority import Authority
 from tests.support.inside import until as until_inside
 from tests.support.servers import ServerDied, free_port, start_beanlite
 from tests.support.web import ask_over_tls

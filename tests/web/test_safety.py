@@ -11,7 +11,7 @@ from beanlite.cli import main
 from beanlite.console.file import File
 from beanlite.web import safety
 from beanlite.web.safety import Passwords, User
-from tests.support.certificates import Authority
+from tests.support.authority import Authority
 from tests.support.servers import start_beanlite
 from tests.support.streams import from_late, from_unreadable
 from tests.support.web import Web, ask_over_tls, sign_in
