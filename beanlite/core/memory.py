@@ -19,7 +19,7 @@ PAST_BYTES: Final = 200
 BODY_BYTES: Final = 48
 TUBE_BYTES: Final = 700
 CLIENT_BYTES: Final = 8000
-TLS_BYTES: Final = 60_000
+TLS_BYTES: Final = 82_000
 WATCHED_BYTES: Final = 150
 # Bodies of many sizes fragment the heap: for every four bytes of bodies one more is taken.
 GAPS: Final = 4

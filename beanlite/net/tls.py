@@ -11,10 +11,8 @@ import contextlib
 import ssl
 from typing import Final, Protocol, cast
 
-# The most bytes that a client sends in its handshake: a hello, or a chain of certificates.
-HELLO_MAX: Final = 1 << 17
-# At most this many bytes are decrypted in one go: more than is received in one go.
-READ_MAX: Final = 1 << 18
+# So many bytes are given to OpenSSL in one go, as many as one record has: its buffers never shrink.
+SLICE: Final = 1 << 14
 # The first byte of TLS.
 _HANDSHAKE: Final = 22
 
@@ -47,7 +45,17 @@ class Reception(Protocol):
 class Tls(asyncio.Transport, asyncio.Protocol):
     """The protocol of a socket's transport, and, once the handshake is over, the transport of a connection."""
 
-    __slots__ = ("_ended", "_eof_received", "_handshakes", "_incoming", "_outgoing", "_protocol", "_raw", "_tls")
+    __slots__ = (
+        "_early",
+        "_ended",
+        "_eof_received",
+        "_handshakes",
+        "_incoming",
+        "_outgoing",
+        "_protocol",
+        "_raw",
+        "_tls",
+    )
 
     def __init__(self, handshakes: Reception) -> None:
         super().__init__()
@@ -59,6 +67,8 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """None until the client has sent something: silence costs little."""
         self._incoming = _NONE
         self._outgoing = _NONE
+        self._early = b""
+        """What has been received and is part of the handshake, or comes after it."""
         self._eof_received = False
         self._ended = False
         """Nothing more is sent, and what is received is not looked at."""
@@ -82,11 +92,12 @@ class Tls(asyncio.Transport, asyncio.Protocol):
                 return
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             self._tls = self._handshakes.new_session(self._incoming, self._outgoing)
-        self._incoming.write(data)
         if self._protocol is NOBODY:
+            self._early = data
+            self._raw.pause_reading()
             self._handshakes.go_on(self)
         else:
-            self._read()
+            self._read(data)
 
     def eof_received(self) -> bool:
         """Pass on that the client sends no more, unless it has said so already; the socket stays open for replies."""
@@ -115,37 +126,45 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         tls = self._tls
         if tls is None or self._ended or self._protocol is not NOBODY or self._raw.is_closing():
             return
+        data, self._early = self._early, b""
         try:
-            tls.do_handshake()
-        except ssl.SSLWantReadError:
-            self._flush()
-            if self._incoming.pending > HELLO_MAX:
-                self._handshakes.refuse(self, "the client's part of the handshake is too long")
+            at = self._feed(tls, data)
         except ssl.SSLError as error:
             self._flush()  # the alert
             self._handshakes.refuse_for(self, error)
-        else:
-            self._flush()
+            return
+        self._flush()
+        self._raw.resume_reading()
+        if at >= 0:
             self._protocol = self._handshakes.admit(self)
             self._protocol.connection_made(self)
-            self._read()
+            self._read(data[at:])
+
+    def _feed(self, tls: ssl.SSLObject, data: bytes) -> int:
+        """Go on with the handshake; return how many bytes it took if it is over, else -1."""
+        for at in range(0, len(data), SLICE):
+            self._incoming.write(data[at : at + SLICE])
+            with contextlib.suppress(ssl.SSLWantReadError):
+                tls.do_handshake()
+                return at + SLICE
+        return -1
 
     # -- bytes
 
-    def _read(self) -> None:
+    def _read(self, data: bytes) -> None:
+        """Decrypt what has been received, and pass it on."""
         tls = self._tls
         assert tls is not None
         parts: list[bytes] = []
         ended = False
         try:
-            while self._incoming.pending or tls.pending():
-                data = tls.read(READ_MAX)
-                if not data:  # the client has said that it sends no more
-                    ended = True
-                    break
-                parts.append(data)
-        except ssl.SSLWantReadError:
-            pass
+            if len(data) <= SLICE:
+                self._incoming.write(data)
+                ended = self._decrypt(tls, parts)
+            else:
+                for at in range(0, len(data), SLICE):
+                    self._incoming.write(data[at : at + SLICE])
+                    ended = ended or self._decrypt(tls, parts)
         except ssl.SSLError:  # junk, or somebody has changed it on its way
             self._flush()
             self._raw.abort()
@@ -158,6 +177,18 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             self._protocol.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
         if ended and not self._raw.is_closing():
             self._tell_eof()
+
+    def _decrypt(self, tls: ssl.SSLObject, parts: list[bytes]) -> bool:
+        """Decrypt all that is complete; return whether the client has said that it sends no more."""
+        try:
+            while self._incoming.pending or tls.pending():
+                part = tls.read(SLICE)
+                if not part:
+                    return True
+                parts.append(part)
+        except ssl.SSLWantReadError:  # the rest of a record is on its way
+            pass
+        return False
 
     def _tell_eof(self) -> bool:
         if not self._eof_received:
@@ -178,11 +209,18 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if tls is None or self._ended or self._raw.is_closing():
             return
         try:
-            tls.write(data)  # to a buffer in memory, which takes it all
+            if len(data) <= SLICE:
+                tls.write(data)
+                self._raw.write(self._outgoing.read())
+                return
+            parts = []
+            for at in range(0, len(data), SLICE):
+                tls.write(data[at : at + SLICE])
+                parts.append(self._outgoing.read())
         except ssl.SSLError:  # the connection has failed, and is about to be closed
             self._raw.abort()
             return
-        self._raw.write(self._outgoing.read())
+        self._raw.write(b"".join(parts))
 
     def write_eof(self) -> None:
         """Tell the client that nothing more is sent. OSError: it is gone."""

@@ -4,7 +4,6 @@ The keys are in the order of beanstalkd 1.13, and strings are quoted as it does;
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import NamedTuple
 
 from beanlite.core.snapshot import JobSnapshot, ServerSnapshot, TubeSnapshot
@@ -30,7 +29,7 @@ class Facts(NamedTuple):
     refused: Mapping[str, int]  # how often each limit was enforced on clients since the start
     backup_succeeded_at: int = 0  # when the newest scheduled backup was made, in UTC seconds; 0: there is none
     backup_failed_at: int = 0  # when a scheduled backup last failed; 0: none has since the start
-    certificate_ends_s: Mapping[str, float] = MappingProxyType({})  # by setting, in UTC seconds; for the metrics only
+    certificate_ends_s: Mapping[str, float] | None = None  # by setting, in UTC seconds; for the metrics only
 
 
 def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], facts: Facts, max_job_size: int) -> bytes:

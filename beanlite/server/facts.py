@@ -45,7 +45,7 @@ def facts_source(
             refused=refusals.counts,
             backup_succeeded_at=0 if backups is None else backups.succeeded_at,
             backup_failed_at=0 if backups is None else backups.failed_at,
-            certificate_ends_s={} if handshakes is None else handshakes.certificates.ends_s,
+            certificate_ends_s=None if handshakes is None else handshakes.certificates.ends_s,
         )
 
     return collect

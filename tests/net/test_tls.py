@@ -1,0 +1,362 @@
+"""Clients that use TLS are served as others are; handshakes are bounded, and a refused one is told in plain words."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import threading
+from pathlib import Path
+
+import greenstalk
+import pytest
+
+from beanlite.core.memory import TLS_BYTES
+from beanlite.net import handshakes
+from tests.support.certificates import Authority, tls_flags, tls_port, wrap
+from tests.support.inside import serving, until as until_inside
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire, put_bytes, until
+
+MIB = b"x" * (1 << 20)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def own(authority):
+    return authority.sign("server")
+
+
+@pytest.fixture(scope="module")
+def known(authority):
+    """What a client with a certificate has."""
+    return authority.client(authority.sign("client"))
+
+
+@pytest.fixture(params=["uvloop", "asyncio"])
+def server(request, tmp_path, authority, own):
+    """One that asks for certificates; for asyncio's own loop, uvloop is hidden."""
+    environment = {}
+    if request.param == "asyncio":
+        (tmp_path / "uvloop.py").write_text("raise ImportError")
+        environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
+    flags = [*tls_flags(own, authority.file), "-z", "2000000"]
+    with start_beanlite(tmp_path / "q", *flags, environment=environment) as server:
+        until(lambda: " tls=" in server.log_text())
+        yield server
+
+
+def rest_of(client):
+    """What is left to read up to the end, which the server has to announce."""
+    said = b""
+    while data := client.recv(1 << 16):
+        said += data
+    return said
+
+
+def shake_hands(tls, client, incoming, outgoing):
+    """Do the handshake of a client; its last part is still to be sent."""
+    while True:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.do_handshake()
+            return
+        client.sendall(outgoing.read())
+        incoming.write(client.recv(1 << 16))
+
+
+def is_refused(connect):
+    """Whether the server ends a connection instead of answering a command."""
+    try:
+        with Wire(connect()) as wire:
+            wire.ask("list-tube-used")
+    except OSError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_client_puts_and_gets_a_large_body(server, authority, version):
+    context = authority.client(authority.sign("other"))
+    context.minimum_version = context.maximum_version = version
+    with Wire(wrap(server, context)) as wire:
+        assert wire.socket.version() == version.name.replace("_", ".")
+        assert wire.put(MIB) == 1
+        assert wire.ask("reserve") == f"RESERVED 1 {len(MIB)}"
+        assert wire.body == MIB
+        assert wire.socket.session is None or not wire.socket.session.has_ticket or version.name == "TLSv1_2"
+
+
+def test_commands_that_come_with_the_handshake_are_carried_out(server, known):
+    """The last part of a handshake and 20,000 commands arrive at once."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = known.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection((server.host, tls_port(server)), 10) as client:
+        shake_hands(tls, client, incoming, outgoing)
+        for _ in range(20):
+            tls.write(b"list-tube-used\r\n" * 1000)
+        threading.Thread(target=client.sendall, args=(outgoing.read(),), daemon=True).start()
+        said = b""
+        while said.count(b"\n") < 20_000:
+            incoming.write(client.recv(1 << 16))
+            while incoming.pending or tls.pending():
+                try:
+                    said += tls.read(1 << 14)
+                except ssl.SSLWantReadError:
+                    break
+        assert said == b"USING default\r\n" * 20_000
+
+
+def test_a_client_library_works(server, known):
+    with greenstalk.Client(wrap(server, known)) as client:
+        client.put("hello")
+        assert client.reserve().body == "hello"
+
+
+@pytest.mark.parametrize("end", ["quit", "eof"])
+def test_replies_before_the_end_are_read(server, known, end):
+    with Wire(server.connect()) as wire, wrap(server, known) as client:
+        wire.put(MIB)
+        client.sendall(b"put 0 0 60 1\r\nx\r\n" + b"peek 1\r\n" * 10 + (b"quit\r\njunk\r\n" if end == "quit" else b""))
+        if end == "eof":
+            socket.socket.shutdown(client, socket.SHUT_WR)
+        assert rest_of(client) == b"INSERTED 2\r\n" + b"FOUND 1 %d\r\n%b\r\n" % (len(MIB), MIB) * 10
+
+
+def test_a_client_that_says_goodbye_first_still_gets_its_replies(server, known):
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = known.wrap_bio(incoming, outgoing, server_hostname="localhost")
+    with socket.create_connection((server.host, tls_port(server)), 10) as client:
+        shake_hands(tls, client, incoming, outgoing)
+        tls.write(b"put 0 0 60 1\r\nx\r\n")
+        with pytest.raises(ssl.SSLWantReadError):
+            tls.unwrap()  # so that TLS, but not the socket, is half-closed
+        client.sendall(outgoing.read())
+        while data := client.recv(1 << 16):
+            incoming.write(data)
+        assert tls.read(100) == b"INSERTED 1\r\n"
+        with pytest.raises(ssl.SSLZeroReturnError):  # the server says goodbye, too
+            tls.read(100)
+
+
+def test_a_client_that_does_not_read_is_not_served_on(server, known):
+    with Wire(server.connect()) as wire, wrap(server, known) as client:
+        wire.put(MIB)
+        sending = threading.Thread(target=client.sendall, args=(b"peek 1\r\n" * 50,), daemon=True)
+        sending.start()
+        until(lambda: int(wire.stats()["memory-buffers"]) > 0)
+        served = int(wire.stats()["cmd-peek"])
+        assert served < 50
+        said = 0
+        while said < 50 * len(MIB):
+            said += len(client.recv(1 << 16))
+        until(lambda: int(wire.stats()["cmd-peek"]) == 50)
+        sending.join()
+
+
+def test_a_stop_answers_what_was_carried_out(server, known):
+    with wrap(server, known) as client:
+        client.sendall(b"put 0 0 60 1\r\nx\r\nwatch a\r\nreserve\r\nreserve\r\n")
+        with Wire(server.connect()) as wire:
+            until(lambda: wire.stats()["current-waiting"] == "1")
+        server.signal(signal.SIGTERM)
+        assert rest_of(client) == b"INSERTED 1\r\nWATCHING 2\r\nRESERVED 1 1\r\nx\r\n"
+
+
+# -- refusals
+
+REFUSED = "TLS handshake refused address=127.0.0.1:"
+
+
+def reasons(server):
+    return [line.partition("reason=")[2].partition(" refused=")[0].strip('"') for line in lines(server)]
+
+
+def lines(server):
+    return [line for line in server.log_text().splitlines() if REFUSED in line]
+
+
+def old(authority):
+    context = authority.client(authority.sign("old"))
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    return context
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda authority, _: authority.client(), "the client has sent no certificate"),
+        (
+            lambda authority, folder: authority.client(Authority(folder, "rogue").sign("stranger")),
+            "the client's certificate: unable to get local issuer certificate",
+        ),
+        (
+            lambda authority, _: authority.client(authority.sign("late", days=-1)),
+            "the client's certificate: certificate has expired",
+        ),
+        (lambda _, folder: Authority(folder, "rogue").client(), "the client does not trust the server's certificate"),
+    ],
+    ids=["none", "another authority's", "expired", "distrust"],
+)
+def test_wrong_certificate_is_refused(server, authority, tmp_path, make, reason):
+    context = make(authority, tmp_path / "others")
+    assert is_refused(lambda: wrap(server, context))
+    until(lambda: reasons(server))
+    assert reasons(server) == [reason]
+    with Wire(server.connect()) as wire:
+        stats = wire.stats()
+        assert stats["refused-handshake"] == "1"
+        assert stats["total-connections"] == str(int(stats["current-connections"]) + 1)  # that of ``start_beanlite``
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated")
+def test_old_version_is_refused(server, authority):
+    context = old(authority)
+    assert is_refused(lambda: wrap(server, context))
+    until(lambda: reasons(server))
+    assert reasons(server) == ["the client's version of TLS is too old"]
+
+
+@pytest.mark.parametrize("words", [b"put 0 0 60 1\r\nx\r\n", b"GET / HTTP/1.1\r\n\r\n"])
+def test_plain_text_is_refused(server, words):
+    with socket.create_connection((server.host, tls_port(server)), 10) as client:
+        client.sendall(words)
+        assert rest_of(client) == b""
+    until(lambda: reasons(server))
+    assert reasons(server) == ["the client does not speak TLS"]
+
+
+def test_junk_after_the_handshake_closes_only_its_connection(server, known):
+    with Wire(server.connect()) as wire, wrap(server, known) as client:
+        client.sendall(b"list-tube-used\r\n")
+        assert client.recv(100) == b"USING default\r\n"
+        os.write(client.fileno(), b"junk" * 100)
+        with pytest.raises(OSError):  # an alert, or a reset
+            client.recv(100)
+        assert wire.ask("list-tube-used") == "USING default"
+        until(lambda: wire.stats()["current-connections"] == "1")
+
+
+def test_renegotiation_is_refused(own, tmp_path):
+    with start_beanlite(tmp_path, *tls_flags(own)) as server:
+        until(lambda: " tls=" in server.log_text())
+        said = subprocess.run(
+            ["openssl", "s_client", "-tls1_2", "-connect", f"127.0.0.1:{tls_port(server)}"],
+            input="R\nR\n",
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert "RENEGOTIATING" in said.stdout + said.stderr
+        assert "no renegotiation" in said.stderr
+
+
+# -- bounds
+
+
+def settings_of(own):
+    return {"tls": "127.0.0.1:0", "tls_cert": own[0], "tls_key": own[1]}
+
+
+async def knock(server):
+    host, port = server._listener.tls.address.split(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def test_silent_connections_cost_no_client_and_are_closed(tmp_path, own, monkeypatch, caplog):
+    monkeypatch.setattr(handshakes, "LASTS_S", 0.05)
+    async with serving(tmp_path / "queue.db", **settings_of(own)) as (server, _):
+        silent = [await knock(server) for _ in range(3)]
+        await until_inside(lambda: server.parts.refusals.counts["handshake"] == 3)
+        assert server.parts.engine.counts.total_clients == 0
+        assert server.parts.engine.memory.tls_clients == 0
+        for reader, writer in silent:
+            assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+    reasons = [record.fields["reason"] for record in caplog.records if hasattr(record, "fields")]
+    assert reasons[:1] == ["it was not over within 0 s"]
+
+
+async def test_a_handshake_that_stops_halfway_is_closed(tmp_path, own, authority, monkeypatch):
+    monkeypatch.setattr(handshakes, "LASTS_S", 0.2)
+    outgoing = ssl.MemoryBIO()
+    tls = authority.client().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    async with serving(tmp_path / "queue.db", **settings_of(own)) as (server, _):
+        reader, writer = await knock(server)
+        writer.write(outgoing.read())
+        await until_inside(lambda: server.parts.engine.memory.tls_clients == 1)
+        assert server.parts.engine.memory.other_bytes >= TLS_BYTES
+        await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+        await until_inside(lambda: server.parts.engine.memory.tls_clients == 0)
+
+
+@pytest.mark.parametrize(("most", "share", "there"), [(5, 1, 5), (50, 10, 5)])
+async def test_pending_connections_are_bounded(tmp_path, own, monkeypatch, most, share, there):
+    monkeypatch.setattr(handshakes, "PENDING_MAX", most)
+    monkeypatch.setattr(handshakes, "SHARE", share)
+    async with serving(tmp_path / "queue.db", **settings_of(own)) as (server, _):
+        server.parts.handshakes._addresses.limit(most // share, spare_local=False)
+        silent = [await knock(server) for _ in range(8)]
+        await until_inside(lambda: server.parts.refusals.counts["handshake"] == 3)
+        assert len(server.parts.handshakes) == there
+        silent[0][1].close()
+        await until_inside(lambda: len(server.parts.handshakes) == there - 1)
+        silent.append(await knock(server))
+        await until_inside(lambda: len(server.parts.handshakes) == there)
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_handshakes_give_way_to_others_in_each_turn(monkeypatch):
+    """However many have something to do, a turn of the loop takes only so long."""
+    monkeypatch.setattr(handshakes, "TURN_S", 0.0)
+    door = handshakes.Handshakes(asyncio.get_running_loop(), None, 10, None, None)
+    shaken = []
+
+    class Client:
+        def shake(self):
+            shaken.append(turn)
+
+    turn = 0
+    for _ in range(3):
+        door.go_on(Client())
+    for turn in range(4):  # noqa: B007 - the clients look at it
+        await asyncio.sleep(0)
+    assert shaken == [0, 1, 2]
+
+
+def test_connections_that_come_and_go_leave_nothing(tmp_path, own, authority):
+    context = authority.client()
+    with start_beanlite(tmp_path, *tls_flags(own)) as server:
+        until(lambda: " tls=" in server.log_text())
+
+        def come_and_go(times):
+            for _ in range(times):
+                with wrap(server, context) as client:
+                    client.sendall(b"list-tube-used\r\n")
+                    client.recv(100)
+            return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) << 12
+
+        before = come_and_go(300)
+        assert come_and_go(1000) - before < 2_000_000  # of one connection, 30,000 bytes
+
+
+def test_large_bodies_are_sent_byte_by_byte_as_they_are(server, known):
+    """Records, packets and slices end at different places."""
+    body = bytes(range(256)) * 2000
+    with Wire(wrap(server, known)) as wire:
+        for size in (16_383, 16_384, 16_385, 65_535, 65_537, len(body)):
+            wire.send(put_bytes(body[:size]))
+            number = int(wire.reply().split()[1])
+            assert wire.ask(f"peek {number}") == f"FOUND {number} {size}"
+            assert wire.body == body[:size]
