@@ -58,9 +58,9 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     )
 
     def __init__(self, handshakes: Reception) -> None:
-        super().__init__()
+        # Without that of the base, whose dict would stay behind when a compiled object goes.
         self._handshakes = handshakes
-        self._raw: asyncio.Transport = self
+        self._raw = _NO_TRANSPORT
         self._protocol: asyncio.Protocol = NOBODY
         """The connection, once there is one."""
         self._tls: ssl.SSLObject | None = None
@@ -286,5 +286,6 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
 
 _NONE: Final = ssl.MemoryBIO()
+_NO_TRANSPORT: Final = asyncio.Transport()
 # Stands in for a connection before and after it.
 NOBODY: Final = asyncio.Protocol()

@@ -68,7 +68,7 @@ class Settings(BaseModel):
         " tls_cert and tls_key",
         examples=["0.0.0.0:11301"],
     )
-    """The {}. docs/network.md says how to set it up."""
+    """The {}. The listener is opened by the server itself, also where systemd passes sockets for other clients."""
     tls_cert: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
         None,
         description="PEM file with the certificate for tls, followed by those of intermediate authorities",

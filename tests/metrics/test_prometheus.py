@@ -12,6 +12,7 @@ import urllib.request
 
 import pytest
 
+from tests.support.certificates import Authority, tls_flags
 from tests.support.health import ask, samples, start_watched
 from tests.support.layout import ROOT
 from tests.support.servers import free_port
@@ -38,7 +39,9 @@ def watched(tmp_path_factory):
     """A server with all that has metrics, a job in it, and where it is asked."""
     directory = tmp_path_factory.mktemp("server")
     (directory / "backups").mkdir()
-    server, where = start_watched(directory, "--backup-every", "1h", "--backup-dir", str(directory / "backups"))
+    own = Authority(directory / "certificates").sign("server")
+    flags = ["--backup-every", "1h", "--backup-dir", str(directory / "backups"), *tls_flags(own)]
+    server, where = start_watched(directory, *flags)
     with server, server.connect() as connection:
         Wire(connection).put(b"")
         yield where

@@ -21,7 +21,16 @@ class Authority:
         self.folder = folder
         self.name = name
         folder.mkdir(exist_ok=True)
-        self._openssl("req", "-x509", *KEY, "-keyout", f"{name}.key", "-out", f"{name}.crt", "-subj", f"/CN={name}")
+        self._openssl(
+            "req",
+            "-x509",
+            *KEY,
+            "-keyout",
+            f"{name}.key",
+            "-out",
+            f"{name}.crt",
+            *f"-days 365 -subj /CN={name}".split(),
+        )
         self.file = folder / f"{name}.crt"
 
     def sign(self, name: str, *, days: int = 365) -> tuple[Path, Path]:
