@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,8 @@ class Beside:
     def __init__(self, sockets: Sequence[socket.socket]) -> None:
         """``sockets``: those on which the server listens."""
         self._sockets = sockets
+        self.page_token = secrets.token_hex(32)
+        """By this the server knows its page, if rules say what clients may do."""
         self.backups: Backups | None = None
         """None: no backups are made."""
         self._page: WebPage | None = None
@@ -45,7 +48,7 @@ class Beside:
             return
         from beanlite.beside.webpage import WebPage  # noqa: PLC0415 - the start is faster without it
 
-        self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings))
+        self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings), self.page_token)
         self._page.begin()
 
     def change_page(self, settings: Settings) -> None:

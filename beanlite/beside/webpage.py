@@ -36,9 +36,10 @@ def page_command(options: Mapping[str, str]) -> list[str]:
 class WebPage(Parent):
     """The process that serves the page. Its output goes to the server's log, in the form of the log."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str], token: str) -> None:
         super().__init__(loop)
         self._command = command
+        self._token = token
         self._began_s = 0.0
         self._wait_s = FIRST_S
         self._changing = False
@@ -55,7 +56,14 @@ class WebPage(Parent):
         self._rest = b""
         self._why = ""
         try:
-            child = Child(self._loop, self._command, self._on_end, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+            child = Child(
+                self._loop,
+                self._command,
+                self._on_end,
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                variables={"BEANLITE_TOKEN": self._token},
+            )
         except OSError as error:
             self._start_again(str(error))
             return

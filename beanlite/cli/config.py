@@ -46,12 +46,14 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
 
 
 def _mistakes_in_files(settings: Settings) -> list[str]:
-    """Return what is wrong with the files that settings name, after saying when certificates expire."""
+    """Return what is wrong in the files that the settings name, after saying when certificates expire."""
+    from beanlite.server import access_file, policy_file  # noqa: PLC0415 - a shell that completes does without
+
     errors: list[str] = []
     if settings.policies is not None:
-        from beanlite.server.policy_file import mistakes_in  # noqa: PLC0415 - a shell that completes does without
-
-        errors += mistakes_in(settings.policies)
+        errors += policy_file.mistakes_in(settings.policies)
+    if settings.access is not None:
+        errors += access_file.mistakes_in(settings.access)
     if settings.tls is not None:
         from beanlite.net.certificates import expiries, load_certificates  # noqa: PLC0415 - likewise
 

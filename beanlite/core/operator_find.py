@@ -5,7 +5,7 @@ slices. Everything here only reads.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from beanlite.core.engine import Engine
@@ -36,8 +36,19 @@ class TooDeep(Exception):
 class Filter:
     """The conditions that a job has to meet, all of them."""
 
-    def __init__(self, engine: Engine, last_id: int, now_ns: int, criteria: Mapping[str, Any]) -> None:
-        """Make a filter of jobs up to ``last_id`` by the criteria of the protocol that are given."""
+    def __init__(
+        self,
+        engine: Engine,
+        last_id: int,
+        now_ns: int,
+        criteria: Mapping[str, Any],
+        permits: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        """Make a filter of jobs up to ``last_id`` by the criteria of the protocol that are given.
+
+        ``permits``: whether the jobs of a tube with this name may match; None: those of any may.
+        """
+        self._permits = permits
         self.ids: list[int] | None = criteria.get("ids")
         tube: str | None = criteria.get("tube")
         self.tube = None if tube is None else engine.tubes.get(tube.encode())
@@ -64,6 +75,7 @@ class Filter:
             and job.since_ns <= self.since_by_ns
             and job.id <= self.up_to_id
             and (self.holder is None or (job.holder is not None and job.holder.peer.number == self.holder))
+            and (self._permits is None or self._permits(job.tube.name))
         )
 
     def fits_body(self, body: bytes) -> bool:

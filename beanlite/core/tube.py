@@ -47,7 +47,7 @@ class Peer:
 
     def __init__(self, address: str, number: int, person: str = "") -> None:
         self.address = address
-        """``host:port``, or ``unix``."""
+        """``host:port``, or ``unix``; followed by its name if the server knows it: ``10.0.0.1:5123 mailer``."""
         self.number = number
         """The number of the connection, counted from the start of the server."""
         self.person = person

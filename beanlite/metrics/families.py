@@ -111,7 +111,7 @@ def _clients(source: Measured) -> Iterator[Metric]:
     yield _gauge("connections", "Connections.", server.clients)
     yield _gauge("connections_max", "Connections that are served at a time, at most.", source.settings.max_connections)
     yield _gauge("waiting_clients", "Clients that wait in a reserve.", server.waiting)
-    commands = [*service.commands, *service.operator_commands.values()]
+    commands = [*service.commands, *service.words.operators.values()]
     counts = {command.word.decode(): command.count for command in commands}
     yield _by_label("commands", "Commands since the start.", "command", counts)
     errors = {reply.decode().rstrip(): times for reply, times in (service.errors or {}).items()}

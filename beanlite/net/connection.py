@@ -23,6 +23,7 @@ from beanlite.net.outbox import Outbox
 from beanlite.net.turns import LATE, Turns
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, LOOKING, REPLETE, WORKING, YIELDING, Blocked
 from beanlite.protocol.framing import FramedSession
+from beanlite.protocol.replies import UNAUTHORIZED
 from beanlite.protocol.session import Service
 
 # A client that waits for each reply is held back by a full batch only if it sends more bytes than this at once.
@@ -151,6 +152,15 @@ class Connection(asyncio.Protocol):
         """Carry out no more commands, and close the connection once all replies so far have been sent."""
         if self.ending.part():
             self._host.part(self)
+
+    def dismiss(self) -> None:
+        """Close the connection because its client has no rights, or fewer than before, once it has been told so."""
+        self._turns.leave(self._dismiss)
+
+    def _dismiss(self) -> None:
+        if not self.ending.leaving:
+            self.session.dismiss(UNAUTHORIZED)
+            self.settle()
 
     # -- replies
 

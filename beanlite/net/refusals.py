@@ -16,6 +16,7 @@ _EVENTS: Final = {
     "line": "connection closed: endless line",
     "protocol": "connection closed: HTTP or another protocol",
     "buffers": "connection closed: too much is buffered for slow clients",
+    "unauthorized": "refused: no right",
     "max-jobs": "put refused: a policy limits the jobs of the tube",
     "handshake": "TLS handshake refused",
 }
@@ -35,3 +36,7 @@ class Refusals:
         if log.is_rare(times):
             limit = {"limit": self.limits[limited]} if limited in self.limits else {}
             log.warning(_EVENTS[limited], **limit, **about, refused=times)
+
+    def note_unauthorized(self, client: str, word: str) -> None:
+        """Count a word that a client has no right to, or with an empty word a client without any, as ``note`` does."""
+        self.note("unauthorized", client=client, **({"word": word} if word else {}))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from beanlite.core.access import WORKER
 from beanlite.core.clients import Refusal
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import ID_MASK, SECOND_NS, Job
@@ -159,6 +160,8 @@ def _tell_fetched_job(session: Session, job: Job, body: bytes | None, now_ns: in
     """Reply with a job whose body was fetched; if the client no longer has the job, try again to reserve it."""
     if body is not None and session.still_has(job, body):
         return session.job_reply(replies.RESERVED, job, body)
+    if not session.may_with(WORKER, job):  # it has been moved since
+        return replies.NOT_FOUND
     return reserve_job(session, job.id, now_ns)
 
 

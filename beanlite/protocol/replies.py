@@ -44,7 +44,11 @@ REFUSED: Final = b"REFUSED %d\r\n%b\r\n"
 # To clients that watch, unasked: size, and an object
 EVENT: Final = b"EVENT %d\r\n%b\r\n"
 
+# To auth; if the token is wrong, UNAUTHORIZED
+AUTHENTICATED: Final = b"AUTHENTICATED\r\n"
+
 # To any command
+UNAUTHORIZED: Final = b"UNAUTHORIZED\r\n"
 NOT_FOUND: Final = b"NOT_FOUND\r\n"
 BAD_FORMAT: Final = b"BAD_FORMAT\r\n"
 UNKNOWN_COMMAND: Final = b"UNKNOWN_COMMAND\r\n"
@@ -61,6 +65,7 @@ ERRORS: Final = [
     BAD_FORMAT,
     UNKNOWN_COMMAND,
     INTERNAL_ERROR,
+    UNAUTHORIZED,
 ]
 
 

@@ -11,7 +11,9 @@ from beanlite.net.certificates import load_certificates
 from beanlite.net.handshakes import most_pending
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
+from beanlite.net.rules import Access
 from beanlite.server import policies
+from beanlite.server.access_file import read_access
 from beanlite.server.policy_file import read_policies
 from beanlite.server.wiring import Parts, set_bounds
 from beanlite.settings.config import RELOADED, Settings
@@ -24,7 +26,7 @@ _BACKUPS: Final = [key for key in APPLIED if key.startswith("backup_")]
 async def reload(
     before: Settings, load: Callable[[], Settings], parts: Parts, beside: Beside, now: Callable[[], int]
 ) -> Settings:
-    """Read the settings and the file of policies again, apply what can be changed now, and return what is in effect.
+    """Read the settings and their files again, apply what can be changed now, and return what is in effect.
 
     If anything is wrong with them, nothing changes, and the reason is logged. ``now`` reads the clock of the turns.
     """
@@ -35,14 +37,15 @@ async def reload(
         check_page_certificate(settings)
         values = None if settings.policies is None else read_policies(settings.policies)
         certificates = None if parts.handshakes is None else load_certificates(settings)
+        access = None if settings.access is None else read_access(settings.access)
     except BeanliteError as error:
         log.error("not reloaded: settings unchanged", error=error)
         settings = before
     else:
-        await _apply(before, settings, parts, beside)
-        policies.apply(settings.policies, values, parts.service, now())
         if parts.handshakes is not None and certificates is not None:
             parts.handshakes.renew(certificates)
+        await _apply(before, settings, access, parts, beside)
+        policies.apply(settings.policies, values, parts.service, now())
         _tell(before, target, settings)
     systemd.tell("READY=1")
     return settings
@@ -62,7 +65,7 @@ def _merge(before: Settings, target: Settings, connections: int) -> Settings:
     return before.model_copy(update=new)
 
 
-async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) -> None:
+async def _apply(before: Settings, now: Settings, access: Access | None, parts: Parts, beside: Beside) -> None:
     log.setup(now.log_level, now.log_format)
     parts.service.max_job_size = now.max_job_size
     if _differ(before, now, _BOUNDS):
@@ -74,7 +77,7 @@ async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) 
         if now.history is None and before.history is not None:
             parts.engine.ledger.stop_recording()
         parts.journal.reconfigure(now.history_s, now.history_bytes, history_bodies=now.history_bodies)
-    await parts.roster.change(now.max_connections, Operators(now.operators))
+    await parts.roster.change(now.max_connections, Operators(now.operators), access)
     if _differ(before, now, _BACKUPS):
         await beside.back_up(now)
     beside.change_page(now)

@@ -15,6 +15,7 @@ from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal
 from beanlite.net.certificates import Certificates
 from beanlite.net.listener import BACKLOG, Listener
+from beanlite.server.access_file import read_access
 from beanlite.server.policies import begin_with
 from beanlite.server.reload import Reloads
 from beanlite.server.wiring import Wiring, make_parts, wire
@@ -75,7 +76,8 @@ class Server:
         self._clock = clock
         self._stopped = asyncio.Event()
         self._failure: Exception | None = None
-        self.parts = make_parts(self.loop, settings, journal, clock, self._beside, certificates)
+        access = None if settings.access is None else read_access(settings.access)
+        self.parts = make_parts(self.loop, settings, journal, clock, self._beside, access, certificates)
         self.wiring: Wiring | None = None
         """None until the journal is recovered."""
         self._vitals = self._make_vitals()

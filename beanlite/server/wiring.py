@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 
 from beanlite.beside.beside import Beside
 from beanlite.commit.crossings import Crossings
@@ -21,10 +22,12 @@ from beanlite.net.certificates import Certificates
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.feed import Feed
+from beanlite.net.gate import Gate
 from beanlite.net.handshakes import Handshakes, most_pending
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
+from beanlite.net.rules import Access
 from beanlite.net.turns import Turns
 from beanlite.protocol.command_table import new_commands
 from beanlite.protocol.framing import line_closes_from
@@ -61,6 +64,7 @@ def make_parts(
     journal: Journal,
     clock: Clock,
     beside: Beside,
+    access: Access | None,
     certificates: Certificates | None,
 ) -> Parts:
     """Make the parts that a server has before its journal is recovered. ``certificates``: for TLS, if it has that."""
@@ -70,8 +74,8 @@ def make_parts(
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()
     addresses = Addresses(settings.connections_per_address, spare_local=settings.max_connections_per_address is None)
-    operators = Operators(settings.operators)
-    roster = Roster(loop, settings.max_connections, addresses, operators, refusals, spares_others)
+    gate = Gate(loop, Operators(settings.operators), access, refusals.note_unauthorized)
+    roster = Roster(loop, settings.max_connections, addresses, gate, refusals, spares_others)
     buffers = Buffers(engine.memory, engine.admission, refusals)
     most = most_pending(settings.max_connections)
     handshakes = None if certificates is None else Handshakes(loop, certificates, most, refusals, engine.memory)
@@ -94,6 +98,8 @@ def make_parts(
         journaled=not journal.immediate,
     )
     service.policies_changed = PolicyLog().note
+    service.unauthorized = refusals.note_unauthorized
+    gate.page_digest = sha256(beside.page_token.encode()).hexdigest()
     return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, handshakes, memory_source)
 
 

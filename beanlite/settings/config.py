@@ -239,6 +239,14 @@ class Settings(BaseModel):
     )
     """The {}. It is read when the server becomes active and at SIGHUP, and the policies are then those of the file and
     no others (docs/policies.md)."""
+    access: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="TOML file with who may do what with which tubes; if unset, everybody may everything, and operators"
+        " their commands",
+        examples=["/etc/beanlite/access.toml"],
+    )
+    """The {}. With it the setting operators has no effect, and nobody may do what no rule in the file allows. It is
+    read at the start and at SIGHUP, which ends the connections that have lost rights (docs/access.md)."""
     health: Annotated[ListenAt | None, Flag("ADDR")] = Field(
         None,
         description="address and port, such as 127.0.0.1:11381, at which /healthz, /readyz and /metrics are served;"

@@ -113,6 +113,8 @@ def _contradictions(settings: Settings) -> list[str]:
     else:
         useless = [key for key in ("tls_cert", "tls_key", "tls_clients") if getattr(settings, key) is not None]
         errors += [f"{key} is of no use without tls, the address to listen on" for key in useless]
+    if settings.access is not None and settings.standby == "forward":
+        errors.append("access and standby = forward exclude each other: clients would have the address of the standby")
     if settings.database is not None:
         errors += _beside_a_database(settings, settings.database.get_secret_value())
     if is_postgresql(str(settings.db)):

@@ -35,7 +35,7 @@ def test_each_stands_once_in_the_table_and_none_in_the_statistics(core, operator
     assert not set(COMMANDS) & {command.word for command in core.service.commands}
     before = core.send(operator.session, b"stats\r\n")
     operator.ask("list-jobs")
-    assert core.service.operator_commands[b"list-jobs"].count == 1
+    assert core.service.words.operators[b"list-jobs"].count == 1
     assert core.send(operator.session, b"stats\r\n").count(b"cmd-") == before.count(b"cmd-")
 
 

@@ -1,5 +1,6 @@
 """The operators' command that changes many jobs. ``docs/protocol.md`` describes it and its reply."""
 
+from beanlite.core.access import OPERATOR
 from beanlite.core.clients import Refusal
 from beanlite.core.engine import Engine
 from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, RELEASE
@@ -18,7 +19,7 @@ from beanlite.protocol.session import Session
 
 def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | None:
     engine = session.engine
-    conditions = filter_of(engine, request, now_ns)
+    conditions = filter_of(session, OPERATOR, request, now_ns)
     copies = request.do == COPY and not request.dry_run
     matches = find(engine, conditions, place_of(request), request.limit or CHANGED_MAX, need_bodies=copies)
     change = Change(session, request, conditions, matches)

@@ -84,6 +84,37 @@ def watch_events(session: Session, request: WatchEvents, now_ns: int) -> bytes:
     return session.ok_reply(as_json({}))
 
 
+class RequestCommand(Command):
+    """A command that takes an object, and what carries out the request when that has come."""
+
+    __slots__ = ("kind", "model", "request")
+
+    def __init__(
+        self,
+        word: bytes,
+        model: type[Request],
+        request: Callable[[Session, Any, int], bytes | None],
+        kind: Blocked,
+    ) -> None:
+        super().__init__(word, arguments.parse_size, self.receive, in_stats=False)
+        self.model = model
+        self.request = request
+        self.kind = kind
+
+    def receive(self, session: Session, size: int, _now_ns: int) -> bytes | None:
+        """Carry out the line: have the object received that comes next."""
+        receive_request(session, RequestLine(size, self.model, self.request, self.kind))
+        return None
+
+
+def receive_request(session: Session, line: RequestLine) -> None:
+    """Have the object received that follows a line."""
+    if line.size > REQUEST_MAX:
+        session.refuse(line, refusal(f"the body of a request has at most {REQUEST_MAX} bytes"))
+    else:
+        session.put = line
+
+
 def _taking(
     word: bytes,
     model: type[_Model],
@@ -91,16 +122,7 @@ def _taking(
     kind: Blocked = LOOKING,
 ) -> Command:
     """Make a command that takes an object described by ``model``; ``kind``: WORKING if it may change jobs."""
-
-    def receive(session: Session, size: int, _now_ns: int) -> bytes | None:
-        line = RequestLine(size, model, carry_out, kind)
-        if size > REQUEST_MAX:
-            session.refuse(line, refusal(f"the body of a request has at most {REQUEST_MAX} bytes"))
-        else:
-            session.put = line
-        return None
-
-    return Command(word, arguments.parse_size, receive, in_stats=False)
+    return RequestCommand(word, model, carry_out, kind)
 
 
 def new_operator_commands() -> list[Command]:

@@ -4,11 +4,13 @@ import fnmatch
 import re
 from base64 import b64encode
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from heapq import nlargest, nsmallest
 from operator import attrgetter
 from typing import Any, Final
 
+from beanlite.core.access import ALL_TUBES, READER
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import GONE, Job
@@ -31,10 +33,19 @@ CLIENT_FACTS_MAX: Final = 4000
 _BEFORE_ALL: Final = -1  # smaller than any id or key
 
 
-def filter_of(engine: Engine, request: Selection, now_ns: int) -> Filter:
-    """Return the filter of a request, which leaves out jobs that were put after its first slice."""
-    last_id = engine.last_id if request.after is None else request.bound
-    return Filter(engine, last_id, now_ns, request.criteria())
+def filter_of(session: Session, role: str, request: Selection, now_ns: int) -> Filter:
+    """Return the filter of a request, which leaves out jobs that were put after its first slice.
+
+    It also leaves out jobs of tubes on which the client does not have the role.
+    """
+    last_id = session.engine.last_id if request.after is None else request.bound
+    return Filter(session.engine, last_id, now_ns, request.criteria(), _permits(session, role))
+
+
+def _permits(session: Session, role: str) -> Callable[[bytes], bool] | None:
+    """Return what says whether the client has a role on a tube; None if it has on all."""
+    rights = session.rights
+    return None if rights is None or rights.may(role, ALL_TUBES) else partial(rights.may, role)
 
 
 def place_of(request: Selection) -> int:
@@ -44,7 +55,7 @@ def place_of(request: Selection) -> int:
 
 def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
     engine = session.engine
-    conditions = filter_of(engine, request, now_ns)
+    conditions = filter_of(session, READER, request, now_ns)
     last_id = engine.last_id
     matches = find(
         engine,
@@ -94,7 +105,7 @@ def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
 
     def reply(late_bodies: dict[Job, bytes | None], then_ns: int) -> bytes:
         body = late_bodies.get(target, target.body)
-        if body is None or target.state is GONE:
+        if body is None or target.state is GONE or not session.may_with(READER, target):
             return replies.NOT_FOUND
         session.show(target)
         record = job_record(target, then_ns, session.service.utc_s)
@@ -115,6 +126,9 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
         tubes = list(engine.tubes.values())  # these are in the order of their serial numbers
     else:
         tubes = sorted({engine.tubes[name] for name in request.names if name in engine.tubes}, key=_serial)
+    permits = _permits(session, READER)
+    if permits is not None:
+        tubes = [tube for tube in tubes if permits(tube.name)]
     first = 0 if request.place is None else bisect_right(tubes, request.place, key=_serial)
     tubes_of_slice = tubes[first : first + TUBES_LOOKED_AT]
     matches = tubes_of_slice
@@ -182,14 +196,32 @@ def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
     numbers = list(connected)
     first = 0 if request.place is None else bisect_right(numbers, request.place)
     clients: list[Record] = []
+    permits = _permits(session, READER)
+    last = first
     facts = 0
     for number in numbers[first : first + (request.limit or LIMIT)]:
         client = connected[number]
-        facts_of_client = client_snapshot(engine, client, now_ns)
-        clients.append(client_record(facts_of_client, service.buffered(client), asks=client is session.client))
+        last += 1
         facts += len(client.watched) + min(len(client.deadlines), HOLDS_MAX)
+        if permits is None or _concerns(client, permits) or client is session.client:
+            facts_of_client = client_snapshot(engine, client, now_ns)
+            record = client_record(facts_of_client, service.buffered(client), asks=client is session.client)
+            clients.append(record if permits is None else _without_others(record, client, permits))
         if facts > CLIENT_FACTS_MAX:
             break
-    last = first + len(clients)
     next_one = cursor(numbers[last - 1], 0) if last < len(numbers) else None
     return session.ok_reply(as_json({"clients": clients, "next": next_one}))
+
+
+def _concerns(client: Client, permits: Callable[[bytes], bool]) -> bool:
+    """Whether a client uses or watches a tube that the one that asks may look at."""
+    return permits(client.use.name) or any(permits(tube.name) for tube in client.watched)
+
+
+def _without_others(record: Record, client: Client, permits: Callable[[bytes], bool]) -> Record:
+    """Describe a client without the names of other tubes."""
+    return {
+        **record,
+        "uses": client.use.name.decode() if permits(client.use.name) else None,
+        "watches": [tube.name.decode() for tube in client.watched if permits(tube.name)],
+    }

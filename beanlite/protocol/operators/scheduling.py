@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from beanlite.core.access import OPERATOR, READER
 from beanlite.core.recurrence import UTC_ZONE, next_after
 from beanlite.core.scheduler import BODY_MAX, SCHEDULES_MAX
 from beanlite.core.schedules import ONCE, SKIP, Schedule
@@ -79,11 +80,13 @@ def run_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes:
 
 
 def list_schedules(session: Session, request: ListSchedules, _now_ns: int) -> bytes:
-    schedules = session.engine.schedules
+    schedules, rights = session.engine.schedules, session.rights
     if request.name is not None:
         names = [request.name] if request.name in schedules else []
     else:
         names = sorted(name for name in schedules if request.after is None or name > request.after)
+    if rights is not None:
+        names = [name for name in names if rights.may(READER, schedules[name].tube)]
     records: list[Record] = []
     size = 0
     for name in names:
@@ -97,8 +100,8 @@ def list_schedules(session: Session, request: ListSchedules, _now_ns: int) -> by
 
 
 def _find(session: Session, name: str) -> Schedule:
-    schedule = session.engine.schedules.get(name)
-    if schedule is None:
+    schedule, rights = session.engine.schedules.get(name), session.rights
+    if schedule is None or not (rights is None or rights.may(OPERATOR, schedule.tube)):
         raise Refused(f"there is no schedule {name}")
     return schedule
 

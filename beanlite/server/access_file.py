@@ -1,0 +1,152 @@
+"""The file of who may do what, in TOML: a table ``[[allow]]`` for each rule, and ``[tokens]``."""
+
+from __future__ import annotations
+
+import grp
+import pwd
+import re
+import tomllib
+from ipaddress import IPv4Network, IPv6Network, ip_network
+from pathlib import Path
+from typing import Any, Final
+
+from beanlite.core.access import ROLES
+from beanlite.core.policies import is_pattern
+from beanlite.errors import ConfigError
+from beanlite.net.identities import CERT, GID, TOKEN, UID
+from beanlite.net.rules import Access, Rule
+
+NET: Final = "net:"
+_KINDS: Final = (CERT, UID, GID, TOKEN, NET)
+TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_CERT_NAME: Final = re.compile(r"[!-~]{1,200}")
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_KEYS: Final = ("who", "role", "tubes")
+
+
+def read_access(file: Path) -> Access:
+    """Return the rules of the file. ConfigError: it can't be read, or something in it is wrong."""
+    reader = _Reader(file)
+    if reader.errors:
+        raise ConfigError(reader.errors[0])
+    return Access(reader.rules, reader.digests, reader.spelt)
+
+
+def mistakes_in(file: Path) -> list[str]:
+    """Return everything that is wrong with the file, one line for each mistake."""
+    return _Reader(file).errors
+
+
+class _Reader:
+    """What is in the file, as far as it is right, and all mistakes."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self.errors: list[str] = []
+        self.rules: list[Rule] = []
+        self.digests: dict[str, str] = {}
+        self.spelt: dict[str, str] = {}
+        tables = self._tables()
+        for key in tables.keys() - {"allow", "tokens"}:
+            self._note(key, "the file has only [[allow]] and [tokens]")
+        self._read_tokens(tables.get("tokens", {}))
+        rules = tables.get("allow", [])
+        if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+            self._note("allow", "each rule is a table [[allow]], with two brackets")
+            rules = []
+        for number, rule in enumerate(rules, 1):
+            self._read_rule(number, rule)
+
+    def _tables(self) -> dict[str, Any]:
+        try:
+            return tomllib.loads(self._file.read_text(encoding="utf-8"))
+        except OSError as error:
+            self.errors.append(f"{self._file}: the file of access can't be read: {error.strerror}")
+        except ValueError as error:  # malformed TOML, or not UTF-8
+            self.errors.append(f"{self._file}: the file of access is not TOML: {error}")
+        return {}
+
+    def _note(self, place: str, why: str) -> None:
+        self.errors.append(f"{self._file}: {place}: {why}")
+
+    def _read_tokens(self, table: object) -> None:
+        if not isinstance(table, dict):
+            self._note("tokens", "tokens are in a table [tokens]")
+            return
+        for name, digest in table.items():
+            place = f"[tokens] {name}"
+            if TOKEN_NAME.fullmatch(name) is None:
+                self._note(place, "a name has 1 to 64 letters, digits, dots, hyphens and underscores")
+            elif not isinstance(digest, str) or _DIGEST.fullmatch(digest) is None:  # which might be a token: not told
+                self._note(place, f"this is no line that `beanlite token new {name}` has printed")
+            elif digest in self.digests.values():
+                self._note(place, "another name has the same token")
+            else:
+                self.digests[name] = digest
+
+    def _read_rule(self, number: int, rule: dict[str, Any]) -> None:
+        place = f"[[allow]] number {number}"
+        for key in rule.keys() - set(_KEYS):
+            self._note(f"{place}: {key}", "a rule has who, role and tubes")
+        lists = {key: self._list(f"{place}: {key}", rule.get(key)) for key in _KEYS}
+        for role in lists["role"]:
+            if role not in ROLES:
+                self._note(f"{place}: role", f"{role!r} is not one of {', '.join(ROLES)}")
+        for tube in lists["tubes"]:
+            if not is_pattern(tube.encode()):
+                self._note(f"{place}: tubes", f"{tube!r} is neither the name of a tube nor a glob")
+        names: set[str] = set()
+        networks: list[IPv4Network | IPv6Network] = []
+        for who in lists["who"]:
+            try:
+                if who.startswith(NET):
+                    networks.append(ip_network(who.removeprefix(NET)))
+                else:
+                    names.add(self._name_of(who))
+            except ValueError as why:
+                self._note(f"{place}: who", str(why))
+        self.rules.append(
+            Rule(
+                number,
+                tuple(lists["who"]),
+                frozenset(names),
+                tuple(networks),
+                tuple(lists["role"]),
+                tuple(tube.encode() for tube in lists["tubes"]),
+            )
+        )
+
+    def _list(self, place: str, values: object) -> list[str]:
+        if isinstance(values, list) and values and all(isinstance(value, str) for value in values):
+            return values
+        self._note(place, "it is missing" if values is None else 'it is a list of texts, such as ["mail.*", "sms"]')
+        return []
+
+    def _name_of(self, who: str) -> str:
+        """Return an identity as it is compared: users and groups as numbers. ValueError: it can't be one."""
+        name = name_of(who)
+        if who.startswith(TOKEN) and who.removeprefix(TOKEN) not in self.digests:
+            raise ValueError(f"{who}: there is no such name in [tokens]")
+        if name != who and name.startswith(UID):
+            self.spelt[name] = who.removeprefix(UID)
+        return name
+
+
+def name_of(who: str) -> str:
+    """Return an identity other than an address as it is compared. ValueError: it can't be one."""
+    if who.startswith(CERT) and _CERT_NAME.fullmatch(who.removeprefix(CERT)) is not None:
+        return who
+    if who.startswith(TOKEN) and TOKEN_NAME.fullmatch(who.removeprefix(TOKEN)) is not None:
+        return who
+    try:
+        if who.startswith(UID):
+            name = who.removeprefix(UID)
+            return f"{UID}{int(name) if name.isascii() and name.isdigit() else pwd.getpwnam(name).pw_uid}"
+        if who.startswith(GID):
+            name = who.removeprefix(GID)
+            return f"{GID}{int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid}"
+    except KeyError:
+        raise ValueError(f"{who}: this machine has no such name") from None
+    raise ValueError(
+        f"{who!r} is no identity such as {', '.join(kind + 'NAME' for kind in _KINDS[:-1])} or {NET}ADDRESS"
+    )
