@@ -8,7 +8,7 @@ from typing import Final, Self
 from beanlite.beanstalk.tls import OverTls, context_for
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.host.places import as_place, is_port
-from beanlite.settings.defaults import TOKEN
+from beanlite.settings.defaults import PAGE_TOKEN, TOKEN
 
 Address = tuple[str, int] | tuple[str]
 """Host and port, or the path of a Unix socket."""
@@ -74,10 +74,12 @@ def address_text(address: Server) -> str:
 def connect(address: Server) -> socket.socket:
     """Connect to a server, and show it the token. OSError: that fails. ConfigError, Unauthorized: of TLS, the token."""
     sock = _connect(address)
-    token = os.environ.get(TOKEN)
-    if token and is_private(address):
+    variable = PAGE_TOKEN if PAGE_TOKEN in os.environ else TOKEN
+    token = os.environ.get(variable)
+    # The page of a server on this machine shows its token over loopback, which nobody else can read either.
+    if token and (variable == PAGE_TOKEN or is_private(address)):
         try:
-            _authenticate(sock, token, address)
+            _authenticate(sock, token, address, variable)
         except BaseException:
             sock.close()
             raise
@@ -112,10 +114,10 @@ def _connect(address: Server) -> socket.socket:
     return sock
 
 
-def _authenticate(sock: socket.socket, token: str, address: Server) -> None:
+def _authenticate(sock: socket.socket, token: str, address: Server, variable: str) -> None:
     """Show the token. Unauthorized: it is not accepted. A server that knows no tokens asks for none."""
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(f"{TOKEN} is no token: it has a space, or a character that is not ASCII")
+        raise ConfigError(f"{variable} is no token: it has a space, or a character that is not ASCII")
     line = b""
     try:
         sock.sendall(b"auth %b\r\n" % token.encode())
@@ -130,7 +132,7 @@ def _authenticate(sock: socket.socket, token: str, address: Server) -> None:
         raise _not_accepted(address, line)
     if line not in {b"AUTHENTICATED\r\n", b"UNKNOWN_COMMAND\r\n"}:
         word = line.decode(errors="replace").strip()
-        raise Unauthorized(f"{address_text(address)} does not accept the token in {TOKEN}: {word}")
+        raise Unauthorized(f"{address_text(address)} does not accept the token in {variable}: {word}")
 
 
 def _not_accepted(address: Server, beginning: bytes) -> ConnectionError:

@@ -48,13 +48,17 @@ class Beside:
             return
         from beanlite.beside.webpage import WebPage  # noqa: PLC0415 - the start is faster without it
 
-        self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings), self.page_token)
+        self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings), self._token_of(settings))
         self._page.begin()
 
     def change_page(self, settings: Settings) -> None:
         """Have the page served as these settings ask for, and with the certificate that is there now."""
         if self._page is not None:
-            self._page.change(self._page_command(settings))
+            self._page.change(self._page_command(settings), self._token_of(settings))
+
+    def _token_of(self, settings: Settings) -> str:
+        """Return the token of the page; empty if nobody needs one."""
+        return "" if settings.access is None else self.page_token
 
     def _page_command(self, settings: Settings) -> list[str]:
         from beanlite.beside.webpage import page_command  # noqa: PLC0415 - as above

@@ -11,12 +11,12 @@ from typing import Final
 
 from beanlite.core.access import OPERATOR, Rights
 from beanlite.core.tube import Client, Peer
+from beanlite.net.allowed import Access
 from beanlite.net.connection import Connection
 from beanlite.net.identities import UID, Identity, identity_of
 from beanlite.net.operators import Operators
 from beanlite.net.pending import Pending
-from beanlite.net.rules import Access
-from beanlite.protocol.guards import limited_words
+from beanlite.protocol.limited import limited_words
 from beanlite.protocol.session import Words
 
 # The name of the page that the server has served beside itself.

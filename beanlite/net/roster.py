@@ -13,11 +13,11 @@ from beanlite.core.tube import Client
 from beanlite.errors import place_of
 from beanlite.host import log
 from beanlite.net.addresses import Addresses
+from beanlite.net.allowed import Access
 from beanlite.net.connection import Connection
 from beanlite.net.gate import Gate
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
-from beanlite.net.rules import Access
 
 # How long a client that is done may take to close its side.
 FAREWELL_S: Final = 2.0

@@ -13,8 +13,8 @@ from typing import Any, Final
 from beanlite.core.access import ROLES
 from beanlite.core.policies import is_pattern
 from beanlite.errors import ConfigError
+from beanlite.net.allowed import Access, Rule
 from beanlite.net.identities import CERT, GID, TOKEN, UID
-from beanlite.net.rules import Access, Rule
 
 NET: Final = "net:"
 _KINDS: Final = (CERT, UID, GID, TOKEN, NET)
@@ -26,7 +26,7 @@ _KEYS: Final = ("who", "role", "tubes")
 
 def read_access(file: Path) -> Access:
     """Return the rules of the file. ConfigError: it can't be read, or something in it is wrong."""
-    reader = _Reader(file)
+    reader = _RulesReader(file)
     if reader.errors:
         raise ConfigError(reader.errors[0])
     return Access(reader.rules, reader.digests, reader.spelt)
@@ -34,10 +34,10 @@ def read_access(file: Path) -> Access:
 
 def mistakes_in(file: Path) -> list[str]:
     """Return everything that is wrong with the file, one line for each mistake."""
-    return _Reader(file).errors
+    return _RulesReader(file).errors
 
 
-class _Reader:
+class _RulesReader:
     """What is in the file, as far as it is right, and all mistakes."""
 
     def __init__(self, file: Path) -> None:

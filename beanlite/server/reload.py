@@ -7,11 +7,11 @@ from typing import Final
 from beanlite.beside.beside import Beside, check_page_certificate
 from beanlite.errors import BeanliteError
 from beanlite.host import log, systemd
+from beanlite.net.allowed import Access
 from beanlite.net.certificates import load_certificates
 from beanlite.net.handshakes import most_pending
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
-from beanlite.net.rules import Access
 from beanlite.server import policies
 from beanlite.server.access_file import read_access
 from beanlite.server.policy_file import read_policies
@@ -78,9 +78,9 @@ async def _apply(before: Settings, now: Settings, access: Access | None, parts: 
             parts.engine.ledger.stop_recording()
         parts.journal.reconfigure(now.history_s, now.history_bytes, history_bodies=now.history_bodies)
     await parts.roster.change(now.max_connections, Operators(now.operators), access)
+    beside.change_page(now)
     if _differ(before, now, _BACKUPS):
         await beside.back_up(now)
-    beside.change_page(now)
 
 
 def _differ(one: Settings, other: Settings, keys: list[str]) -> bool:

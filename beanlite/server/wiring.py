@@ -17,6 +17,7 @@ from beanlite.host.clock import Clock
 from beanlite.host.machine import default_max_memory, memory_limit
 from beanlite.journal.base import Journal
 from beanlite.net.addresses import Addresses
+from beanlite.net.allowed import Access
 from beanlite.net.buffers import Buffers, buffers_max_bytes
 from beanlite.net.certificates import Certificates
 from beanlite.net.connection import Connection, Host
@@ -27,7 +28,6 @@ from beanlite.net.handshakes import Handshakes, most_pending
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
-from beanlite.net.rules import Access
 from beanlite.net.turns import Turns
 from beanlite.protocol.command_table import new_commands
 from beanlite.protocol.framing import line_closes_from

@@ -9,5 +9,7 @@ PORT: Final = 11300
 ENV_PREFIX: Final = "BEANLITE_"
 # The variable with the token that a client shows to a server; it is no setting.
 TOKEN: Final = f"{ENV_PREFIX}TOKEN"
+# The variable in which a server gives its page the token by which it knows it.
+PAGE_TOKEN: Final = f"{ENV_PREFIX}PAGE_TOKEN"
 # A shell that completes a command line runs the program with this in its environment, and without arguments.
 COMPLETES: Final = "_BEANLITE_COMPLETE"

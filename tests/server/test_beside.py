@@ -207,7 +207,7 @@ def told(monkeypatch):
 
 
 def started(code):
-    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", code], "t0ken")
+    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", code])
     found.begin()
     return found
 
@@ -219,7 +219,7 @@ async def end(found):
 
 async def test_one_that_ends_again_and_again_is_started_less_and_less_often(told, monkeypatch):
     monkeypatch.setattr(webpage, "MOST_S", 0.03)
-    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", "raise SystemExit(3)"], "t0ken")
+    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", "raise SystemExit(3)"])
     found._wait_s = 0.01
     found.begin()
     await until_inside(lambda: len(told) >= 4)
@@ -230,7 +230,7 @@ async def test_one_that_ends_again_and_again_is_started_less_and_less_often(told
 
 async def test_after_a_long_life_it_is_started_as_soon_as_at_first(told, monkeypatch):
     monkeypatch.setattr(webpage, "STEADY_S", 0.0)
-    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", ""], "t0ken")
+    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", ""])
     found._wait_s = 200.0
     found.begin()
     await until_inside(lambda: told)
@@ -239,7 +239,7 @@ async def test_after_a_long_life_it_is_started_as_soon_as_at_first(told, monkeyp
 
 
 async def test_one_that_can_not_even_be_started(told):
-    found = WebPage(asyncio.get_running_loop(), ["/none/such"], "t0ken")
+    found = WebPage(asyncio.get_running_loop(), ["/none/such"])
     found.begin()
     await end(found)
     ((_, fields),) = told

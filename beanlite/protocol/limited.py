@@ -1,7 +1,7 @@
 """The commands of a client that may not do everything: what role each word takes, and on which tubes.
 
 Such a client has a table of words of its own, in which a word stands for a guard, unless the client may use it on all
-tubes. So other clients pay nothing for that. ``operators/guards.py`` says what is examined in requests.
+tubes. So other clients pay nothing for that. ``operators/named_tubes.py`` says what is examined in requests.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.operators.commands import RequestCommand, RequestLine, receive_request
-from beanlite.protocol.operators.guards import permits_request
+from beanlite.protocol.operators.named_tubes import permits_request
 from beanlite.protocol.operators.requests import Request
 from beanlite.protocol.session import Command, Service, Session, Words
 from beanlite.protocol.stats import tube_list
