@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "policy": "policy",
     "schedule": "schedule",
     "cluster": "cluster",
+    **dict.fromkeys(("access", "token"), "access"),
 }
 # The errors of a print to a file on a full or failing disk, or to one that is open only for reading. Other writes raise
 # errors of our own.

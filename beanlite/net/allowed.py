@@ -59,6 +59,14 @@ class Access:
         return rights
 
 
+def deciding(rules: tuple[Rule, ...], role: str, pattern: bytes) -> Rule | None:
+    """Return the first rule that gives a role on all tubes that a pattern matches; None if there is none."""
+    for rule in rules:
+        if Rights((each, tube) for each in rule.roles for tube in rule.tubes).may(role, pattern):
+            return rule
+    return None
+
+
 def address_of(host: str) -> IPv4Address | IPv6Address:
     """Return an address as rules have it: that of an IPv4 client, even if it has come to a socket for IPv6."""
     bare = host.partition("%")[0]  # a link-local address is followed by its interface

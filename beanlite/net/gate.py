@@ -23,7 +23,7 @@ from beanlite.protocol.session import Words
 PAGE: Final = "page"
 
 
-class Gate:
+class ClientGate:
     """The rules, and the clients to which they apply. Without rules, clients may do what ``Operators`` says."""
 
     def __init__(

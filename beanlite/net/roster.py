@@ -15,7 +15,7 @@ from beanlite.host import log
 from beanlite.net.addresses import Addresses
 from beanlite.net.allowed import Access
 from beanlite.net.connection import Connection
-from beanlite.net.gate import Gate
+from beanlite.net.gate import ClientGate
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 
@@ -35,7 +35,7 @@ class Roster:
         loop: asyncio.AbstractEventLoop,
         max_connections: int,
         addresses: Addresses,
-        gate: Gate,
+        gate: ClientGate,
         refusals: Refusals,
         spares_others: Callable[[Exception], bool],
     ) -> None:

@@ -6,7 +6,7 @@ import grp
 import pwd
 import re
 import tomllib
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final
 
@@ -150,3 +150,18 @@ def name_of(who: str) -> str:
     raise ValueError(
         f"{who!r} is no identity such as {', '.join(kind + 'NAME' for kind in _KINDS[:-1])} or {NET}ADDRESS"
     )
+
+
+def identity_from(texts: list[str]) -> tuple[frozenset[str], str | None]:
+    """Return identities as they are compared, and the address among them, if any. ConfigError: one can't be any."""
+    names: set[str] = set()
+    host: str | None = None
+    for text in texts:
+        try:
+            if text.startswith(NET):
+                host = str(ip_address(text.removeprefix(NET)))
+            else:
+                names.add(name_of(text))
+        except ValueError as why:
+            raise ConfigError(f"--as: {why}") from None
+    return frozenset(names), host

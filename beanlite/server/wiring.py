@@ -23,7 +23,7 @@ from beanlite.net.certificates import Certificates
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.feed import Feed
-from beanlite.net.gate import Gate
+from beanlite.net.gate import ClientGate
 from beanlite.net.handshakes import Handshakes, most_pending
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
@@ -74,7 +74,7 @@ def make_parts(
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()
     addresses = Addresses(settings.connections_per_address, spare_local=settings.max_connections_per_address is None)
-    gate = Gate(loop, Operators(settings.operators), access, refusals.note_unauthorized)
+    gate = ClientGate(loop, Operators(settings.operators), access, refusals.note_unauthorized)
     roster = Roster(loop, settings.max_connections, addresses, gate, refusals, spares_others)
     buffers = Buffers(engine.memory, engine.admission, refusals)
     most = most_pending(settings.max_connections)
