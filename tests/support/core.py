@@ -57,9 +57,12 @@ class Core:
     def limited(self, *grants):
         """Return a client that may do only what these roles, each with a pattern, permit."""
         session = self.client(operator=True)
+        self.limit(session, *grants)
+        return session
+
+    def limit(self, session, *grants):
         session.rights = Rights(grants)
         session.words = limited_words(self.service, session.rights)
-        return session
 
     def send(self, session, data):
         """Send data, and return this client's immediate replies."""

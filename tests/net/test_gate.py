@@ -1,0 +1,211 @@
+"""Who clients are, and how long and how many of them may be without rights."""
+
+import asyncio
+from ipaddress import ip_network
+from typing import Any
+
+import pytest
+
+from beanlite.net import pending
+from beanlite.net.allowed import Access, Rule, deciding
+from beanlite.net.identities import identity_of, names_in
+from beanlite.net.operators import Operators
+from beanlite.net.pending import PENDING_MAX, PENDING_PER_HOST, PENDING_S, Pending
+from tests.support.simulated import Client, settle, simulated
+
+# -- certificates
+
+
+@pytest.mark.parametrize(
+    ("certificate", "names"),
+    [
+        (None, []),
+        ({}, []),  # it was not verified
+        ({"subject": ((("commonName", "mailer"),),)}, ["cert:mailer"]),
+        (
+            {
+                "subject": ((("organizationName", "x"),), (("commonName", "mailer"),)),
+                "subjectAltName": (("DNS", "mailer.example.org"), ("URI", "spiffe://example.org/mailer")),
+            },
+            ["cert:mailer.example.org", "cert:spiffe://example.org/mailer"],
+        ),
+        (
+            {"subject": ((("commonName", "mailer"),),), "subjectAltName": (("IP Address", "10.0.0.1"),)},
+            ["cert:mailer"],
+        ),
+        ({"subject": ((("commonName", "a mailer\r\n"),),)}, []),
+        ({"subjectAltName": (("DNS", ""), ("DNS", "x" * 201), ("DNS", "ok"))}, ["cert:ok"]),
+    ],
+)
+def test_names_in_a_certificate(certificate, names):
+    assert names_in(certificate) == names
+
+
+class Transport(asyncio.Transport):
+    """The transport of a connection over TLS, or over TCP alone."""
+
+    def __init__(self, peer, certificate=None):
+        class Tls:
+            def getpeercert(self):
+                return certificate
+
+        super().__init__({"peername": peer} | ({} if certificate is None else {"ssl_object": Tls()}))
+
+
+def test_client_over_tls_has_the_names_in_its_certificate():
+    identity = identity_of(Transport(("10.0.0.1", 7), {"subjectAltName": (("DNS", "a.org"), ("DNS", "b.org"))}))
+    assert tuple(identity) == (frozenset({"cert:a.org", "cert:b.org"}), "a.org", "10.0.0.1", True)
+    assert identity.with_token("ci") == (frozenset({"cert:a.org", "cert:b.org", "token:ci"}), "ci", "10.0.0.1", True)
+    assert identity_of(Transport(("10.0.0.1", 7), {})) == (frozenset(), "", "10.0.0.1", True)
+
+
+def test_client_over_tcp_has_its_address_alone():
+    assert identity_of(Transport(("10.0.0.1", 7))) == (frozenset(), "", "10.0.0.1", False)
+
+
+# -- rules
+
+
+def rule(number, who, role, tubes, networks=()):
+    return Rule(number, (who,), frozenset({who}), tuple(map(ip_network, networks)), (role,), tuple(tubes))
+
+
+RULES = [
+    rule(1, "cert:a", "producer", [b"mail.*"]),
+    rule(2, "cert:b", "worker", [b"mail.*"]),
+    rule(3, "net", "reader", [b"*"], ["10.1.0.0/16", "2001:db8::/32"]),
+    rule(4, "cert:a", "operator", [b"mail.de"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("names", "host", "numbers"),
+    [
+        (["cert:a"], None, [1, 4]),
+        (["cert:a", "cert:b"], "10.1.2.3", [1, 2, 3, 4]),
+        ([], "::ffff:10.1.2.3", [3]),
+        ([], "2001:db8::1", [3]),
+        ([], "fe80::1%eth0", []),
+        ([], "10.2.0.1", []),
+        (["net"], None, [3]),
+    ],
+)
+def test_rules_that_match_a_client(names, host, numbers):
+    access = Access(RULES, {}, {})
+    rules = access.matching(frozenset(names), host)
+    assert [each.number for each in rules] == numbers
+    assert access.rights_of(rules) is access.rights_of(access.matching(frozenset(names), host))
+
+
+def test_first_rule_that_gives_the_role_decides():
+    rules = Access(RULES, {}, {}).matching(frozenset({"cert:a"}), "10.1.0.1")
+    assert deciding(rules, "producer", b"mail.de").number == 1
+    assert deciding(rules, "worker", b"mail.de").number == 4
+    assert deciding(rules, "reader", b"x").number == 3
+    assert deciding(rules, "worker", b"mail.fr") is None
+
+
+# -- connections without rights
+
+
+class Loop:
+    """A loop in which a test lets time pass."""
+
+    def __init__(self):
+        self.now_s = 100.0
+        self.timers = []
+
+    def time(self):
+        return self.now_s
+
+    def call_later(self, delay_s, do):
+        self.timers.append((self.now_s + delay_s, do))
+
+    def wait(self, seconds):
+        until_s = self.now_s + seconds
+        while self.timers and min(self.timers)[0] <= until_s:
+            self.timers.sort(key=lambda timer: timer[0])
+            self.now_s, do = self.timers.pop(0)
+            do()
+        self.now_s = until_s
+
+
+@pytest.fixture
+def loop():
+    return Loop()
+
+
+def test_connection_without_rights_is_ended_after_its_time(loop):
+    ended: list[Any] = []
+    waiting: Any = Pending(loop, lambda connection: ended.append((connection, loop.now_s)))
+    assert waiting.add("first", None)
+    loop.wait(4)
+    assert waiting.add("second", None)
+    assert waiting.add("third", None)
+    waiting.drop("third")
+    loop.wait(20)
+    assert ended == [("first", 100 + PENDING_S), ("second", 104 + PENDING_S)]
+    assert not len(waiting)
+    assert not loop.timers
+    assert waiting.add("fourth", None)
+    loop.wait(PENDING_S)
+    assert ended[-1] == ("fourth", loop.now_s)
+
+
+def test_connections_without_rights_are_bounded(loop):
+    waiting: Any = Pending(loop, lambda _: None)
+    assert all(waiting.add((1, number), "10.0.0.1") for number in range(PENDING_PER_HOST))
+    assert not waiting.add("too many", "10.0.0.1")
+    assert waiting.add("another", "10.0.0.2")
+    waiting.drop((1, 0))
+    assert waiting.add("again", "10.0.0.1")
+    assert all(waiting.add((2, number), None) for number in range(PENDING_MAX - len(waiting)))
+    assert not waiting.add("too many", None)
+    loop.wait(PENDING_S)
+    assert not len(waiting)
+    assert not waiting._per_host
+    assert pending.PENDING_PER_HOST * 10 <= PENDING_MAX
+
+
+class FromNetwork(Client):
+    """A client that no rule knows."""
+
+    def get_extra_info(self, name, default=None):
+        return ("10.0.0.1", 5123) if name == "peername" else default
+
+
+def without_rights(server):
+    server.parts.roster._gate.change(Operators("none"), Access([], {}, {}))
+
+
+def test_client_without_rights_is_told_and_closed_in_a_server():
+    async def play(server, _journal):
+        without_rights(server)
+        client = FromNetwork(server)
+        assert await client.ask(b"list-tube-used\r\nuse a\r\n") == b"USING default\r\nUNAUTHORIZED\r\n"
+        await asyncio.sleep(PENDING_S - 1)
+        assert not client.closed
+        client.said = b""
+        await asyncio.sleep(2)
+        assert client.said == b"UNAUTHORIZED\r\n"
+        assert client.closed
+        assert not server.parts.engine.clients.connected
+
+    assert simulated(play) is None
+
+
+def test_one_client_too_many_without_rights_is_not_admitted(monkeypatch):
+    monkeypatch.setattr(pending, "PENDING_PER_HOST", 2)
+
+    async def play(server, _journal):
+        without_rights(server)
+        first, second, third = (FromNetwork(server) for _ in range(3))
+        await settle()
+        assert (first.closed, second.closed, third.closed) == (False, False, True)
+        assert server.parts.refusals.counts["unauthorized"] == 1
+        first.close()
+        await settle()
+        assert not FromNetwork(server).closed
+        await asyncio.sleep(PENDING_S + 1)
+
+    assert simulated(play) is None
