@@ -56,6 +56,9 @@ OPERATORS_ANSWERS = {
     b"show-job": {b"OK", b"NOT_FOUND"},
     b"reserve-batch": {b"RESERVED_BATCH", b"DEADLINE_SOON", b"TIMED_OUT"},
 }
+# What those may be answered, too, that do not have all rights; and what only they can say.
+UNAUTHORIZED = {b"UNAUTHORIZED"}
+AUTH_ANSWERS = {b"AUTHENTICATED"}
 REPLY = re.compile(
     rb"(?:INSERTED|WATCHING) [1-9]\d*"
     rb"|(?:RESERVED|FOUND) [1-9]\d* (?P<job>\d+)"
@@ -65,6 +68,7 @@ REPLY = re.compile(
     rb"|USING [A-Za-z0-9+/;.$_()][-A-Za-z0-9+/;.$_()]{0,199}"
     rb"|KICKED(?: \d+)?"
     rb"|DEADLINE_SOON|TIMED_OUT|NOT_FOUND|DELETED|RELEASED|BURIED|TOUCHED|NOT_IGNORED|PAUSED"
+    rb"|UNAUTHORIZED|AUTHENTICATED"
     rb"|EXPECTED_CRLF|JOB_TOO_BIG|OUT_OF_MEMORY|BAD_FORMAT|UNKNOWN_COMMAND"
 )
 # A field of the header of another protocol, which closes the connection if it is the first that a client sends.
@@ -152,8 +156,12 @@ def read_replies(data: bytes) -> list[bytes]:
     return words
 
 
-def check_answers(requests: list[bytes], replies: list[bytes], *, operator: bool = False) -> None:
+def check_answers(
+    requests: list[bytes], replies: list[bytes], *, operator: bool = False, limited: bool = False
+) -> None:
     """Each reply is one that its request may have. AssertionError otherwise."""
     answers = ANSWERS | OPERATORS_ANSWERS if operator else ANSWERS
+    if limited:
+        answers = {word: each | UNAUTHORIZED for word, each in (answers | {b"auth": AUTH_ANSWERS}).items()}
     for number, (word, reply) in enumerate(zip(requests, replies, strict=False)):
         assert reply in ALWAYS | answers.get(word, set()), f"request {number}, {word!r}, was answered {reply!r}"

@@ -210,7 +210,7 @@ def test_address_has_its_rights(serve):
         assert client["address"] == "{}:{}".format(*wire.socket.getsockname())
 
 
-def test_operator_of_all_tubes_may_everything_whatever_the_setting_says(serve):
+def test_operator_of_all_tubes_needs_no_setting(serve):
     serving = serve(allow([f"uid:{UID}"], ["*"], ["operator"]), "--operators", "none")
     with serving.connect() as wire:
         wire.put(b"x")
