@@ -30,8 +30,11 @@ COUNTERS: Final = {
 _REFUSALS: Final = {
     "OUT_OF_MEMORY": "the disk is full, max_memory is used up, there are max_tubes tubes, or max_jobs jobs in the tube",
     "JOB_TOO_BIG": "the body is larger than max_job_size",
+    "UNAUTHORIZED": (
+        "no rule of the server allows it (see `beanlite access list`);"
+        f" {TOKEN} is sent over tls:// and to a Unix socket only"
+    ),
     "DRAINING": "no more jobs are taken until the server is restarted",
-    "UNAUTHORIZED": f"no rule of the server's allows it; {TOKEN} is sent over tls:// and to a Unix socket only",
 }
 # How many names of tubes are compared with one that does not exist: some 0.1 s.
 _COMPARED_MAX: Final = 20_000

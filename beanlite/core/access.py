@@ -19,7 +19,7 @@ ANY: Final = "any"
 ALL_TUBES: Final = b"*"
 
 # How many answers are remembered for a set of rules: clients choose the names that they ask for.
-_ANSWERS_MAX: Final = 10_000
+_ANSWERS_MAX: Final = 1000
 _STAR: Final = 42
 _QUESTION: Final = 63
 

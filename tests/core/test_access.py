@@ -97,7 +97,7 @@ def test_rights_include_others_of_which_nothing_is_lost(rights, others, includes
 
 def test_answers_are_remembered_within_bounds():
     rights = Rights([(WORKER, b"a*")])
-    for number in range(25_000):
+    for number in range(2500):
         assert rights.may(WORKER, b"a%d" % number)
         assert not rights.may(WORKER, b"b%d" % number)
-    assert max(map(len, rights._answers.values())) <= 10_000
+    assert max(map(len, rights._answers.values())) <= 1000

@@ -126,15 +126,15 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
         tubes = list(engine.tubes.values())  # these are in the order of their serial numbers
     else:
         tubes = sorted({engine.tubes[name] for name in request.names if name in engine.tubes}, key=_serial)
-    permits = _permits(session, READER)
-    if permits is not None:
-        tubes = [tube for tube in tubes if permits(tube.name)]
     first = 0 if request.place is None else bisect_right(tubes, request.place, key=_serial)
     tubes_of_slice = tubes[first : first + TUBES_LOOKED_AT]
     matches = tubes_of_slice
+    permits = _permits(session, READER)
+    if permits is not None:
+        matches = [tube for tube in matches if permits(tube.name)]
     if request.like is not None:
         fits = re.compile(fnmatch.translate(request.like).encode()).match
-        matches = [tube for tube in tubes_of_slice if fits(tube.name)]
+        matches = [tube for tube in matches if fits(tube.name)]
     limit = request.limit or LIMIT
     if request.only is not None:
         limit = len(matches)
