@@ -17,6 +17,7 @@ from beanlite.cli import main
 from beanlite.errors import ConfigError
 from beanlite.server.access_file import mistakes_in, read_access
 from tests.server.test_beside import ask, page_of
+from tests.support.needs import need
 from tests.support.servers import RunningServer, start_beanlite
 from tests.support.wire import Wire, until
 
@@ -191,6 +192,17 @@ def test_user_of_a_unix_socket_has_its_rights_and_its_name(serve, who, shown):
         assert wire.ask("pause-tube mail.de 5") == "UNAUTHORIZED"
         assert wire.stats()["refused-unauthorized"] == "2"
     assert f'refused: no right client="unix {shown}" word=put refused=1' in serving.server.log_text()
+
+
+def test_other_groups_of_a_user_count(serve):
+    need(os.geteuid() == 0, "only root can choose groups")
+    serving = serve(allow(["gid:54321"], ["a"]))
+    code = (
+        "import socket as s, sys; c = s.socket(s.AF_UNIX); c.connect(sys.argv[1]); c.sendall(b'use a\\r\\nquit\\r\\n')"
+    )
+    command = [sys.executable, "-c", code + "; print(c.recv(99))", str(serving.server.path)]
+    said = [subprocess.check_output(command, extra_groups=groups) for groups in ([54321], [54322])]
+    assert said == [b"b'USING a\\r\\n'\n", b"b'UNAUTHORIZED\\r\\n'\n"]
 
 
 def test_other_user_has_no_rights(serve):
