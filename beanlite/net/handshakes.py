@@ -154,6 +154,8 @@ class Handshakes:
         """Forget a connection that is closed."""
         if has_session:
             self._memory.tls_clients -= 1
+            if tls in self._pending:
+                self._note(tls, "the client has left")
         self._forget(tls)
 
     def _forget(self, tls: Tls) -> None:

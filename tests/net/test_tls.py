@@ -299,6 +299,23 @@ async def test_a_handshake_that_stops_halfway_is_closed(tmp_path, own, authority
         await asyncio.wait_for(reader.read(), 10)
         writer.close()
         await until_inside(lambda: server.parts.engine.memory.tls_clients == 0)
+        assert server.parts.refusals.counts["handshake"] == 1
+
+
+async def test_a_client_that_leaves_during_its_handshake_is_counted(tmp_path, own, authority, caplog):
+    outgoing = ssl.MemoryBIO()
+    tls = authority.client().wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.do_handshake()
+    async with serving(tmp_path / "queue.db", **settings_of(own)) as (server, _):
+        _, writer = await knock(server)
+        writer.write(outgoing.read())
+        await until_inside(lambda: server.parts.engine.memory.tls_clients == 1)
+        writer.close()
+        await until_inside(lambda: server.parts.refusals.counts["handshake"] == 1)
+    (fields,) = [record.fields for record in caplog.records if "TLS" in record.getMessage()]
+    assert fields["reason"] == "the client has left"
+    assert fields["address"].startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize(("most", "share", "there"), [(5, 1, 5), (50, 10, 5)])
