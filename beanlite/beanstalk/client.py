@@ -5,7 +5,7 @@ import socket
 import ssl
 from typing import Final, Self
 
-from beanlite.beanstalk.tls import OverTls, context_for
+from beanlite.beanstalk.over_tls import OverTls, context_for
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.host.places import as_place, is_port
 from beanlite.settings.defaults import PAGE_TOKEN, TOKEN

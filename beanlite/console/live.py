@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from typing import Final, Self
 
 from beanlite.beanstalk.client import Client, Server, UnexpectedReply, address_text
-from beanlite.beanstalk.tls import in_plain_words
+from beanlite.beanstalk.over_tls import in_plain_words
 from beanlite.console.filters import Record, encode_tube
 from beanlite.core.tube import PERSON_BYTES_MAX
 from beanlite.errors import BeanliteError, ConfigError

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from beanlite.beanstalk.client import Address, Client, Server, UnexpectedReply, connect, parse_server
-from beanlite.beanstalk.tls import in_plain_words
+from beanlite.beanstalk.over_tls import in_plain_words
 from beanlite.errors import BeanliteError, ConfigError
 from tests.bench import machine
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from beanlite.beanstalk.client import TIMEOUT_S, Server, UnexpectedReply, connect
-from beanlite.beanstalk.tls import OverTls, in_plain_words
+from beanlite.beanstalk.over_tls import OverTls, in_plain_words
 from tests.bench import machine
 from tests.bench.histogram import Histogram
 from tests.bench.workloads import BESIDE, Step, roles
