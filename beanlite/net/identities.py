@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+import ssl
 import struct
 from typing import Any, Final, NamedTuple
 
@@ -50,9 +51,17 @@ def identity_of(transport: asyncio.BaseTransport) -> Identity:
     tls = transport.get_extra_info("ssl_object")
     if tls is None:
         return Identity(frozenset(), "", peer[0], is_private=False)
-    names = names_in(tls.getpeercert())
+    names = names_in(_certificate_of(tls))
     shown = names[0].removeprefix(CERT) if names else ""
     return Identity(frozenset(names), shown, peer[0], is_private=True)
+
+
+def _certificate_of(tls: ssl.SSLObject) -> dict[str, Any] | None:
+    """Return the client's certificate; None if Python can't read it, although its authority has signed it."""
+    try:
+        return tls.getpeercert()
+    except (ValueError, ssl.SSLError):  # names that are no UTF-8, or no names at all
+        return None
 
 
 def names_in(certificate: dict[str, Any] | None) -> list[str]:

@@ -1,6 +1,7 @@
 """Who clients are, and how long and how many of them may be without rights."""
 
 import asyncio
+import ssl
 from ipaddress import ip_network
 from typing import Any
 
@@ -47,6 +48,8 @@ class Transport(asyncio.Transport):
     def __init__(self, peer, certificate=None):
         class Tls:
             def getpeercert(self):
+                if isinstance(certificate, Exception):
+                    raise certificate
                 return certificate
 
         super().__init__({"peername": peer} | ({} if certificate is None else {"ssl_object": Tls()}))
@@ -57,6 +60,11 @@ def test_client_over_tls_has_the_names_in_its_certificate():
     assert tuple(identity) == (frozenset({"cert:a.org", "cert:b.org"}), "a.org", "10.0.0.1", True)
     assert identity.with_token("ci") == (frozenset({"cert:a.org", "cert:b.org", "token:ci"}), "ci", "10.0.0.1", True)
     assert identity_of(Transport(("10.0.0.1", 7), {})) == (frozenset(), "", "10.0.0.1", True)
+
+
+@pytest.mark.parametrize("error", [ssl.SSLError("invalid certificate"), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "")])
+def test_certificate_that_python_cannot_read_has_no_names(error):
+    assert identity_of(Transport(("10.0.0.1", 7), error)) == (frozenset(), "", "10.0.0.1", True)
 
 
 def test_client_over_tcp_has_its_address_alone():

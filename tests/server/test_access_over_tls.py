@@ -152,6 +152,15 @@ def test_certificate_that_is_not_verified_gives_no_rights(serve, mailer):
         assert wire.ask("watch mail.de") == "UNAUTHORIZED"
 
 
+def test_certificate_with_unreadable_names_has_no_name(serve, authority, mailer, environment):
+    """The authority has signed it, so that the handshake succeeds."""
+    odd = authority.issue("mailer.example.org", "DER:30038201FF")  # a DNS name that is no UTF-8
+    serving = serve(MAILER + allow("cert:mailer.example.org", ["a"], "producer"), environment=environment)
+    with serving.connect(context(authority, odd)) as wire, serving.connect(mailer) as other:
+        assert wire.ask("use a") == "UNAUTHORIZED"
+        assert other.ask("use a") == "USING a"
+
+
 def test_certificate_of_another_authority_is_no_client(serve, authority, tmp_path):
     (tmp_path / "rogue").mkdir()
     rogue = Authority(tmp_path / "rogue").issue("mailer", "DNS:mailer.example.org")
