@@ -259,6 +259,7 @@ def test_reload_ends_a_client_whose_certificate_has_lost_a_right(serve, mailer, 
         until(lambda: stays.stats()["current-waiting"] == "1")
         serving.reload(other)
         assert loses.reply() == "UNAUTHORIZED"
+        loses.socket.suppress_ragged_eofs = False
         assert loses.socket.recv(1) == b""  # TLS says that it is the end
         assert stays.ask("use b") == "USING b"
     with serving.connect(mailer) as again:
@@ -289,22 +290,29 @@ def test_job_of_a_client_that_is_ended_is_ready_again(serve, mailer, contexts):
         assert stays.ask("reserve-with-timeout 10") == "RESERVED 1 1"
 
 
-def test_reload_takes_rules_and_certificates_together_or_neither(serve, mailer, own):
+def serial_of(wire):
+    """The number of the server's certificate."""
+    return wire.socket.getpeercert()["serialNumber"]
+
+
+def test_reload_takes_rules_and_certificates_together_or_neither(serve, mailer, own, authority):
     serving = serve(MAILER)
-    whole = own[0].read_text()
     with serving.connect(mailer) as wire:
         assert wire.ask("watch mail.de") == "WATCHING 2"
-        try:
-            own[0].write_text(whole[:300])
-            assert "not reloaded" in serving.reload("")
-        finally:
-            own[0].write_text(whole)
+        serial = serial_of(wire)
+        own[0].write_text(own[0].read_text()[:300])
+        assert "not reloaded" in serving.reload("")
         assert wire.ask("watch mail.fr") == "WATCHING 3"
+        assert authority.issue("server") == own[0]
         assert "not reloaded" in serving.reload("[other]")
         assert wire.ask("watch mail.it") == "WATCHING 4"
+        with serving.connect(mailer) as other:
+            assert serial_of(other) == serial
         serving.reload("")
         assert wire.reply() == "UNAUTHORIZED"
         assert wire.is_closed()
+        with serving.connect(mailer) as other:
+            assert serial_of(other) != serial
 
 
 # -- beanlite's own commands
