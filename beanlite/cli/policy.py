@@ -15,11 +15,11 @@ from beanlite.console import policies, tables
 from beanlite.console.filters import Record, encode_tube
 from beanlite.console.live import Live, login_name, on_behalf_of
 from beanlite.core.policies import KEYS, OFF, check_row
-from beanlite.errors import ConfigError
+from beanlite.errors import BeanliteError, ConfigError
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses the command; 2 a wrong setting, flag or value; 3 the"
-    " database was refused, or is damaged; 130 Ctrl-C."
+    "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such policy; 2 a wrong"
+    " setting, flag or value; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
 EXAMPLES: Final = """
 beanlite policy set 'mail.*' max_tries=5 retry=5s..1h
@@ -102,6 +102,8 @@ def unset(
     _check(pattern, dict.fromkeys(keys or (), OFF))
     with Live(server.address) as live:
         reply = _ask(live, {"pattern": pattern, "unset": keys or "all"})
+    if not reply["changes"]:
+        raise BeanliteError(f"{pattern} has no such policy; beanlite policy list shows all")
     _report(reply, dry_run=False, as_json=as_json)
 
 

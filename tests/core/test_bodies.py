@@ -439,7 +439,7 @@ def test_two_clients_that_wait_for_bodies_at_once_see_no_difference():
 
 
 def test_sessions_see_no_difference(record_property):
-    explore(SEED, STEPS // 2, TwinsWithoutRoom, think)
+    explore(SEED, STEPS, TwinsWithoutRoom, think)
     explore(SEED, STEPS // 2, RuledTwinsWithoutRoom, think)
     assert min(TwinsWithoutRoom.late, TwinsWithoutRoom.ahead) > 20
     record_property("model steps", (STEPS, f"MODEL_SEED={SEED}"))

@@ -387,7 +387,7 @@ def test_clock_that_was_far_ahead_does_not_stop_schedules_for_years(machine):
     assert machine.core.engine.schedules["daily"].next_at < machine.now_s + DAY_S
 
 
-def test_clock_that_was_hours_ahead_leaves_out_no_time_after_it_is_right(machine):
+def test_clock_that_was_hours_ahead_leaves_out_no_time_afterwards(machine):
     machine.set("0 3 * * *")
     machine.core.wait(-machine.now_s % DAY_S + HOUR_S)
     machine.set_by_s += 5 * HOUR_S  # to 06:00

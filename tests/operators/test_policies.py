@@ -63,6 +63,8 @@ def test_policies_are_set_shown_and_unset(policy):
     assert policy("unset", "mail.*") == (0, ["mail.*: unset max_tries (was 6)"], "")
     assert listed(policy) == ["mail.de retry=off"]
     assert policy("show", "mail.fr") == (0, [], "no policies for mail.fr\n")
+    unknown = "beanlite: mial.de has no such policy; beanlite policy list shows all\n"
+    assert policy("unset", "mial.de") == (1, [], unknown)
     policy("unset", "mail.de")
     assert policy("list") == (0, [], "no policies\n")
 

@@ -100,6 +100,7 @@ def test_killed_on_a_full_disk_it_starts_there(url, disk, postgres, tmp_path):
         ids = put_until_it_waits(wire, is_full(where))
         server.kill()
     beats = "SELECT batch, nextval('beats'), last_id, seen_at FROM lease_now, generate_series(1, 5000)"
+    disk.grow("16896k")  # or there may be too little space for the next
     postgres.sql(f"INSERT INTO batches {beats}", "small")  # an hour of them
     server, _ = start(tmp_path, url, "1s")
     with server, Wire(server.connect()) as wire:

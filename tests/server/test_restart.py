@@ -48,8 +48,11 @@ SEED = int(os.environ.get("RESTART_SEED", str(random.randrange(1 << 32))))
 # The file has seconds as floating-point numbers, which hold these fractions exactly, so nothing is rounded.
 STEP_NS = SECOND_NS // 512
 KINDS = weighted({"session": 120, "take": 20, "take all": 10, "write": 30, "checkpoint": 1, "crash": 3, "stop": 2})
-# The same for times that follow from policies; those of retries are scattered.
-EXACT_VALUES = {key: texts for key, texts in VALUES.items() if key != "retry"} | {"rate": ("1/s", "4/s", "2/h", "off")}
+# The same for times that follow from policies; those of retries are scattered. A put that repeats a job has what is
+# deferred of that written sooner, which the model does not know.
+EXACT_VALUES = {key: texts for key, texts in VALUES.items() if key not in {"retry", "unique"}} | {
+    "rate": ("1/s", "4/s", "2/h", "off")
+}
 
 # Commands that leave much for a restart to keep.
 LASTING_COMMANDS = [*COMMANDS, *weighted({"pause-tube": 10, "bury": 10, "reserve-job": 5, "use": 5})]

@@ -46,8 +46,8 @@ MAY = {
     "peek": (b"FOUND", b"NOT_FOUND"),
     "stats-job": (b"OK", b"NOT_FOUND"),
     "stats-tube": (b"OK", b"NOT_FOUND"),
-    "use": (b"USING",),
-    "watch": (b"WATCHING",),
+    "use": (b"USING", b"OUT_OF_MEMORY"),  # as many tubes as policies leave memory for
+    "watch": (b"WATCHING", b"OUT_OF_MEMORY"),
     "ignore": (b"WATCHING", b"NOT_IGNORED"),
     "pause-tube": (b"PAUSED", b"NOT_FOUND"),
     "change-jobs": (b"OK", b"REFUSED"),
@@ -226,8 +226,8 @@ class Client:
         return word.encode() + b" " + rest + b"\r\n"
 
     def use_tube(self, tube: bytes) -> bytes:
-        self.use = tube
-        return self.plain("use", tube)
+        before, self.use = self.use, tube
+        return self.plain("use", tube, before=before)
 
     def change(self, job_id: int, do: str, **more) -> bytes:
         """Change one job as an operator does."""
@@ -304,6 +304,9 @@ class Client:
             if "change" in more:
                 ledger.refused(more["job"], more["change"])  # the reservation that is known takes its place
             self._note_reserved(asked, int(words[1]), body)
+        elif asked.word == "use":
+            if word == b"OUT_OF_MEMORY":
+                self._goes_on_using(more["before"])
         elif asked.word == "touch":
             if word == b"TOUCHED":
                 self._note_touched(asked)
@@ -316,6 +319,16 @@ class Client:
         elif more.get("change") is not None:
             did_nothing = word == b"NOT_FOUND" or (asked.word == "change-jobs" and json.loads(body).get("done") != 1)
             (ledger.refused if did_nothing else ledger.done)(more["job"], more["change"])
+
+    def _goes_on_using(self, tube: bytes) -> None:
+        """Correct the tube of what was put after a ``use`` that is refused."""
+        for asked in self._asked:
+            if asked.word == "use":
+                asked.more["before"] = tube
+                return
+            for body, _ in asked.more.get("puts", ()):
+                self._ledger.tube_of[body] = tube
+        self.use = tube
 
     def _note_put(self, asked: Asked, words: list[bytes], body: bytes) -> None:
         puts, word = asked.more["puts"], words[0]

@@ -141,7 +141,9 @@ MUTANTS = {
     ),
     "a kick that forgives nothing": Mutant("core.queues", "            job.forgive()\n", ""),
     "forgiven tries not journaled": Mutant("journal.rows", "past.why, past.forgiven,", "past.why, 0,"),
-    "a place not freed": Mutant("core.queues", "            if tube.shut & FULL:", "            if False:"),
+    "a place not freed": Mutant(
+        "core.queues", "            if tube.shut and tube.shut & FULL:", "            if False:"
+    ),
     "a limit ignored for clients that wait": Mutant(
         "core.queues", "tube.ready.keys and not tube.shut:", "tube.ready.keys:"
     ),

@@ -1,0 +1,266 @@
+"""Puts that repeat a job, and jobs that become too old, in tubes with rules."""
+
+from zlib import crc32
+
+import pytest
+
+from beanlite.core.job import SECOND_NS, SLICE
+from beanlite.core.rulings import EXPIRING_MAX
+from tests.support.core import Core, put, stored_job
+from tests.support.ruled_core import change, policy, reserve, state
+
+
+@pytest.fixture
+def core():
+    return Core()
+
+
+# -- the same again
+
+
+@pytest.mark.parametrize("kind", ["waiting", "present"])
+def test_put_of_a_body_that_is_there_is_answered_with_its_job(core, kind):
+    policy(core, unique=kind)
+    client = core.client()
+    assert put(core, client, b"a") == 1
+    assert put(core, client, b"a", pri=9, delay_s=9) == 1
+    assert put(core, client, b"b") == 2
+    assert core.engine.tubes[b"default"].tally.duplicates == 1
+    assert core.engine.counts.total_jobs == 2
+
+
+def test_repeated_put_waits_until_the_first_is_stored(core):
+    policy(core, unique="waiting")
+    client, other = core.client(), core.client()
+    put(core, client)
+    core.receive(other, b"put 0 0 9 1\r\nx\r\n")
+    assert other.waits
+    core.store()
+    core.receive(other, b"put 0 0 9 1\r\nx\r\n")
+    other.take_replies()
+    core.receive(other, b"put 0 0 9 1\r\nx\r\n")
+    assert not other.waits
+
+
+def test_twin_is_stored_as_it_is_when_the_put_is_answered(core):
+    policy(core, unique="waiting")
+    client, other = core.client(), core.client()
+    put(core, client)
+    assert reserve(core, client) == 1
+    core.send(client, b"bury 1 0\r\n")
+    core.store()
+    core.receive(client, b"kick 1\r\n")
+    core.receive(other, b"put 0 0 9 1\r\nx\r\n")
+    assert other.waits
+
+
+def test_twin_that_has_just_been_moved_is_stored_there(core):
+    policy(core, b"a", ttl="10s", expired="move:b")
+    policy(core, b"b", unique="waiting")
+    client = core.client()
+    core.send(client, b"use a\r\n")
+    put(core, client)
+    core.store()
+    core.send(client, b"use b\r\n")
+    core.wait(10)
+    assert core.engine.jobs[1].tube.name == b"b"
+    core.receive(client, b"put 0 0 9 1\r\nx\r\n")
+    assert client.waits
+    assert core.engine.ledger.is_changed
+
+
+def test_job_that_is_reserved_or_buried_no_longer_waits(core):
+    policy(core, unique="waiting")
+    client = core.client()
+    put(core, client)
+    assert reserve(core, client) == 1
+    assert put(core, client) == 2
+    core.send(client, b"bury 1 0\r\ndelete 2\r\n")
+    assert put(core, client) == 3
+    core.send(client, b"delete 3\r\nkick 1\r\n")
+    assert put(core, client) == 1  # it waits again
+
+
+def test_job_that_comes_back_beside_its_like_stays(core):
+    policy(core, unique="waiting")
+    client = core.client()
+    put(core, client)
+    assert reserve(core, client) == 1
+    assert put(core, client) == 2
+    core.send(client, b"release 1 0 0\r\n")
+    assert put(core, client) == 2
+    core.send(client, b"delete 2\r\n")
+    assert put(core, client) == 1
+
+
+def test_job_that_is_present_in_any_state_is_not_put_again(core):
+    policy(core, unique="present")
+    client = core.client()
+    put(core, client)
+    assert reserve(core, client) == 1
+    assert put(core, client) == 1
+    core.send(client, b"bury 1 0\r\n")
+    assert put(core, client) == 1
+    core.send(client, b"delete 1\r\n")
+    assert put(core, client) == 2
+    assert core.engine.counts.twins == 1
+
+
+def test_jobs_that_were_there_before_are_known_after_some_ticks(core):
+    client = core.client()
+    for number in range(3 * SLICE):
+        put(core, client, b"%d" % number)
+    policy(core, unique="waiting")
+    core.wait(0)
+    assert put(core, client, b"%d" % (2 * SLICE)) == 2 * SLICE + 1
+    policy(core, unset=["unique"])
+    assert put(core, client, b"1") == 3 * SLICE + 1
+    assert core.engine.counts.twins == 0
+
+
+def test_restored_jobs_are_known_even_without_their_bodies(core):
+    policy(core, unique="waiting")
+    core.engine.restore([stored_job(1, core.now_ns, body=1, crc32=crc32(b"x"))], core.now_ns)
+    core.engine.recovered(1, 1)
+    client = core.client()
+    assert core.send(client, b"put 0 0 9 1\r\nx\r\n") == b""
+    assert client.gathering.jobs == [core.engine.jobs[1]]
+    client.bring(core.engine.jobs[1], b"x")
+    client.answer_with_bodies(core.now_ns)
+    assert client.take_replies() == b"INSERTED 1\r\n"
+
+
+def test_one_body_is_fetched_where_very_many_may_be_the_same(core):
+    policy(core, unique="waiting")
+    rows = [stored_job(job_id, core.now_ns, body=1, crc32=crc32(b"x")) for job_id in range(1, 1000)]
+    core.engine.restore(rows, core.now_ns)
+    core.engine.recovered(999, 1)
+    client = core.client()
+    assert core.send(client, b"put 0 0 9 1\r\nx\r\n") == b""
+    assert client.gathering.jobs == [core.engine.jobs[1]]
+    client.bring(core.engine.jobs[1], b"y")
+    client.answer_with_bodies(core.now_ns)
+    assert client.gathering.jobs == [core.engine.jobs[2]]
+
+
+def test_moved_job_is_known_where_it_is(core):
+    policy(core, unique="waiting")
+    client, operator = core.client(), core.client(operator=True)
+    core.send(client, b"use t\r\n")
+    put(core, client)
+    change(core, operator, b'{"do": "move", "to": "default","ids":  [1]}')
+    assert put(core, operator) == 1
+
+
+# -- too late
+
+
+def test_job_that_is_too_old_is_buried(core):
+    policy(core, ttl="10s")
+    client = core.client()
+    put(core, client)
+    put(core, client, delay_s=60)
+    core.wait(9.9)
+    assert state(core) == ("ready", None)
+    core.wait(0.1)
+    assert [state(core, 1), state(core, 2)] == [("buried", "expired")] * 2
+    assert core.engine.tubes[b"default"].tally.expired == 2
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+@pytest.mark.parametrize("expired", ["delete", "move:old"])
+def test_job_that_is_too_old_is_deleted_or_moves(core, expired, is_paused):
+    policy(core, b"t", ttl="10s", expired=expired)
+    client = core.client()
+    core.send(client, b"use t\r\n")
+    put(core, client)
+    core.send(client, b"use default\r\npause-tube t %d\r\n" % (is_paused * 60))
+    core.store()
+    core.wait(10)
+    assert b"t" not in core.engine.tubes
+    assert len(core.engine.jobs) == (expired != "delete")
+    assert (b"old" in core.engine.tubes) == (expired != "delete")
+    assert core.engine.counts.expiries == 0
+    assert core.store().jobs
+
+
+def test_job_that_is_too_old_for_two_tubes_moves_between_them_no_more(core):
+    policy(core, ttl="10s", expired="move:b")
+    policy(core, b"b", ttl="9s", expired="move:default")
+    put(core, core.client())
+    core.now_ns += 10 * SECOND_NS
+    for _ in range(3):
+        core.engine.tick(core.now_ns)
+    assert core.engine.timers.next_ns > core.now_ns
+    assert state(core) == ("buried", "expired")
+
+
+def test_reserved_job_expires_when_it_comes_back(core):
+    policy(core, ttl="10s")
+    client = core.client()
+    put(core, client, ttr_s=60)
+    assert reserve(core, client) == 1
+    core.wait(20)
+    assert state(core) == ("reserved", None)
+    assert core.send(client, b"release 1 0 0\r\nreserve-with-timeout 0\r\n") == b"RELEASED\r\nTIMED_OUT\r\n"
+    core.wait(0)
+    assert state(core) == ("buried", "expired")
+
+
+def test_job_that_an_operator_takes_away_expires(core):
+    policy(core, ttl="10s")
+    client, operator = core.client(), core.client(operator=True)
+    put(core, client, ttr_s=60)
+    assert reserve(core, client) == 1
+    core.wait(20)
+    change(core, operator, b'{"do": "release","ids":  [1]}')
+    core.wait(2)
+    assert state(core) == ("buried", "expired")
+
+
+def test_kicked_job_does_not_expire_again(core):
+    policy(core, ttl="10s")
+    client = core.client()
+    put(core, client)
+    core.wait(10)
+    core.send(client, b"kick 1\r\n")
+    core.wait(100)
+    assert state(core) == ("ready", None)
+
+
+def test_jobs_expire_in_slices(core):
+    policy(core, ttl="10s")
+    client = core.client()
+    for _ in range(3 * SLICE):
+        put(core, client)
+    core.now_ns += 10 * SECOND_NS
+    core.engine.tick(core.now_ns)
+    assert 0 < core.engine.counts.buried <= SLICE + 1
+    core.wait(0)
+    assert core.engine.counts.buried == 3 * SLICE
+
+
+def test_expiry_waits_while_the_batch_is_large(core):
+    policy(core, ttl="10s", expired="delete")
+    client = core.client()
+    for _ in range(2 * EXPIRING_MAX):
+        put(core, client)
+    core.store()
+    core.wait(11)
+    assert EXPIRING_MAX <= len(core.engine.jobs) < 2 * EXPIRING_MAX - SLICE
+    assert core.engine.timers.next_ns > core.now_ns  # the server does not turn in vain
+    core.store()
+    core.wait(1)
+    core.store()
+    core.wait(1)
+    assert not core.engine.jobs
+
+
+def test_deleted_jobs_leave_nothing_behind(core):
+    policy(core, ttl="1h", unique="waiting")
+    client = core.client()
+    for number in range(200):
+        core.send(client, b"delete %d\r\n" % put(core, client, b"%d" % number))
+    kept = core.engine.tubes[b"default"].kept
+    assert (core.engine.counts.expiries, core.engine.counts.twins, len(kept._twins)) == (0, 0, 0)
+    assert len(kept.expiries) == 0
