@@ -64,6 +64,8 @@ class Handshakes:
         """Until when each connection may take, the earliest first."""
         self._ready: deque[Tls] = deque()
         """Those whose clients have sent something."""
+        self._at_work = False
+        """``_work`` is about to be called, or is being."""
         self._timer: asyncio.TimerHandle | None = None
         self._daily: asyncio.TimerHandle | None = None
         self._new_connection: Callable[[], asyncio.Protocol] = asyncio.Protocol
@@ -120,17 +122,22 @@ class Handshakes:
 
     def go_on(self, tls: Tls) -> None:
         """Go on with the handshake of a connection when it is its turn."""
-        if not self._ready:
-            self._loop.call_soon(self._work)
         self._ready.append(tls)
+        if not self._at_work:
+            self._at_work = True
+            self._loop.call_soon(self._work)
 
     def _work(self) -> None:
         until_s = self._loop.time() + TURN_S
-        self._ready.popleft().shake()
-        while self._ready and self._loop.time() < until_s:
-            self._ready.popleft().shake()
-        if self._ready:
-            self._loop.call_soon(self._work)
+        try:
+            while self._ready:
+                self._ready.popleft().shake()
+                if self._loop.time() >= until_s:
+                    break
+        finally:  # also after a lack of memory, which the server may survive
+            self._at_work = bool(self._ready)
+            if self._at_work:
+                self._loop.call_soon(self._work)
 
     def admit(self, tls: Tls) -> asyncio.Protocol:
         """Return the protocol of a client whose handshake is over."""

@@ -353,6 +353,31 @@ async def test_handshakes_give_way_to_others_in_each_turn(monkeypatch):
     assert shaken == [0, 1, 2]
 
 
+async def test_handshakes_go_on_after_one_that_lacked_memory():
+    loop = asyncio.get_running_loop()
+    door = handshakes.Handshakes(loop, cast(Any, None), 10, cast(Any, None), cast(Any, None))
+    heard, shaken = [], []
+    loop.set_exception_handler(lambda _, context: heard.append(context["exception"]))
+
+    class Client:
+        def __init__(self, error=None):
+            self.error = error
+
+        def shake(self):
+            if self.error is not None:
+                raise self.error
+            shaken.append(self)
+
+    door.go_on(cast(Any, Client(MemoryError())))
+    door.go_on(cast(Any, Client()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    door.go_on(cast(Any, Client()))
+    await asyncio.sleep(0)
+    assert [type(error) for error in heard] == [MemoryError]
+    assert len(shaken) == 2
+
+
 def test_connections_that_come_and_go_leave_nothing(tmp_path, own, authority):
     context = authority.client()
     with start_beanlite(tmp_path, *tls_flags(own)) as server:
