@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
+import time
 from typing import Final, Protocol, cast
 
 # So many bytes are given to OpenSSL in one go, as many as one record has: its buffers never shrink.
 SLICE: Final = 1 << 14
+# How long what is received at once may take before others get their turn: a key update is few bytes, and much work.
+TURN_S: Final = 0.002
 # The first byte of TLS.
 _HANDSHAKE: Final = 22
 
@@ -52,6 +55,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         "_handshakes",
         "_incoming",
         "_outgoing",
+        "_paused",
         "_protocol",
         "_raw",
         "_tls",
@@ -68,7 +72,9 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._incoming = _NONE
         self._outgoing = _NONE
         self._early = b""
-        """What has been received and is part of the handshake, or comes after it."""
+        """What has been received and waits for its turn; while there is something, nothing more is read."""
+        self._paused = False
+        """The connection wants to read no more."""
         self._eof_received = False
         self._ended = False
         """Nothing more is sent, and what is received is not looked at."""
@@ -122,11 +128,16 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     # -- the handshake
 
     def shake(self) -> None:
-        """Go on with the handshake, as far as the client has sent its part."""
+        """Go on with the handshake, as far as the client has sent its part, or with what has come after it."""
         tls = self._tls
-        if tls is None or self._ended or self._protocol is not NOBODY or self._raw.is_closing():
+        if tls is None or self._ended or self._raw.is_closing():
             return
         data, self._early = self._early, b""
+        if self._protocol is not NOBODY:
+            self._read(data)
+            if not self._early and not self._paused:
+                self._raw.resume_reading()
+            return
         try:
             at = self._feed(tls, data)
         except ssl.SSLError as error:
@@ -162,9 +173,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
                 self._incoming.write(data)
                 ended = self._decrypt(tls, parts)
             else:
-                for at in range(0, len(data), SLICE):
-                    self._incoming.write(data[at : at + SLICE])
-                    ended = ended or self._decrypt(tls, parts)
+                ended = self._decrypt_slices(tls, data, parts)
         except ssl.SSLError:  # junk, or somebody has changed it on its way
             self._flush()
             self._raw.abort()
@@ -177,6 +186,20 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             self._protocol.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
         if ended and not self._raw.is_closing():
             self._tell_eof()
+
+    def _decrypt_slices(self, tls: ssl.SSLObject, data: bytes, parts: list[bytes]) -> bool:
+        """Decrypt slice by slice; what takes too long waits for its turn among the handshakes."""
+        until_s = time.monotonic() + TURN_S
+        for at in range(0, len(data), SLICE):
+            if at and time.monotonic() > until_s:
+                self._early = data[at:]
+                self._raw.pause_reading()
+                self._handshakes.go_on(self)
+                break
+            self._incoming.write(data[at : at + SLICE])
+            if self._decrypt(tls, parts):
+                return True
+        return False
 
     def _decrypt(self, tls: ssl.SSLObject, parts: list[bytes]) -> bool:
         """Decrypt all that is complete; return whether the client has said that it sends no more."""
@@ -236,6 +259,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if self._ended:
             return
         self._ended = True
+        self._early = b""
         tls = self._tls
         if tls is not None and not self._raw.is_closing():
             with contextlib.suppress(ssl.SSLError):  # the client has not said the same yet, and may never
@@ -257,11 +281,14 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Read no more."""
+        self._paused = True
         self._raw.pause_reading()
 
     def resume_reading(self) -> None:
         """Read again."""
-        self._raw.resume_reading()
+        self._paused = False
+        if not self._early:
+            self._raw.resume_reading()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Set from how many bytes that the client has not read it is too slow."""

@@ -15,7 +15,7 @@ import greenstalk
 import pytest
 
 from beanlite.core.memory import TLS_BYTES
-from beanlite.net import handshakes
+from beanlite.net import handshakes, tls as tls_module
 from tests.support.certificates import Authority, tls_flags, tls_port, wrap
 from tests.support.inside import serving, until as until_inside
 from tests.support.servers import start_beanlite
@@ -167,6 +167,22 @@ def test_a_stop_answers_what_was_carried_out(server, known):
             until(lambda: wire.stats()["current-waiting"] == "1")
         server.signal(signal.SIGTERM)
         assert rest_of(client) == b"INSERTED 1\r\nWATCHING 2\r\nRESERVED 1 1\r\nx\r\n"
+
+
+async def test_what_takes_long_to_decrypt_waits_for_its_turn(tmp_path, own, authority, monkeypatch):
+    """With no time at all, each slice has a turn of its own; commands, and the end, keep their order."""
+    monkeypatch.setattr(tls_module, "TURN_S", -1.0)
+    reads = []
+    read = tls_module.Tls._read
+    monkeypatch.setattr(tls_module.Tls, "_read", lambda self, data: (reads.append(len(data)), read(self, data)))
+    async with serving(tmp_path / "queue.db", **settings_of(own)) as (server, _):
+        host, port = server._listener.tls.address.split(":")
+        client = await asyncio.open_connection(host, int(port), ssl=authority.client(), server_hostname="localhost")
+        client[1].write(put_bytes(MIB[:60_000]) * 20 + b"list-tube-used\r\n" * 3000 + b"quit\r\n")
+        said = await asyncio.wait_for(client[0].read(), 20)
+        client[1].close()
+    assert said == b"".join(b"INSERTED %d\r\n" % n for n in range(1, 21)) + b"USING default\r\n" * 3000
+    assert len(reads) > 60
 
 
 # -- refusals
