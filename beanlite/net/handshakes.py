@@ -19,8 +19,9 @@ from beanlite.net.tls import Tls
 # So many connections may be without a finished handshake, unless max_connections is small: a tenth of it, but some.
 PENDING_MAX: Final = 512
 PENDING_LEAST: Final = 16
-# From one address, this part of them.
+# From one address, this part of them, but some: a program may begin several connections at once.
 SHARE: Final = 10
+SHARE_LEAST: Final = 8
 # How long a client may take from its connection to the end of its handshake.
 LASTS_S: Final = 10.0
 # How long handshakes may go on in one turn of the loop; each takes up to a millisecond.
@@ -59,7 +60,7 @@ class Handshakes:
         self._refusals = refusals
         self._memory = memory
         self._most = most
-        self._addresses = Addresses(max(1, most // SHARE), spare_local=True)
+        self._addresses = Addresses(max(SHARE_LEAST, most // SHARE), spare_local=True)
         self._pending: dict[Tls, float] = {}
         """Until when each connection may take, the earliest first."""
         self._ready: deque[Tls] = deque()

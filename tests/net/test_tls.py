@@ -369,6 +369,16 @@ async def test_handshakes_give_way_to_others_in_each_turn(monkeypatch):
     assert shaken == [0, 1, 2]
 
 
+async def test_one_address_may_begin_several_connections_at_a_small_server():
+    most = handshakes.most_pending(100)
+    door = handshakes.Handshakes(asyncio.get_running_loop(), cast(Any, None), most, cast(Any, None), cast(Any, None))
+    address = b"1234"
+    for number in range(8):
+        assert not door._addresses.is_full(address)
+        door._addresses.add(number, address)
+    assert door._addresses.is_full(address)
+
+
 async def test_handshakes_go_on_after_one_that_lacked_memory():
     loop = asyncio.get_running_loop()
     door = handshakes.Handshakes(loop, cast(Any, None), 10, cast(Any, None), cast(Any, None))
