@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 import stat
@@ -62,7 +63,7 @@ def _load_own(context: ssl.SSLContext, cert: Path, key: Path) -> None:
         raise ConfigError(f"tls_key: {key} is encrypted; beanlite asks for no password, so store the key without one")
 
     text = _read("tls_key", key)
-    mode = key.stat().st_mode & 0o777
+    mode = _stat("tls_key", key).st_mode & 0o777
     if mode & _OTHERS:
         raise ConfigError(f"tls_key: others may use {key} (mode {mode:o}); chmod 600 it")
     if "PRIVATE KEY-----" not in text:
@@ -84,10 +85,17 @@ def in_words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _read(setting: str, path: Path) -> str:
+def _stat(setting: str, path: Path) -> os.stat_result:
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise ConfigError(f"{setting}: {path} is no file")
+        return path.stat()
+    except OSError as error:  # it may be replaced just now
+        raise ConfigError(f"{setting}: {path} can't be read: {error.strerror}") from error
+
+
+def _read(setting: str, path: Path) -> str:
+    if not stat.S_ISREG(_stat(setting, path).st_mode):
+        raise ConfigError(f"{setting}: {path} is no file")
+    try:
         return path.read_text(encoding="latin-1")
     except OSError as error:
         raise ConfigError(f"{setting}: {path} can't be read: {error.strerror}") from error

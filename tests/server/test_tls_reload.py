@@ -4,6 +4,7 @@ import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -74,6 +75,21 @@ def test_a_wrong_file_is_named(authority, what):
     spoil, message = WRONG[what]
     spoil(cert, key)
     with pytest.raises(ConfigError, match=f"^{message}"):
+        load_certificates(settings_of(cert, key))
+
+
+def test_key_that_is_replaced_while_it_is_read_is_an_error_of_settings(authority, monkeypatch):
+    cert, key = authority.sign("server")
+    read = Path.read_text
+
+    def read_and_remove(path, *args, **kwargs):
+        text = read(path, *args, **kwargs)
+        if path == key:
+            key.unlink()
+        return text
+
+    monkeypatch.setattr(Path, "read_text", read_and_remove)
+    with pytest.raises(ConfigError, match=r"^tls_key: .* can't be read: No such file"):
         load_certificates(settings_of(cert, key))
 
 
