@@ -89,7 +89,10 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Decrypt the data and pass it on, or go on with the handshake in its turn."""
         if self._ended:
-            self._protocol.data_received(data)
+            if not self._raw.is_closing():
+                self._protocol.data_received(data)
+            return
+        if self._eof_received:  # TLS is over on this side: OpenSSL would keep what comes, and never look at it
             return
         tls = self._tls
         if tls is None:

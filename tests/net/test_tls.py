@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import unittest.mock
 from pathlib import Path
 from typing import Any, cast
 
@@ -377,6 +378,21 @@ async def test_one_address_may_begin_several_connections_at_a_small_server():
         assert not door._addresses.is_full(address)
         door._addresses.add(number, address)
     assert door._addresses.is_full(address)
+
+
+def test_what_comes_after_goodbye_is_not_kept():
+    class Raw(asyncio.Transport):
+        def is_closing(self):
+            return False
+
+    tls = tls_module.Tls(cast(Any, None))
+    tls._raw, tls._incoming, tls._protocol = Raw(), ssl.MemoryBIO(), cast(Any, object())
+    tls._tls, tls._outgoing = cast(Any, unittest.mock.Mock(read=lambda _: b"")), ssl.MemoryBIO()
+    tls._protocol = unittest.mock.Mock()
+    for _ in range(3):
+        tls.data_received(b"x" * 1000)
+    assert tls._incoming.pending == 1000  # of the first, in which the goodbye was
+    tls._protocol.eof_received.assert_called_once()
 
 
 async def test_handshakes_go_on_after_one_that_lacked_memory():
