@@ -15,10 +15,12 @@ from typing import Any, cast
 import greenstalk
 import pytest
 
+from beanlite import is_compiled
 from beanlite.core.memory import TLS_BYTES
 from beanlite.net import handshakes, tls as tls_module
 from tests.support.certificates import Authority, tls_flags, tls_port, wrap
 from tests.support.inside import serving, until as until_inside
+from tests.support.needs import need
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, put_bytes, until
 
@@ -172,6 +174,7 @@ def test_a_stop_answers_what_was_carried_out(server, known):
 
 async def test_what_takes_long_to_decrypt_waits_for_its_turn(tmp_path, own, authority, monkeypatch):
     """With no time at all, each slice has a turn of its own; commands, and the end, keep their order."""
+    need(not is_compiled(), "compiled code has its own copy of the constant")
     monkeypatch.setattr(tls_module, "TURN_S", -1.0)
     reads = []
     read = tls_module.Tls._read
