@@ -248,6 +248,13 @@ def test_change_without_a_tube_leaves_other_tubes_alone(core):
     assert core.engine.jobs.ids_after(-1, 9) == [1]
 
 
+def test_list_of_named_tubes_does_not_tell_which_others_there_are(core):
+    core.send(core.client(), b"use mail\r\nwatch secret\r\n")
+    session = core.limited((READER, b"mail"))
+    there, nowhere = (ask(core, session, "list-tube-stats", names=["mail", name]) for name in ("secret", "nowhere"))
+    assert there == nowhere
+
+
 # -- while a command waits
 
 

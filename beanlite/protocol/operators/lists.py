@@ -122,14 +122,15 @@ def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
 
 def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> bytes:
     engine = session.engine
+    permits = _permits(session, READER)
     if request.names is None:
         tubes = list(engine.tubes.values())  # these are in the order of their serial numbers
-    else:
-        tubes = sorted({engine.tubes[name] for name in request.names if name in engine.tubes}, key=_serial)
+    else:  # without those that are not permitted, so that their number does not tell which of them there are
+        names = [name for name in request.names if permits is None or permits(name)]
+        tubes = sorted({engine.tubes[name] for name in names if name in engine.tubes}, key=_serial)
     first = 0 if request.place is None else bisect_right(tubes, request.place, key=_serial)
     tubes_of_slice = tubes[first : first + TUBES_LOOKED_AT]
     matches = tubes_of_slice
-    permits = _permits(session, READER)
     if permits is not None:
         matches = [tube for tube in matches if permits(tube.name)]
     if request.like is not None:
