@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
+from beanlite.net.allowed import address_of
 from beanlite.net.connection import Connection
 
 PENDING_MAX: Final = 1024
 # Of these, from one address. Those over a Unix socket have none.
 PENDING_PER_HOST: Final = PENDING_MAX // 10
 PENDING_S: Final = 10.0
+# Who has one IPv6 address has all with this prefix.
+_IPV6_BYTES: Final = 8
 
 
 class Pending:
@@ -21,8 +24,8 @@ class Pending:
         """``dismiss`` ends a connection whose time is over."""
         self._loop = loop
         self._dismiss = dismiss
-        self._until_s: dict[Connection, tuple[float, str | None]] = {}
-        self._per_host: dict[str | None, int] = {}
+        self._until_s: dict[Connection, tuple[float, bytes | None]] = {}
+        self._per_host: dict[bytes | None, int] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -30,11 +33,12 @@ class Pending:
 
     def add(self, connection: Connection, host: str | None) -> bool:
         """Give a connection its time; returns False if there are too many."""
-        of_host = self._per_host.get(host, 0)
-        if len(self) >= PENDING_MAX or (host is not None and of_host >= PENDING_PER_HOST):
+        place = None if host is None else _place_of(host)
+        of_place = self._per_host.get(place, 0)
+        if len(self) >= PENDING_MAX or (place is not None and of_place >= PENDING_PER_HOST):
             return False
-        self._per_host[host] = of_host + 1
-        self._until_s[connection] = (self._loop.time() + PENDING_S, host)
+        self._per_host[place] = of_place + 1
+        self._until_s[connection] = (self._loop.time() + PENDING_S, place)
         if self._timer is None:
             self._timer = self._loop.call_later(PENDING_S, self._end)
         return True
@@ -43,10 +47,10 @@ class Pending:
         """Forget a connection that has rights by now, or is closed."""
         entry = self._until_s.pop(connection, None)
         if entry is not None:
-            host = entry[1]
-            self._per_host[host] -= 1
-            if not self._per_host[host]:
-                del self._per_host[host]
+            place = entry[1]
+            self._per_host[place] -= 1
+            if not self._per_host[place]:
+                del self._per_host[place]
 
     def _end(self) -> None:
         """End the connections whose time is over."""
@@ -58,3 +62,9 @@ class Pending:
                 break
             self.drop(connection)
             self._dismiss(connection)
+
+
+def _place_of(host: str) -> bytes:
+    """Return what counts as one address: the IPv4 address, or the network part of the IPv6 address."""
+    address = address_of(host)
+    return address.packed if address.version == 4 else address.packed[:_IPV6_BYTES]

@@ -175,11 +175,23 @@ def test_connections_without_rights_are_bounded(loop):
     assert pending.PENDING_PER_HOST * 10 <= PENDING_MAX
 
 
+def test_addresses_of_one_network_are_one_address_for_the_bound(loop):
+    waiting: Any = Pending(loop, lambda _: None)
+    assert all(waiting.add(number, f"2001:db8::{number:x}") for number in range(PENDING_PER_HOST))
+    assert not waiting.add("too many", "2001:db8::ffff")
+    assert waiting.add("another", "2001:db8:0:1::1")
+    assert waiting.add("again", "10.0.0.1")
+    assert waiting.add("mapped", "::ffff:10.0.0.1")
+    assert sorted(waiting._per_host.values()) == [1, 2, PENDING_PER_HOST]
+
+
 class FromNetwork(Client):
     """A client that no rule knows."""
 
+    host = "10.0.0.1"
+
     def get_extra_info(self, name, default=None):
-        return ("10.0.0.1", 5123) if name == "peername" else default
+        return {"peername": (self.host, 5123), "sockname": ("10.0.0.2", 11300)}.get(name, default)
 
 
 def without_rights(server):
