@@ -121,6 +121,8 @@ class ClientGate:
         if access is None:
             return False
         if self.page_digest and hmac.compare_digest(digest, self.page_digest):
+            if not _is_near(connection.transport):
+                return False
             name, rights = PAGE, _EVERYTHING
         else:
             name = access.names.get(digest, "")
@@ -141,6 +143,12 @@ class ClientGate:
 
 
 _EVERYTHING: Final = Rights([(OPERATOR, b"*")])
+
+
+def _is_near(transport: asyncio.BaseTransport) -> bool:
+    """Whether the client is on this machine, as the page is: then both ends have the same address."""
+    peer = transport.get_extra_info("peername")
+    return not isinstance(peer, tuple) or peer[0] == transport.get_extra_info("sockname")[0]
 
 
 def _show(connection: Connection, name: str) -> None:

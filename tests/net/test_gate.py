@@ -2,6 +2,7 @@
 
 import asyncio
 import ssl
+from hashlib import sha256
 from ipaddress import ip_network
 from typing import Any
 
@@ -194,6 +195,12 @@ class FromNetwork(Client):
         return {"peername": (self.host, 5123), "sockname": ("10.0.0.2", 11300)}.get(name, default)
 
 
+class OfThisMachine(FromNetwork):
+    """A client that no rule knows, on the server's machine."""
+
+    host = "10.0.0.2"
+
+
 def without_rights(server):
     server.parts.roster._gate.change(Operators("none"), Access([], {}, {}))
 
@@ -227,5 +234,15 @@ def test_one_client_too_many_without_rights_is_not_admitted(monkeypatch):
         await settle()
         assert not FromNetwork(server).closed
         await asyncio.sleep(PENDING_S + 1)
+
+    assert simulated(play) is None
+
+
+def test_token_of_the_page_is_of_no_use_on_another_machine():
+    async def play(server, _journal):
+        without_rights(server)
+        server.parts.roster._gate.page_digest = sha256(b"right").hexdigest()
+        assert await OfThisMachine(server).ask(b"auth right\r\nuse a\r\n") == b"AUTHENTICATED\r\nUSING a\r\n"
+        assert await FromNetwork(server).ask(b"auth right\r\nuse a\r\n") == b"UNAUTHORIZED\r\n"
 
     assert simulated(play) is None
