@@ -13,6 +13,7 @@ from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.operators.commands import RequestCommand, RequestLine, receive_request
+from beanlite.protocol.operators.lists import TUBES_LOOKED_AT
 from beanlite.protocol.operators.named_tubes import permits_request
 from beanlite.protocol.operators.requests import Request
 from beanlite.protocol.session import Command, Service, Session, Words
@@ -203,9 +204,19 @@ class TubesList(Command):
         return None
 
 
-def _list_tubes(session: Session, _none: bytes, _now_ns: int) -> bytes:
-    rights, engine = session.rights, session.engine
-    return session.ok_reply(tube_list([name for name in engine.tubes if rights is None or rights.may(READER, name)]))
+def _list_tubes(session: Session, _none: bytes, now_ns: int) -> bytes | None:
+    return _list_more(session, (list(session.engine.tubes), []), now_ns)
+
+
+def _list_more(session: Session, names: tuple[list[bytes], list[bytes]], _now_ns: int) -> bytes | None:
+    """Look at a slice of the names that are left, and set the rest aside; there may be very many."""
+    left, found = names
+    rights = session.rights
+    found += [name for name in left[:TUBES_LOOKED_AT] if rights is None or rights.may(READER, name)]
+    if len(left) <= TUBES_LOOKED_AT:
+        return session.ok_reply(tube_list(found))
+    session.set_aside(_list_more, (left[TUBES_LOOKED_AT:], found), LOOKING)
+    return None
 
 
 def deny(session: Session, word: bytes, given: object) -> bytes | None:

@@ -5,9 +5,11 @@ import json
 import pytest
 
 from beanlite.core.access import OPERATOR, PRODUCER, READER, ROLES, WORKER
+from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.command_table import new_commands
 from beanlite.protocol.limited import EVERYBODY, ROLE_OF
 from beanlite.protocol.operators.commands import new_operator_commands
+from beanlite.protocol.operators.lists import TUBES_LOOKED_AT
 from tests.support.core import Core
 
 WORDS = [command.word.decode() for command in [*new_commands(), *new_operator_commands()]]
@@ -253,6 +255,19 @@ def test_list_of_named_tubes_does_not_tell_which_others_there_are(core):
     session = core.limited((READER, b"mail"))
     there, nowhere = (ask(core, session, "list-tube-stats", names=["mail", name]) for name in ("secret", "nowhere"))
     assert there == nowhere
+
+
+def test_list_of_very_many_tubes_lets_others_go_on(core):
+    tubes = [core.engine.clients.tube(b"mail.%d" % number) for number in range(2 * TUBES_LOOKED_AT)]
+    session = core.limited((READER, b"mail.*"))
+    session.receive(b"list-tube-used\r\nlist-tubes\r\nlist-tube-used\r\n", core.now_ns)
+    session.resume(core.now_ns)
+    assert session.blocked is LOOKING
+    assert session.take_replies() == b"USING default\r\n"
+    core.go_on(session)
+    reply = session.take_replies()
+    assert reply.count(b"\n- mail.") == len(tubes)
+    assert reply.endswith(b"USING default\r\n")
 
 
 # -- while a command waits
