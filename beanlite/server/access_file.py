@@ -21,6 +21,7 @@ _KINDS: Final = (CERT, UID, GID, TOKEN, NET)
 TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CERT_NAME: Final = re.compile(r"[!-~]{1,200}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+_SECRET: Final = re.compile(r"[0-9A-Fa-f]{32,}")
 _KEYS: Final = ("who", "role", "tubes")
 
 
@@ -67,7 +68,8 @@ class _RulesReader:
         return {}
 
     def _note(self, place: str, why: str) -> None:
-        self.errors.append(f"{self._file}: {place}: {why}")
+        # What stands in a wrong place may be a token.
+        self.errors.append(f"{self._file}: " + _SECRET.sub("…", f"{place}: {why}"))
 
     def _read_tokens(self, table: object) -> None:
         if not isinstance(table, dict):

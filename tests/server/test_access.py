@@ -145,6 +145,23 @@ def test_what_is_not_the_digest_of_a_token_is_not_repeated(file, value):
     assert mistakes_in(file) == [f"{file}: [tokens] ci: this is no line that `beanlite token new ci` has printed"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        allow([f"token:{TOKEN}"], ["a"]),
+        allow([TOKEN], ["a"]),
+        allow([f"token {TOKEN.upper()}"], ["a"]),
+        f'[tokens]\n{TOKEN} = "ci"\n',
+        f"{TOKEN} = 1\n",
+    ],
+)
+def test_token_in_a_wrong_place_is_not_repeated(file, text):
+    file.write_text(text)
+    (mistake,) = mistakes_in(file)
+    assert "…" in mistake
+    assert TOKEN[:32] not in mistake.lower()
+
+
 def test_file_that_is_not_there_is_a_mistake(file):
     assert mistakes_in(file) == [f"{file}: the file of access can't be read: No such file or directory"]
 
