@@ -94,7 +94,9 @@ class ClientGate:
                 self._pending.drop(connection)
             session.authenticate = partial(self._authenticate, connection, identity)
             self._give(connection, rights)
-        else:
+        else:  # at once, since its turn to leave may come later
+            self._give(connection, _NOTHING)
+            session.engine.clients.stop_waiting(session.client)
             self._dismiss(connection)
 
     def _rights_of(self, access: Access, identity: Identity) -> Rights:
@@ -143,6 +145,7 @@ class ClientGate:
 
 
 _EVERYTHING: Final = Rights([(OPERATOR, b"*")])
+_NOTHING: Final = Rights([])
 
 
 def _is_near(transport: asyncio.BaseTransport) -> bool:

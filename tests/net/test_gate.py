@@ -13,6 +13,7 @@ from beanlite.net.allowed import Access, Rule, deciding
 from beanlite.net.identities import identity_of, names_in
 from beanlite.net.operators import Operators
 from beanlite.net.pending import PENDING_MAX, PENDING_PER_HOST, PENDING_S, Pending
+from beanlite.net.turns import LATE, Turns
 from tests.support.simulated import Client, settle, simulated
 
 # -- certificates
@@ -244,5 +245,24 @@ def test_token_of_the_page_is_of_no_use_on_another_machine():
         server.parts.roster._gate.page_digest = sha256(b"right").hexdigest()
         assert await OfThisMachine(server).ask(b"auth right\r\nuse a\r\n") == b"AUTHENTICATED\r\nUSING a\r\n"
         assert await FromNetwork(server).ask(b"auth right\r\nuse a\r\n") == b"UNAUTHORIZED\r\n"
+
+    assert simulated(play) is None
+
+
+def test_client_that_loses_a_right_loses_it_before_its_turn_to_leave(monkeypatch):
+    def rules(*tubes):
+        return Access([rule(1, "net", role, tubes, ["10.0.0.0/8"]) for role in ("producer", "worker")], {}, {})
+
+    async def play(server, _journal):
+        roster = server.parts.roster
+        roster._gate.change(Operators("none"), rules(b"a", b"b"))
+        producer, worker = FromNetwork(server), FromNetwork(server)
+        await worker.ask(b"watch a\r\nignore default\r\nreserve\r\n")
+        with monkeypatch.context() as late:
+            late.setattr(Turns, "now_unless_late", lambda _: LATE)
+            await roster.change(100, Operators("none"), rules(b"b"))
+        worker.said = b""
+        assert await producer.ask(b"use a\r\nput 0 0 60 1\r\nx\r\n") == b"UNAUTHORIZED\r\n" * 3
+        assert worker.said == b"UNAUTHORIZED\r\n"
 
     assert simulated(play) is None
