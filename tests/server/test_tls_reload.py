@@ -78,7 +78,7 @@ def test_a_wrong_file_is_named(authority, what):
         load_certificates(settings_of(cert, key))
 
 
-def test_key_that_is_replaced_while_it_is_read_is_an_error_of_settings(authority, monkeypatch):
+def test_key_replaced_while_it_is_read_is_an_error_of_settings(authority, monkeypatch):
     cert, key = authority.sign("server")
     read = Path.read_text
 

@@ -304,12 +304,10 @@ class Client:
             if "change" in more:
                 ledger.refused(more["job"], more["change"])  # the reservation that is known takes its place
             self._note_reserved(asked, int(words[1]), body)
-        elif asked.word == "use":
-            if word == b"OUT_OF_MEMORY":
-                self._goes_on_using(more["before"])
-        elif asked.word == "touch":
-            if word == b"TOUCHED":
-                self._note_touched(asked)
+        elif word == b"TOUCHED":
+            self._note_touched(asked)
+        elif word == b"OUT_OF_MEMORY" and "before" in more:
+            self._goes_on_using(more["before"])
         elif asked.word == "kick":
             ledger.kicked(more["kick"])
         elif asked.word == "watch-events":
