@@ -32,8 +32,8 @@ class Reception(Protocol):
     def go_on(self, tls: Tls) -> None:
         """Call ``shake`` when it is the turn of a connection."""
 
-    def admit(self, tls: Tls) -> asyncio.Protocol:
-        """Return the protocol of a client whose handshake is over."""
+    def admit(self, tls: Tls, session: ssl.SSLObject) -> asyncio.Protocol | None:
+        """Return the protocol of a client whose handshake is over; None if it is refused."""
 
     def refuse(self, tls: Tls, reason: str) -> None:
         """Close a connection before its handshake is over."""
@@ -149,9 +149,12 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             return
         self._flush()
         self._raw.resume_reading()
-        if at >= 0:
-            self._protocol = self._handshakes.admit(self)
-            self._protocol.connection_made(self)
+        if at < 0:
+            return
+        protocol = self._handshakes.admit(self, tls)
+        if protocol is not None:
+            self._protocol = protocol
+            protocol.connection_made(self)
             self._read(data[at:])
 
     def _feed(self, tls: ssl.SSLObject, data: bytes) -> int:

@@ -87,8 +87,9 @@ class Settings(BaseModel):
         examples=["/etc/beanlite/clients.crt"],
     )
     tls_min: Annotated[Literal["1.2", "1.3"], Flag("VERSION"), RELOADED] = Field(
-        "1.2", description="lowest version of TLS that clients may use: 1.2 or 1.3"
+        "1.3", description="lowest version of TLS that clients may use: 1.2 or 1.3"
     )
+    """The {}. With 1.2, a client of that version has to take session tickets, as OpenSSL does by default."""
     db: Annotated[DbPath, Flag("PATH", "-b")] = Field(
         Path(DB_NAME), description=f"path of the database file; if it is a directory, the file {DB_NAME} in it"
     )

@@ -50,7 +50,7 @@ def server(request, tmp_path, authority, own):
     if request.param == "asyncio":
         (tmp_path / "uvloop.py").write_text("raise ImportError")
         environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
-    flags = [*tls_flags(own, authority.file), "-z", "2000000"]
+    flags = [*tls_flags(own, authority.file), "-z", "2000000", "--tls-min", "1.2"]
     with start_beanlite(tmp_path / "q", *flags, environment=environment) as server:
         until(lambda: " tls=" in server.log_text())
         yield server
@@ -244,6 +244,38 @@ def test_old_version_is_refused(server, authority):
     assert reasons(server) == ["the client's version of TLS is too old"]
 
 
+def test_version_before_1_3_is_refused_by_default(own, authority, tmp_path):
+    context = authority.client()
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with start_beanlite(tmp_path, *tls_flags(own)) as server:
+        until(lambda: " tls=" in server.log_text())
+        assert is_refused(lambda: wrap(server, context))
+        until(lambda: reasons(server))
+        assert reasons(server) == ["the client's version of TLS is too old"]
+
+
+def test_version_1_2_without_tickets_is_refused(server, authority):
+    context = authority.client(authority.sign("old"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_TICKET
+    assert is_refused(lambda: wrap(server, context))
+    until(lambda: reasons(server))
+    assert reasons(server) == ["the client has TLS 1.2 without session tickets"]
+
+
+def test_ticket_of_version_1_2_is_taken_back(server, authority):
+    context = authority.client(authority.sign("again"))
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with Wire(wrap(server, context)) as first:
+        assert first.ask("list-tube-used") == "USING default"
+        session = cast(ssl.SSLSocket, first.socket).session
+    plain = socket.create_connection((server.host, tls_port(server)), 10)
+    second = context.wrap_socket(plain, server_hostname="localhost", session=session)
+    with Wire(second) as wire:
+        assert second.session_reused
+        assert wire.ask("list-tube-used") == "USING default"
+
+
 @pytest.mark.parametrize("words", [b"put 0 0 60 1\r\nx\r\n", b"GET / HTTP/1.1\r\n\r\n"])
 def test_plain_text_is_refused(server, words):
     with socket.create_connection((server.host, tls_port(server)), 10) as client:
@@ -265,7 +297,7 @@ def test_junk_after_the_handshake_closes_only_its_connection(server, known):
 
 
 def test_renegotiation_is_refused(own, tmp_path):
-    with start_beanlite(tmp_path, *tls_flags(own)) as server:
+    with start_beanlite(tmp_path, *tls_flags(own), "--tls-min", "1.2") as server:
         until(lambda: " tls=" in server.log_text())
         said = subprocess.run(
             ["openssl", "s_client", "-tls1_2", "-connect", f"127.0.0.1:{tls_port(server)}"],
@@ -289,6 +321,32 @@ def settings_of(own):
 async def knock(server):
     host, port = server._listener.tls.address.split(":")
     return await asyncio.open_connection(host, int(port))
+
+
+async def visit(server, context):
+    """Connect, and leave in order once the server has answered or ended the connection."""
+    host, port = server._listener.tls.address.split(":")
+    with contextlib.suppress(OSError):
+        reader, writer = await asyncio.open_connection(host, int(port), ssl=context, server_hostname="localhost")
+        writer.write(b"quit\r\n")
+        await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("tickets", [True, False], ids=["tickets", "no tickets"])
+async def test_openssl_keeps_no_session(tmp_path, own, authority, version, tickets):
+    """It would keep 20,480 of them, and nothing would count what they take."""
+    context = authority.client(authority.sign("visitor"))
+    context.minimum_version = context.maximum_version = version
+    if not tickets:
+        context.options |= ssl.OP_NO_TICKET
+    settings = settings_of(own) | {"tls_clients": authority.file, "tls_min": "1.2"}
+    async with serving(tmp_path / "queue.db", **settings) as (server, _):
+        for _ in range(3):
+            await visit(server, context)
+        await until_inside(lambda: server.parts.engine.memory.tls_clients == 0)
+        assert server.parts.handshakes.certificates.context.session_stats()["number"] == 0
 
 
 async def test_silent_connections_cost_no_client_and_are_closed(tmp_path, own, monkeypatch, caplog):
