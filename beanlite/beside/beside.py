@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from beanlite.errors import ConfigError
 from beanlite.host.places import as_place, reached_at
-from beanlite.host.shown import check_certificate
+from beanlite.host.shown import page_context
 from beanlite.settings.config import Settings
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def check_page_certificate(settings: Settings) -> None:
     """Raise ConfigError if the page is to show a certificate that it can't show."""
     if settings.web_tls_cert is not None and settings.web_tls_key is not None:
         files = str(settings.web_tls_cert), str(settings.web_tls_key)
-        check_certificate(*files, ("web_tls_cert", "web_tls_key"))
+        page_context(*files, ("web_tls_cert", "web_tls_key"))
 
 
 def _backups(settings: Settings) -> "Backups | None":

@@ -3,6 +3,7 @@
 import contextlib
 import getpass
 import re
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,13 +18,12 @@ from beanlite.cli.source import STDIN, reader
 from beanlite.console.file import File
 from beanlite.errors import ConfigError
 from beanlite.host import log
-from beanlite.host.shown import check_certificate
+from beanlite.host.shown import page_context
 from beanlite.host.signals import terminable
 from beanlite.settings import sources
 
 if TYPE_CHECKING:
     from beanlite.web.backups import Folder
-    from beanlite.web.serving import Certificate
 
 # A header with any other name can't be sent, so that nobody could log in.
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -84,16 +84,13 @@ def _readable(db: str | None) -> Path | None:
         return path
 
 
-def _certificate(cert: Path | None, key: Path | None) -> "Certificate | None":
-    """Return the certificate to show browsers; None without one. ConfigError: it can't be used."""
+def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return what encrypts the page; None without a certificate. ConfigError: it can't be used."""
     if cert is None and key is None:
         return None
     if cert is None or key is None:
         raise ConfigError("--web-tls-cert and --web-tls-key need each other")
-    from beanlite.web.serving import Certificate  # noqa: PLC0415 - as below
-
-    check_certificate(str(cert), str(key), ("--web-tls-cert", "--web-tls-key"))
-    return Certificate(str(cert), str(key))
+    return page_context(str(cert), str(key), ("--web-tls-cert", "--web-tls-key"))
 
 
 @grouped
@@ -142,7 +139,7 @@ def web(
         name, _, role = add_user.rpartition(":")
         print(password_line(name, role, _password()))
         return
-    certificate = _certificate(web_tls_cert, web_tls_key)
+    tls = _tls(web_tls_cert, web_tls_key)
     address = parse_address(listen, "--listen")
     is_loopback = serving.is_loopback(address)
     _check_users(password_file, user_header)
@@ -164,5 +161,5 @@ def web(
     # Once it has stopped in order, uvicorn raises the signal again, which is to be no failure.
     with contextlib.suppress(KeyboardInterrupt), terminable():
         listening = serving.listen(address)
-        print(f"beanlite: {serving.url(listening, certificate)} shows {site.name}", file=sys.stderr, flush=True)
-        serving.serve(site, listening, certificate)
+        print(f"beanlite: {serving.url(listening, tls)} shows {site.name}", file=sys.stderr, flush=True)
+        serving.serve(site, listening, tls)

@@ -1,14 +1,51 @@
-"""Certificates that are shown to the other end of a connection over TLS."""
+"""Certificates that are shown to the other end of a connection over TLS, and their keys."""
 
+import os
 import ssl
-from typing import NoReturn
+import stat
+from pathlib import Path
+from typing import Final, NoReturn
 
 from beanlite.errors import ConfigError
 
+# What only the owner of a key may do with it.
+_OTHERS: Final = 0o077
 
-def check_certificate(cert: str, key: str, options: tuple[str, str]) -> None:
-    """Raise ConfigError if a server can't show this certificate."""
-    show_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), cert, key, options)
+
+def read_pem(option: str, path: Path) -> str:
+    """Return the text of a file that ``option`` names. ConfigError: it is none, or can't be read."""
+    if not stat.S_ISREG(_stat(option, path).st_mode):  # reading a pipe might never end
+        raise ConfigError(f"{option}: {path} is no file")
+    try:
+        return path.read_text(encoding="latin-1")
+    except OSError as error:
+        raise ConfigError(f"{option}: {path} can't be read: {error.strerror}") from error
+
+
+def read_key(option: str, path: Path) -> str:
+    """Return the text of a file with a key. ConfigError: it can't be read, or others than its owner may use it."""
+    text = read_pem(option, path)
+    mode = _stat(option, path).st_mode & 0o777
+    if mode & _OTHERS:
+        raise ConfigError(f"{option}: others may use {path} (mode {mode:o}); chmod 600 it")
+    return text
+
+
+def _stat(option: str, path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as error:  # it may be replaced just now
+        raise ConfigError(f"{option}: {path} can't be read: {error.strerror}") from error
+
+
+def page_context(cert: str, key: str, options: tuple[str, str]) -> ssl.SSLContext:
+    """Return what encrypts the page. ConfigError: the certificate can't be shown; ``options`` name it and its key."""
+    read_pem(options[0], Path(cert))
+    read_key(options[1], Path(key))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    show_certificate(context, cert, key, options)
+    return context
 
 
 def show_certificate(context: ssl.SSLContext, cert: str, key: str | None, options: tuple[str, str]) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import ssl
-import stat
 import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from beanlite.errors import ConfigError
+from beanlite.host.shown import read_key, read_pem
 
 if TYPE_CHECKING:
     from beanlite.settings.config import Settings
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
 DAY_S: Final = 86400
 # A certificate that ends in less than this is told of.
 SOON_S: Final = 30 * DAY_S
-# What only the owner of a key may do with it.
-_OTHERS: Final = 0o077
 _PEM: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 # The tags of DER, by which the end of a certificate is found.
 _UTC_TIME: Final = 0x17
@@ -62,11 +59,7 @@ def _load_own(context: ssl.SSLContext, cert: Path, key: Path) -> None:
     def refuse() -> NoReturn:
         raise ConfigError(f"tls_key: {key} is encrypted; beanlite asks for no password, so store the key without one")
 
-    text = _read("tls_key", key)
-    mode = _stat("tls_key", key).st_mode & 0o777
-    if mode & _OTHERS:
-        raise ConfigError(f"tls_key: others may use {key} (mode {mode:o}); chmod 600 it")
-    if "PRIVATE KEY-----" not in text:
+    if "PRIVATE KEY-----" not in read_key("tls_key", key):
         raise ConfigError(f"tls_key: {key} has no private key in PEM form")
     try:
         context.load_cert_chain(cert, key, refuse)
@@ -85,25 +78,9 @@ def in_words(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def _stat(setting: str, path: Path) -> os.stat_result:
-    try:
-        return path.stat()
-    except OSError as error:  # it may be replaced just now
-        raise ConfigError(f"{setting}: {path} can't be read: {error.strerror}") from error
-
-
-def _read(setting: str, path: Path) -> str:
-    if not stat.S_ISREG(_stat(setting, path).st_mode):
-        raise ConfigError(f"{setting}: {path} is no file")
-    try:
-        return path.read_text(encoding="latin-1")
-    except OSError as error:
-        raise ConfigError(f"{setting}: {path} can't be read: {error.strerror}") from error
-
-
 def _ends(setting: str, path: Path) -> list[float]:
     """Return when each certificate in a file ends."""
-    blocks = _PEM.findall(_read(setting, path))
+    blocks = _PEM.findall(read_pem(setting, path))
     if not blocks:
         raise ConfigError(f"{setting}: {path} has no certificate in PEM form")
     try:

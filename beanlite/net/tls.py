@@ -309,8 +309,10 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._protocol = cast(asyncio.Protocol, protocol)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        """Return ``ssl_object`` or ``peercert``, or what the transport of the socket knows."""
+        """Return ``ssl_object``, ``sslcontext`` or ``peercert``, or what the transport of the socket knows."""
         tls = self._tls
+        if name == "sslcontext":
+            return default if tls is None else tls.context
         if name == "ssl_object":
             return default if tls is None else tls
         if name == "peercert":

@@ -279,7 +279,9 @@ class Settings(BaseModel):
     )
     """The {}. SIGHUP has a renewed certificate served."""
     web_tls_key: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
-        None, description="PEM file with the key of web_tls_cert, not encrypted", examples=["/etc/beanlite/page.key"]
+        None,
+        description="PEM file with the key of web_tls_cert, which nobody else may read (mode 600); without a password",
+        examples=["/etc/beanlite/page.key"],
     )
     user: Annotated[str | None, Flag("USER", "-u")] = Field(
         None,

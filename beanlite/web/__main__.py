@@ -17,7 +17,7 @@ from typing import Final
 
 from beanlite.beanstalk.client import parse_address
 from beanlite.errors import BeanliteError
-from beanlite.host.shown import check_certificate
+from beanlite.host.shown import page_context
 from beanlite.web import serving
 from beanlite.web.backups import Folder
 from beanlite.web.site import Site
@@ -35,11 +35,11 @@ def main() -> int:
     options: dict[str, str] = json.loads(sys.argv[1])
     db = Path(options["db"]) if "db" in options else None
     backups = Folder(Path(options["backups"]), db) if db is not None and "backups" in options else None
-    certificate = None
+    tls = None
     try:
         if CERTIFICATE[0] in options:
-            certificate = serving.Certificate(*(options[key] for key in CERTIFICATE))
-            check_certificate(*certificate, CERTIFICATE)
+            cert, key = (options[key] for key in CERTIFICATE)
+            tls = page_context(cert, key, CERTIFICATE)
         where = parse_address(options["listen"])
         site = Site(
             address=parse_address(options["server"]),
@@ -51,9 +51,9 @@ def main() -> int:
     except BeanliteError as error:
         print(f"beanlite: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for the server's log
         return error.exit_code
-    print(serving.url(listening, certificate), file=sys.stderr, flush=True)  # noqa: T201 - likewise
+    print(serving.url(listening, tls), file=sys.stderr, flush=True)  # noqa: T201 - likewise
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C in the server's terminal is meant for both
-        serving.serve(site, listening, certificate)
+        serving.serve(site, listening, tls)
     return 0
 
 

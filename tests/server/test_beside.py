@@ -322,7 +322,7 @@ def test_reload_with_damaged_certificate_of_page_changes_nothing(tmp_path):
 def test_certificate_of_page_that_can_not_be_used_ends_the_start(tmp_path):
     for name, why in [("none.pem", "can't be read: No such file"), ("empty.pem", "no certificate with its key in PEM")]:
         if name == "empty.pem":
-            (tmp_path / name).touch()
+            (tmp_path / name).touch(0o600)
         with pytest.raises(ServerDied, match=f"web_tls_cert: .*{name}.*{why}"):
             encrypting(tmp_path, tmp_path / name)
 

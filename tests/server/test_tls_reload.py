@@ -1,5 +1,6 @@
 """Certificates: what is wrong with their files is said in plain words, and SIGHUP takes new ones as a whole."""
 
+import os
 import shutil
 import signal
 import subprocess
@@ -55,10 +56,17 @@ def encrypted(_cert, key):
     key.chmod(0o600)
 
 
+def piped(path):
+    path.unlink()
+    os.mkfifo(path)
+
+
 WRONG = {
     "missing": (lambda cert, _key: cert.unlink(), "tls_cert: .* can't be read: No such file or directory"),
     "folder": (lambda _cert, key: (key.unlink(), key.mkdir()), "tls_key: .* is no file"),
     "open": (lambda _cert, key: key.chmod(0o640), r"tls_key: others may use .* \(mode 640\); chmod 600 it"),
+    "pipe": (lambda cert, _key: piped(cert), "tls_cert: .* is no file"),
+    "piped key": (lambda _cert, key: piped(key), "tls_key: .* is no file"),
     "encrypted": (encrypted, "tls_key: .* is encrypted; beanlite asks for no password"),
     "swapped": (shutil.copyfile, "tls_key: .* has no private key in PEM form"),
     "half": (lambda cert, _key: cert.write_text(cert.read_text()[:300]), "tls_cert: .* has no certificate in PEM form"),

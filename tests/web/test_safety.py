@@ -1,6 +1,12 @@
 """Who is let in, and what a page elsewhere can't have a browser do."""
 
+import contextlib
+import http.client
+import os
 import re
+import resource
+import socket
+import ssl
 import subprocess
 import sys
 
@@ -284,19 +290,56 @@ def test_a_port_that_is_taken(connect):
     assert (ran.returncode, ran.stderr) == (1, f"beanlite: can't listen on {connect}: Address already in use\n")
 
 
-def test_page_encrypts_with_its_certificate(connect, tmp_path):
-    authority = Authority(tmp_path)
-    both = authority.issue("page")
+@contextlib.contextmanager
+def encrypting(connect, both):
+    """``beanlite web`` with a certificate, and where it is."""
     words = ["web", "--connect", connect, "--listen", "127.0.0.1:0", "--web-tls-cert", both, "--web-tls-key", both]
     command = [sys.executable, "-m", "beanlite", *map(str, words)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
         try:
-            line = process.stderr.readline() if process.stderr else ""
-            where = re.sub("^beanlite: https://(.*)/ shows .*\n", r"\1", line)
-            status, headers, _ = ask_over_tls(where, authority.file)
-            assert (status, headers["set-cookie"]) == (200, None)
+            yield process, re.sub("^beanlite: https://(.*)/ shows .*\n", r"\1", process.stderr.readline())
         finally:
             process.terminate()
+            said = process.stderr.read()
+    assert (process.returncode, said) == (0, "")
+
+
+def test_page_encrypts_with_its_certificate(connect, tmp_path):
+    authority = Authority(tmp_path)
+    with encrypting(connect, authority.issue("page")) as (_, where):
+        status, headers, _ = ask_over_tls(where, authority.file)
+        assert (status, headers["set-cookie"]) == (200, None)
+        context = ssl.create_default_context(cafile=authority.file)
+        with contextlib.closing(http.client.HTTPSConnection(where, timeout=30, context=context)) as connection:
+            connection.request("GET", "/jobs/")
+            assert connection.getresponse().headers["location"] == f"https://{where}/jobs"
+
+
+def test_silent_connections_do_not_shut_the_encrypted_page_off(connect, tmp_path):
+    authority = Authority(tmp_path)
+    with contextlib.ExitStack() as silent, encrypting(connect, authority.issue("page")) as (process, where):
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (300, 300))
+        host, port = where.split(":")
+        for number in range(1, 501):
+            silent.enter_context(socket.create_connection((host, int(port)), 10))
+            if number % 100 == 0:
+                assert ask_over_tls(where, authority.file)[0] == 200
+
+
+@pytest.mark.parametrize("spoilt", ["cert", "key"])
+def test_pipe_instead_of_certificate_of_page_is_refused(capsys, tmp_path, spoilt):
+    files = {"cert": Authority(tmp_path).issue("page"), "key": tmp_path / "page.pem"} | {spoilt: tmp_path / "pipe"}
+    os.mkfifo(files[spoilt])
+    assert main(["web", "--web-tls-cert", str(files["cert"]), "--web-tls-key", str(files["key"])]) == 2
+    assert capsys.readouterr().err == f"beanlite: --web-tls-{spoilt}: {files[spoilt]} is no file\n"
+
+
+def test_key_of_page_that_others_can_read_is_refused(capsys, tmp_path):
+    both = Authority(tmp_path).issue("page")
+    both.chmod(0o640)
+    assert main(["web", "--web-tls-cert", str(both), "--web-tls-key", str(both)]) == 2
+    assert capsys.readouterr().err == f"beanlite: --web-tls-key: others may use {both} (mode 640); chmod 600 it\n"
 
 
 def test_certificate_of_page_without_its_key_is_refused(capsys, tmp_path):
