@@ -27,6 +27,7 @@ LASTS_S: Final = 10.0
 # How long handshakes may go on in one turn of the loop; each takes up to a millisecond.
 TURN_S: Final = 0.002
 
+_TOO_MANY: Final = "too many are under way"
 _WORDS: Final = {
     "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the client has sent no certificate",
     "UNSUPPORTED_PROTOCOL": "the client's version of TLS is too old",
@@ -110,16 +111,17 @@ class Handshakes:
         return Tls(self)
 
     def begin(self, tls: Tls) -> None:
-        """Give a new connection some time, unless too many are pending."""
+        """Give a new connection some time, in place of the earliest one if too many are pending."""
         peer = tls.get_extra_info("peername")
         if peer is None:  # it is gone already
             tls.abort()
             return
         address = self._addresses.address_of(peer)
-        if len(self._pending) >= self._most or self._addresses.is_full(address):
-            self._note(tls, "too many are under way")
-            tls.abort()
+        if self._addresses.is_full(address):
+            self._dismiss(tls, _TOO_MANY)
             return
+        if len(self._pending) >= self._most:  # the earliest is silent, or slow
+            self._dismiss(next(iter(self._pending)), _TOO_MANY)
         self._addresses.add(tls, address)
         self._pending[tls] = self._loop.time() + LASTS_S
         if self._timer is None:
@@ -154,8 +156,8 @@ class Handshakes:
         """Return the protocol of a client whose handshake is over; None if it is refused."""
         self._forget(tls)
         if _is_cached(session):
-            self._note(tls, "the client has TLS 1.2 without session tickets")
-            tls.abort()  # after an orderly end the session would stay
+            # After an orderly end the session would stay.
+            self._dismiss(tls, "the client has TLS 1.2 without session tickets")
             return None
         return self._new_connection()
 
@@ -164,6 +166,12 @@ class Handshakes:
         self._note(tls, reason)
         self._forget(tls)
         tls.close()
+
+    def _dismiss(self, tls: Tls, reason: str) -> None:
+        """Close a connection without another word to its client."""
+        self._note(tls, reason)
+        self._forget(tls)
+        tls.abort()
 
     def refuse_for(self, tls: Tls, error: ssl.SSLError) -> None:
         """Close a connection whose handshake has failed."""
@@ -196,9 +204,7 @@ class Handshakes:
             if until_s > now_s:
                 self._timer = self._loop.call_later(until_s - now_s, self._on_timer)
                 return
-            self._note(tls, f"it was not over within {LASTS_S:.0f} s")
-            self._forget(tls)
-            tls.abort()
+            self._dismiss(tls, f"it was not over within {LASTS_S:.0f} s")
 
     def _tell_daily(self) -> None:
         self._daily = self._loop.call_later(DAY_S, self._tell_daily)

@@ -24,7 +24,7 @@ class Reception(Protocol):
     """What looks after handshakes, as this module sees it."""
 
     def begin(self, tls: Tls) -> None:
-        """Give a new connection some time, unless too many are pending."""
+        """Give a new connection some time, in place of an earlier one if too many are pending."""
 
     def new_session(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
         """Make what encrypts and decrypts for a connection."""
@@ -82,7 +82,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
     # -- called by the socket's transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the handshake, unless too many do already."""
+        """Wait for the handshake."""
         self._raw = cast(asyncio.Transport, transport)
         self._handshakes.begin(self)
 

@@ -405,12 +405,25 @@ async def test_pending_connections_are_bounded(tmp_path, own, monkeypatch, most,
         silent = [await knock(server) for _ in range(8)]
         await until_inside(lambda: server.parts.refusals.counts["handshake"] == 3)
         assert len(server.parts.handshakes) == there
-        silent[0][1].close()
+        silent[4][1].close()
         await until_inside(lambda: len(server.parts.handshakes) == there - 1)
         silent.append(await knock(server))
         await until_inside(lambda: len(server.parts.handshakes) == there)
         for _, writer in silent:
             writer.close()
+
+
+def test_silent_connections_do_not_shut_a_client_out(tmp_path, own, authority):
+    """Those of this machine's addresses, which are not limited singly, are more than may be pending."""
+    with start_beanlite(tmp_path / "q", *tls_flags(own)) as server, contextlib.ExitStack() as silent:
+        until(lambda: " tls=" in server.log_text())
+        for number in range(600):
+            source = f"127.0.0.{2 + number % 3}"
+            silent.enter_context(
+                socket.create_connection((server.host, tls_port(server)), 10, source_address=(source, 0))
+            )
+        with Wire(wrap(server, authority.client())) as wire:
+            assert int(wire.stats()["refused-handshake"]) >= 600 - handshakes.PENDING_MAX
 
 
 async def test_handshakes_give_way_to_others_in_each_turn(monkeypatch):

@@ -161,6 +161,41 @@ def test_certificate_with_unreadable_names_has_no_name(serve, authority, mailer,
         assert other.ask("use a") == "USING a"
 
 
+def der(name):
+    """The alternative name in a certificate, whatever its bytes are."""
+    return f"DER:30{len(name) + 2:02x}82{len(name):02x}{name.hex()}"
+
+
+@pytest.mark.parametrize(
+    "alternatives",
+    [
+        der(b"mailer.example.org\0.example.com"),
+        der(b"mailer.example.org\n"),
+        der("mäiler.example.org".encode()),
+        der(b""),
+        "DNS:*.example.org,DNS:*",
+        "DNS:cert:mailer.example.org",
+        "DNS:token:ci",
+        "DNS:mailer.example.org." + "x" * 10_000,
+        "email:mailer.example.org@example.org",
+    ],
+    ids=["nul", "line", "utf-8", "empty", "wildcard", "prefix", "token", "long", "mail"],
+)
+def test_odd_name_gives_no_rights_of_another(serve, authority, mailer, alternatives):
+    serving = serve(TOKENS + MAILER + CI)
+    with serving.connect(context(authority, authority.issue("odd", alternatives))) as wire:
+        assert wire.ask("watch mail.de") == "UNAUTHORIZED"
+        assert wire.ask("use ci.a") == "UNAUTHORIZED"
+    with serving.connect(mailer) as wire:
+        assert wire.ask("watch mail.de") == "WATCHING 2"
+
+
+def test_one_of_a_thousand_names_counts(serve, authority):
+    many = ",".join(f"DNS:n{number}.example.org" for number in range(1000))
+    with serve(MAILER).connect(context(authority, authority.issue("many", f"{many},DNS:mailer.example.org"))) as wire:
+        assert wire.ask("watch mail.de") == "WATCHING 2"
+
+
 def test_certificate_of_another_authority_is_no_client(serve, authority, tmp_path):
     (tmp_path / "rogue").mkdir()
     rogue = Authority(tmp_path / "rogue").issue("mailer", "DNS:mailer.example.org")
