@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DAY_S: Final = 86400
 # A certificate that ends in less than this is told of.
 SOON_S: Final = 30 * DAY_S
-_PEM: Final = re.compile("-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+_PEM: Final = re.compile("-----BEGIN CERTIFICATE-----[^-]+-----END CERTIFICATE-----")
 # The tags of DER, by which the end of a certificate is found.
 _UTC_TIME: Final = 0x17
 _VERSION: Final = 0xA0

@@ -36,7 +36,9 @@ async def reload(
         settings = _merge(before, target, len(parts.roster))
         check_page_certificate(settings)
         values = None if settings.policies is None else read_policies(settings.policies)
-        certificates = None if parts.handshakes is None else load_certificates(settings)
+        certificates = None
+        if parts.handshakes is not None:  # thousands of authorities take seconds, in which others are served
+            certificates = await asyncio.to_thread(load_certificates, settings)
         access = None if settings.access is None else read_access(settings.access)
     except BeanliteError as error:
         log.error("not reloaded: settings unchanged", error=error)

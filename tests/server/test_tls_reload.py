@@ -1,9 +1,11 @@
 """Certificates: what is wrong with their files is said in plain words, and SIGHUP takes new ones as a whole."""
 
+import asyncio
 import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -12,9 +14,11 @@ import pytest
 from beanlite.cli import main
 from beanlite.errors import ConfigError
 from beanlite.net.certificates import expiries, load_certificates
+from beanlite.server import reload
 from beanlite.settings import sources
 from beanlite.settings.config import Settings
 from tests.support.certificates import Authority, tls_flags, wrap
+from tests.support.inside import serving, until as until_inside
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, until
 
@@ -160,6 +164,36 @@ def test_reload_takes_new_certificates_or_nothing(authority, tmp_path):
                 assert serial_of(third) != serial_of(first)
             with Wire(first) as wire:
                 assert wire.ask("list-tube-used") == "USING default"
+
+
+@pytest.mark.parametrize("text", ["-----BEGIN CERTIFICATE-----\n", f"-----BEGIN CERTIFICATE-----\n{'A' * 64}\n"])
+def test_beginnings_of_certificates_alone_are_soon_refused(authority, text):
+    """Each of them once had the rest of the file searched for its end."""
+    cert, key = authority.sign("server")
+    authority.file.write_text(text * 100_000)
+    with pytest.raises(ConfigError, match="has no certificate in PEM form"):
+        load_certificates(settings_of(cert, key, clients=authority.file))
+
+
+async def test_clients_are_served_while_certificates_are_read(authority, tmp_path, monkeypatch):
+    cert, key = authority.sign("server")
+    reading, on = threading.Event(), threading.Event()
+
+    def read(settings):
+        reading.set()
+        assert on.wait(20)
+        return load_certificates(settings)
+
+    monkeypatch.setattr(reload, "load_certificates", read)
+    settings = settings_of(cert, key).model_dump(include={"tls", "tls_cert", "tls_key"})
+    async with serving(tmp_path / "queue.db", **settings) as (server, _):
+        server._reloads.want(stands_by=False)
+        await until_inside(reading.is_set)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server._listener.sockets[0].getsockname()[1])
+        writer.write(b"list-tube-used\r\n")
+        assert await asyncio.wait_for(reader.readline(), 10) == b"USING default\r\n"
+        writer.close()
+        on.set()
 
 
 def test_the_log_warns_at_the_start_of_a_certificate_that_ends_soon(authority, tmp_path):
