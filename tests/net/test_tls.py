@@ -172,6 +172,48 @@ def test_a_stop_answers_what_was_carried_out(server, known):
         assert rest_of(client) == b"INSERTED 1\r\nWATCHING 2\r\nRESERVED 1 1\r\nx\r\n"
 
 
+def test_pending_handshakes_do_not_hold_up_a_stop(server, known):
+    with Wire(wrap(server, known)) as client, contextlib.ExitStack() as others:
+        for beginning in (b"", b"\x16\x03\x01\x02\x00\x01") * 20:
+            other = others.enter_context(socket.create_connection((server.host, tls_port(server)), 10))
+            other.sendall(beginning)
+        with Wire(server.connect()) as wire:
+            server.signal(signal.SIGUSR1)
+            until(lambda: wire.stats()["draining"] == "true")
+        client.send(put_bytes(b"x") + b"list-tube-used\r\n")
+        assert [client.reply(), client.reply()] == ["DRAINING", "USING default"]
+        server.signal(signal.SIGTERM)
+        assert rest_of(client.socket) == b""
+        assert server.process.wait(5) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["-noservername"],
+        ["-servername", "elsewhere.example.org"],
+        ["-servername", "*.a b\n\x7f'\"\\ü"],
+        ["-servername", "x" * 255],
+        ["-alpn", "h2,http/1.1"],
+        ["-alpn", ",".join(["x" * 250] * 100)],
+        ["-nextprotoneg", "h2", "-tls1_2"],
+        ["-status"],
+    ],
+)
+def test_what_else_a_client_asks_for_does_not_matter(own, tmp_path, words):
+    with start_beanlite(tmp_path, *tls_flags(own), "--tls-min", "1.2") as server:
+        until(lambda: " tls=" in server.log_text())
+        said = subprocess.run(
+            ["openssl", "s_client", "-quiet", "-connect", f"127.0.0.1:{tls_port(server)}", *words],
+            input="list-tube-used\r\nquit\r\n",
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert said.stdout == "USING default\n", said.stderr
+
+
 async def test_what_takes_long_to_decrypt_waits_for_its_turn(tmp_path, own, authority, monkeypatch):
     """With no time at all, each slice has a turn of its own; commands, and the end, keep their order."""
     need(not is_compiled(), "compiled code has its own copy of the constant")

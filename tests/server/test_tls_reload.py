@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import signal
+import ssl
 import subprocess
 import threading
 import time
@@ -194,6 +195,29 @@ async def test_clients_are_served_while_certificates_are_read(authority, tmp_pat
         assert await asyncio.wait_for(reader.readline(), 10) == b"USING default\r\n"
         writer.close()
         on.set()
+
+
+def test_reload_changes_the_lowest_version(authority, tmp_path):
+    cert, key = authority.sign("server")
+    old = authority.client()
+    old.maximum_version = ssl.TLSVersion.TLSv1_2
+    linked = tmp_path / "key.pem"
+    linked.symlink_to(key)
+    config = tmp_path / "beanlite.toml"
+
+    def configure(version):
+        config.write_text(f'tls = "127.0.0.1:0"\ntls_cert = "{cert}"\ntls_key = "{linked}"\ntls_min = "{version}"\n')
+
+    configure("1.2")
+    with start_beanlite(tmp_path / "q", "--config", str(config)) as server:
+        until(lambda: " tls=" in server.log_text())
+        with Wire(wrap(server, old)) as first:
+            configure("1.3")
+            server.signal(signal.SIGHUP)
+            until(lambda: ": reloaded" in server.log_text())
+            assert first.ask("list-tube-used") == "USING default"
+        with pytest.raises(OSError):
+            wrap(server, old)
 
 
 def test_the_log_warns_at_the_start_of_a_certificate_that_ends_soon(authority, tmp_path):
