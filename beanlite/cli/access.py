@@ -125,7 +125,7 @@ def _read(file: Path | None, config_file: Path | None) -> Any:  # noqa: ANN401 -
     path = sources.load(config_file).access if file is None else file
     if path is None:
         raise ConfigError("the settings name no file of rules (access); name one with --file")
-    return read_access(path)
+    return read_access(path, serves=False)
 
 
 def _role_of(word: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import os
 import pwd
 import re
 import tomllib
@@ -23,11 +24,15 @@ _CERT_NAME: Final = re.compile(r"[!-~]{1,200}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SECRET: Final = re.compile(r"[0-9A-Fa-f]{32,}")
 _KEYS: Final = ("who", "role", "tubes")
+_OTHERS_WRITE: Final = 0o022
 
 
-def read_access(file: Path) -> Access:
-    """Return the rules of the file. ConfigError: it can't be read, or something in it is wrong."""
-    reader = _RulesReader(file)
+def read_access(file: Path, *, serves: bool = True) -> Access:
+    """Return the rules of the file. ConfigError: it can't be read, or something in it is wrong.
+
+    ``serves``: the server reads it, so it has to belong to the user of this process, or to root.
+    """
+    reader = _RulesReader(file, {0, os.geteuid()} if serves else None)
     if reader.errors:
         raise ConfigError(reader.errors[0])
     return Access(reader.rules, reader.digests, reader.spelt)
@@ -41,8 +46,10 @@ def mistakes_in(file: Path) -> list[str]:
 class _RulesReader:
     """What is in the file, as far as it is right, and all mistakes."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, owners: set[int] | None = None) -> None:
+        """``owners``: the users to one of whom the file has to belong, if that matters."""
         self._file = file
+        self._owners = owners
         self.errors: list[str] = []
         self.rules: list[Rule] = []
         self.digests: dict[str, str] = {}
@@ -60,12 +67,23 @@ class _RulesReader:
 
     def _tables(self) -> dict[str, Any]:
         try:
-            return tomllib.loads(self._file.read_text(encoding="utf-8"))
+            with self._file.open("rb") as file:
+                self._check(os.fstat(file.fileno()))
+                return tomllib.load(file)
         except OSError as error:
             self.errors.append(f"{self._file}: the file of access can't be read: {error.strerror}")
         except ValueError as error:  # malformed TOML, or not UTF-8
             self.errors.append(f"{self._file}: the file of access is not TOML: {error}")
         return {}
+
+    def _check(self, facts: os.stat_result) -> None:
+        """Note if the rules can be changed by others: they would give themselves every right."""
+        mode = facts.st_mode & 0o777
+        if mode & _OTHERS_WRITE:
+            self.errors.append(f"{self._file}: others may change the file of access (mode {mode:o}); chmod go-w it")
+        if self._owners is not None and facts.st_uid not in self._owners:
+            why = f"belongs to user {facts.st_uid}, not to root or the server's user"
+            self.errors.append(f"{self._file}: the file of access {why}; chown it")
 
     def _note(self, place: str, why: str) -> None:
         # What stands in a wrong place may be a token.

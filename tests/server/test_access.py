@@ -166,6 +166,27 @@ def test_file_that_is_not_there_is_a_mistake(file):
     assert mistakes_in(file) == [f"{file}: the file of access can't be read: No such file or directory"]
 
 
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_file_that_others_can_change_is_refused(file, mode):
+    file.write_text(allow(["uid:0"], ["a"]))
+    file.chmod(mode)
+    said = f"{file}: others may change the file of access (mode {mode:o}); chmod go-w it"
+    assert mistakes_in(file) == [said]
+    with pytest.raises(ConfigError, match="others may change the file"):
+        read_access(file)
+    file.chmod(0o644)
+    assert not mistakes_in(file)
+
+
+def test_server_refuses_a_file_that_belongs_to_another_user(file):
+    need(os.geteuid() == 0, "only root can give files to others")
+    file.write_text(allow(["uid:0"], ["a"]))
+    os.chown(file, 54321, -1)
+    with pytest.raises(ConfigError, match="belongs to user 54321, not to root or the"):
+        read_access(file)
+    assert read_access(file, serves=False).rules
+
+
 def test_config_check_reports_each_mistake_in_the_file(file, capfd, tmp_path):
     file.write_text(allow(["x"], ["a"], ["boss"]))
     settings = tmp_path / "beanlite.toml"
