@@ -32,8 +32,9 @@ class ClientGate:
         operators: Operators,
         access: Access | None,
         refused: Callable[[str, str], None],
+        most: int,
     ) -> None:
-        """``refused`` is called with a client and the word that it is refused."""
+        """``refused`` is called with a client and the word that it is refused. ``most`` may be without rights."""
         self._operators = operators
         self._access = access
         self._refused = refused
@@ -41,7 +42,7 @@ class ClientGate:
         """The words of clients with these rights."""
         self._tokens: dict[Client, tuple[str, str]] = {}
         """The tokens that clients have given: the name of each, and its digest."""
-        self._pending = Pending(loop, self._dismiss)
+        self._pending = Pending(loop, self._dismiss, most)
         self.page_digest = ""
         """The digest of the token that the server has made for its page."""
 
@@ -53,7 +54,7 @@ class ClientGate:
             return True
         identity = identity_of(transport)
         rights = self._rights_of(access, identity)
-        if not rights.grants and not self._pending.add(connection, identity.host):
+        if not rights.grants and not self._pending.add(connection, identity):
             return False
         session.authenticate = partial(self._authenticate, connection, identity)
         self._give(connection, rights)

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from beanlite.net import pending
+from beanlite.net import handshakes
 from beanlite.net.allowed import Access, Rule, deciding
-from beanlite.net.identities import identity_of, names_in
+from beanlite.net.identities import Identity, identity_of, names_in
 from beanlite.net.operators import Operators
-from beanlite.net.pending import PENDING_MAX, PENDING_PER_HOST, PENDING_S, Pending
+from beanlite.net.pending import PENDING_S, Pending
 from beanlite.net.turns import LATE, Turns
 from tests.support.simulated import Client, settle, simulated
 
@@ -145,46 +145,65 @@ def loop():
     return Loop()
 
 
+MOST = 90
+PER_PLACE = 9
+
+
+def at(host):
+    return Identity(frozenset(), "", host, is_private=False)
+
+
+def user(uid):
+    return Identity(frozenset({f"uid:{uid}"}), f"uid:{uid}", None, is_private=True)
+
+
 def test_connection_without_rights_is_ended_after_its_time(loop):
     ended: list[Any] = []
-    waiting: Any = Pending(loop, lambda connection: ended.append((connection, loop.now_s)))
-    assert waiting.add("first", None)
+    waiting: Any = Pending(loop, lambda connection: ended.append((connection, loop.now_s)), MOST)
+    assert waiting.add("first", user(1))
     loop.wait(4)
-    assert waiting.add("second", None)
-    assert waiting.add("third", None)
+    assert waiting.add("second", user(1))
+    assert waiting.add("third", user(1))
     waiting.drop("third")
     loop.wait(20)
     assert ended == [("first", 100 + PENDING_S), ("second", 104 + PENDING_S)]
     assert not len(waiting)
     assert not loop.timers
-    assert waiting.add("fourth", None)
+    assert waiting.add("fourth", user(1))
     loop.wait(PENDING_S)
     assert ended[-1] == ("fourth", loop.now_s)
 
 
-def test_connections_without_rights_are_bounded(loop):
-    waiting: Any = Pending(loop, lambda _: None)
-    assert all(waiting.add((1, number), "10.0.0.1") for number in range(PENDING_PER_HOST))
-    assert not waiting.add("too many", "10.0.0.1")
-    assert waiting.add("another", "10.0.0.2")
+@pytest.mark.parametrize(("one", "another"), [(at("10.0.0.1"), at("10.0.0.2")), (user(1), user(2))])
+def test_connections_without_rights_are_bounded(loop, one, another):
+    waiting: Any = Pending(loop, lambda _: None, MOST)
+    assert all(waiting.add((1, number), one) for number in range(PER_PLACE))
+    assert not waiting.add("too many", one)
+    assert waiting.add("another", another)
     waiting.drop((1, 0))
-    assert waiting.add("again", "10.0.0.1")
-    assert all(waiting.add((2, number), None) for number in range(PENDING_MAX - len(waiting)))
-    assert not waiting.add("too many", None)
+    assert waiting.add("again", one)
+    assert all(waiting.add((2, number), user(1000 + number)) for number in range(MOST - len(waiting)))
+    assert not waiting.add("too many", at("10.0.0.3"))
     loop.wait(PENDING_S)
     assert not len(waiting)
-    assert not waiting._per_host
-    assert pending.PENDING_PER_HOST * 10 <= PENDING_MAX
+    assert all(waiting.add(number, one) for number in range(PER_PLACE))
 
 
 def test_addresses_of_one_network_are_one_address_for_the_bound(loop):
-    waiting: Any = Pending(loop, lambda _: None)
-    assert all(waiting.add(number, f"2001:db8::{number:x}") for number in range(PENDING_PER_HOST))
-    assert not waiting.add("too many", "2001:db8::ffff")
-    assert waiting.add("another", "2001:db8:0:1::1")
-    assert waiting.add("again", "10.0.0.1")
-    assert waiting.add("mapped", "::ffff:10.0.0.1")
-    assert sorted(waiting._per_host.values()) == [1, 2, PENDING_PER_HOST]
+    waiting: Any = Pending(loop, lambda _: None, MOST)
+    assert all(waiting.add(number, at(f"2001:db8::{number:x}")) for number in range(PER_PLACE))
+    assert not waiting.add("too many", at("2001:db8::ffff"))
+    assert waiting.add("another", at("2001:db8:0:1::1"))
+    assert all(waiting.add((1, number), at("10.0.0.1")) for number in range(PER_PLACE))
+    assert not waiting.add("mapped", at("::ffff:10.0.0.1"))
+
+
+def test_connections_without_rights_are_a_tenth_of_all():
+    async def play(server, _journal):
+        settings = server._settings
+        assert server.parts.roster._gate._pending._most == handshakes.most_pending(settings.max_connections)
+
+    assert simulated(play) is None
 
 
 class FromNetwork(Client):
@@ -222,11 +241,10 @@ def test_client_without_rights_is_told_and_closed_in_a_server():
     assert simulated(play) is None
 
 
-def test_one_client_too_many_without_rights_is_not_admitted(monkeypatch):
-    monkeypatch.setattr(pending, "PENDING_PER_HOST", 2)
-
+def test_one_client_too_many_without_rights_is_not_admitted():
     async def play(server, _journal):
         without_rights(server)
+        server.parts.roster._gate._pending._addresses.limit(2, spare_local=False)
         first, second, third = (FromNetwork(server) for _ in range(3))
         await settle()
         assert (first.closed, second.closed, third.closed) == (False, False, True)
