@@ -318,3 +318,18 @@ def test_auth_is_no_word_where_there_are_no_rules(core):
     session = core.client()
     assert core.send(session, b"auth right\r\n") == b"UNKNOWN_COMMAND\r\n"
     assert session.blocked is None
+
+
+# -- what a client says of itself, and what it is told of others
+
+
+@pytest.mark.parametrize("word", ["list-jobs", "change-jobs"])
+@pytest.mark.parametrize("what", [{"holder": 1}, {"state": "reserved"}, {"ids": [1, 2]}, {"up_to_id": 2}])
+def test_number_of_jobs_looked_at_tells_nothing_of_other_tubes(core, word, what):
+    holder = core.client()
+    session = core.limited((OPERATOR, b"mail"))
+    more = {"do": "delete", "dry_run": True} if word == "change-jobs" else {}
+    before = ask(core, session, word, **what, **more)
+    core.send(holder, b"put 0 0 60 1\r\nx\r\n" * 2 + b"reserve\r\nreserve\r\n")
+    after = ask(core, session, word, **what, **more)
+    assert after.replace(b'"last_id":2', b'"last_id":0') == before
