@@ -13,18 +13,23 @@ from typing import Any, Final
 
 from beanlite.core.access import ROLES
 from beanlite.core.policies import is_pattern
+from beanlite.core.tube import is_person
 from beanlite.errors import ConfigError
+from beanlite.host import log
 from beanlite.net.allowed import Access, Rule
-from beanlite.net.identities import CERT, GID, TOKEN, UID
+from beanlite.net.identities import CERT, GID, PAGE, PERSON, TOKEN, UID
+from beanlite.settings.config import Settings
 
 NET: Final = "net:"
-_KINDS: Final = (CERT, UID, GID, TOKEN, NET)
+_KINDS: Final = (CERT, UID, GID, TOKEN, PERSON)
 TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CERT_NAME: Final = re.compile(r"[!-~]{1,200}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SECRET: Final = re.compile(r"[0-9A-Fa-f]{32,}")
 _KEYS: Final = ("who", "role", "tubes")
 _OTHERS_WRITE: Final = 0o022
+# That no rule names the page, although the settings have it served.
+PAGE_UNNAMED: Final = "the page may do nothing: no rule names page"
 
 
 def read_access(file: Path, *, serves: bool = True) -> Access:
@@ -41,6 +46,17 @@ def read_access(file: Path, *, serves: bool = True) -> Access:
 def mistakes_in(file: Path) -> list[str]:
     """Return everything that is wrong with the file, one line for each mistake."""
     return _RulesReader(file).errors
+
+
+def is_page_unnamed(settings: Settings, access: Access | None) -> bool:
+    """Whether the server has a page of its own, and rules of which none names it."""
+    return settings.web is not None and access is not None and not any(PAGE in rule.names for rule in access.rules)
+
+
+def warn_of_page(settings: Settings, access: Access | None) -> None:
+    """Log it if no rule names the page that the server has."""
+    if is_page_unnamed(settings, access):
+        log.warning(PAGE_UNNAMED, access=settings.access)
 
 
 class _RulesReader:
@@ -154,6 +170,8 @@ class _RulesReader:
 
 def name_of(who: str) -> str:
     """Return an identity other than an address as it is compared. ValueError: it can't be one."""
+    if who == PAGE or (who.startswith(PERSON) and is_person(who.removeprefix(PERSON))):
+        return who
     if who.startswith(CERT) and _CERT_NAME.fullmatch(who.removeprefix(CERT)) is not None:
         return who
     if who.startswith(TOKEN) and TOKEN_NAME.fullmatch(who.removeprefix(TOKEN)) is not None:
@@ -167,9 +185,8 @@ def name_of(who: str) -> str:
             return f"{GID}{int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid}"
     except KeyError:
         raise ValueError(f"{who}: this machine has no such name") from None
-    raise ValueError(
-        f"{who!r} is no identity such as {', '.join(kind + 'NAME' for kind in _KINDS[:-1])} or {NET}ADDRESS"
-    )
+    kinds = ", ".join(kind + "NAME" for kind in _KINDS)
+    raise ValueError(f"{who!r} is no identity such as {kinds}, {PAGE} or {NET}ADDRESS")
 
 
 def identity_from(texts: list[str]) -> tuple[frozenset[str], str | None]:

@@ -99,6 +99,7 @@ def make_parts(
     )
     service.policies_changed = PolicyLog().note
     service.unauthorized = refusals.note_unauthorized
+    service.act_for = roster.act_for
     gate.page_digest = sha256(beside.page_token.encode()).hexdigest()
     return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, handshakes, memory_source)
 

@@ -260,9 +260,68 @@ def test_one_client_too_many_without_rights_is_not_admitted():
 def test_token_of_the_page_is_of_no_use_on_another_machine():
     async def play(server, _journal):
         without_rights(server)
-        server.parts.roster._gate.page_digest = sha256(b"right").hexdigest()
+        gate = server.parts.roster._gate
+        gate.change(Operators("none"), Access([rule(1, "page", "operator", [b"*"])], {}, {}))
+        gate.page_digest = sha256(b"right").hexdigest()
         assert await OfThisMachine(server).ask(b"auth right\r\nuse a\r\n") == b"AUTHENTICATED\r\nUSING a\r\n"
         assert await FromNetwork(server).ask(b"auth right\r\nuse a\r\n") == b"UNAUTHORIZED\r\n"
+
+    assert simulated(play) is None
+
+
+def test_page_has_the_rights_of_the_rules_for_it_alone():
+    net = rule(1, "net", "operator", [b"*"], ["10.0.0.0/8"])
+
+    async def play(server, _journal):
+        gate = server.parts.roster._gate
+        gate.page_digest = sha256(b"right").hexdigest()
+        gate.change(Operators("none"), Access([net], {}, {}))
+        first = OfThisMachine(server)
+        assert (
+            await first.ask(b"auth right\r\nuse a\r\nlist-tubes\r\n") == b"AUTHENTICATED\r\n" + b"UNAUTHORIZED\r\n" * 2
+        )
+        assert await OfThisMachine(server).ask(b"use a\r\n") == b"USING a\r\n"
+        first.said = b""
+        await server.parts.roster.change(
+            100, Operators("none"), Access([net, rule(2, "page", "producer", [b"a"])], {}, {})
+        )
+        assert await first.ask(b"use a\r\nuse b\r\n") == b"USING a\r\nUNAUTHORIZED\r\n"
+        first.said = b""
+        await server.parts.roster.change(100, Operators("none"), Access([net], {}, {}))
+        await settle()
+        assert first.said == b"UNAUTHORIZED\r\n"
+
+    assert simulated(play) is None
+
+
+def test_client_loses_the_rights_of_its_person_with_any_of_the_rules():
+    net = rule(1, "net", "operator", [b"*"], ["10.0.0.0/8"])
+    limited = rule(1, "net", "operator", [b"a", b"b"], ["10.0.0.0/8"])
+    ann, less = (rule(2, "person:ann", "operator", tubes) for tubes in ([b"a", b"b"], [b"a"]))
+    every = rule(2, "person:ann", "operator", [b"*"])
+
+    async def play(server, _journal):
+        async def after(before, then):
+            await roster.change(100, Operators("unix,10.0.0.0/8"), before and Access(before, {}, {}))
+            client = FromNetwork(server)
+            assert await client.ask(b"act-for ann\r\nuse a\r\n") == b"ACTING\r\nUSING a\r\n"
+            client.said = b""
+            await roster.change(100, Operators("none"), then and Access(then, {}, {}))
+            await settle()
+            return client.said or await client.ask(b"use b\r\nuse c\r\n")
+
+        roster = server.parts.roster
+        ended = b"UNAUTHORIZED\r\n"
+        assert await after([net, ann], [net, ann, less]) == b"USING b\r\nUNAUTHORIZED\r\n"
+        assert await after([net, less], [net, ann]) == b"USING b\r\nUNAUTHORIZED\r\n"
+        assert await after([net, ann], [net, less]) == ended
+        assert await after([net, ann], [net]) == ended
+        assert await after([net, ann], [limited, ann]) == ended  # who acts for her may do so no longer
+        assert await after([net, every], [limited, every]) == ended
+        assert await after([net, every], [net, ann]) == ended
+        assert await after(None, [net, ann]) == ended
+        assert await after(None, [net, every]) == b"USING b\r\nUSING c\r\n"
+        assert await after([net, ann], None) == b"USING b\r\nUSING c\r\n"
 
     assert simulated(play) is None
 

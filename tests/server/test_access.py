@@ -197,6 +197,16 @@ def test_config_check_reports_each_mistake_in_the_file(file, capfd, tmp_path):
     assert main(["config", "--config", str(settings), "--check"]) == 0
 
 
+@pytest.mark.parametrize("who", ["page", "person:ann"])
+def test_config_check_warns_of_a_page_that_no_rule_names(file, capfd, who):
+    file.write_text(allow([who], ["a"]))
+    assert main(["config", "--access", str(file), "--web", "127.0.0.1:0", "--check"]) == 0
+    said = f"beanlite: {file}: the page may do nothing: no rule names page\n" if who != "page" else ""
+    assert capfd.readouterr().err == said
+    assert main(["config", "--access", str(file), "--check"]) == 0
+    assert not capfd.readouterr().err
+
+
 def test_start_with_a_mistake_in_the_file_fails(serve):
     server = serve(allow(["x"], ["a"])).server
     assert server.process.wait() == 2
@@ -375,10 +385,62 @@ def test_client_that_watches_is_sent_events_of_its_tubes_alone(serve):
 
 @pytest.mark.parametrize("unix", [True, False])
 def test_page_of_the_server_is_known_by_its_own_token(serve, unix):
-    serving = serve(allow(["net:10.0.0.0/8"], ["*"]), "--web", "127.0.0.1:0", unix=unix)
+    serving = serve(allow(["page"], ["*"], ["operator"]), "--web", "127.0.0.1:0", unix=unix)
     where, _ = page_of(serving.server)
+    assert "no rule names page" not in serving.server.log_text()
     status, text = ask(where, "/clients")
     assert status == 200
     assert re.search(r"(unix|127\.0\.0\.1:\d+) page", text)
     with serving.connect() as wire:
         assert wire.stats()["refused-unauthorized"] == "0"
+
+
+def test_person_has_its_rights_and_its_name(serve):
+    serving = serve(allow([f"uid:{UID}"], ["*"], ["operator"]) + allow(["person:Ann Smith"], ["a"], ["operator"]))
+    with serving.connect() as wire, serving.connect() as other:
+        assert wire.ask("act-for Ann Smith") == "ACTING"
+        assert [wire.ask(f"use {tube}") for tube in "ba"] == ["UNAUTHORIZED", "USING a"]
+        assert wire.put(b"x") == 1
+        assert [wire.ask(line) for line in ("watch a", "ignore default")] == ["WATCHING 2", "WATCHING 1"]
+        assert wire.ask("reserve") == "RESERVED 1 1"
+        assert wire.ask("act-for bob") == "UNAUTHORIZED"
+        (client,) = wire.request("list-clients")["clients"]
+        assert client["address"] == "unix Ann_Smith"
+        assert wire.request("list-jobs")["jobs"][0]["holder"] == {
+            "address": "unix Ann_Smith",
+            "number": client["number"],
+        }
+        assert other.request("watch-events") == {}
+        wire.request("change-jobs", do="bury", ids=[1], by="bob")
+        assert other.reply().startswith("EVENT ")
+        by = {"address": "unix", "number": client["number"], "operator": True, "person": "Ann Smith"}
+        assert json.loads(other.body)["by"] == by
+        serving.reload(allow([f"uid:{UID}"], ["*"], ["operator"]))
+        assert wire.reply() == "UNAUTHORIZED"
+        assert wire.is_closed()
+        with serving.connect() as again:
+            assert [again.ask(line) for line in ("act-for Ann Smith", "use a")] == ["ACTING", "UNAUTHORIZED"]
+
+
+def test_client_that_may_not_everything_acts_for_nobody(serve):
+    serving = serve(allow([f"uid:{UID}"], ["a*"], ["operator"]) + allow(["person:ann"], ["*"], ["operator"]))
+    with serving.connect() as wire:
+        assert wire.ask("act-for ann") == "UNAUTHORIZED"
+        assert [wire.ask(f"use {tube}") for tube in "ba"] == ["UNAUTHORIZED", "USING a"]
+
+
+def test_person_with_the_token_of_a_program(serve):
+    serving = serve(allow(["person:ann"], ["a"]) + allow(["token:ci"], ["*"], ["operator"]) + OF_TOKEN)
+    with serving.connect() as wire:
+        assert [wire.ask(line) for line in (f"auth {TOKEN}", "act-for ann")] == ["AUTHENTICATED", "ACTING"]
+        assert [wire.ask(f"use {tube}") for tube in ("ci.1", "a")] == ["UNAUTHORIZED", "USING a"]
+
+
+def test_person_is_only_a_name_where_there_are_no_rules(tmp_path):
+    with start_beanlite(tmp_path, "--no-journal") as server, Wire(server.connect()) as wire:
+        assert wire.ask("act-for ann") == "ACTING"
+        assert wire.put(b"x") == 1
+        (client,) = wire.request("list-clients")["clients"]
+        assert client["address"].endswith(" ann")
+    with start_beanlite(tmp_path, "--no-journal", "--operators", "none") as server, Wire(server.connect()) as wire:
+        assert wire.ask("act-for ann") == "UNKNOWN_COMMAND"

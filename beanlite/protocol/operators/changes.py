@@ -51,7 +51,7 @@ class Change:
         self._engine: Engine = session.engine
         self._request = request
         self._conditions = conditions
-        self._by = on_behalf_of(request.by, session.client)
+        self._by = on_behalf_of(request.by, session)
         self._matches = matches
         self._last_id = session.engine.last_id
         self._changed_ids: list[int] = []
