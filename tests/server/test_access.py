@@ -395,6 +395,27 @@ def test_page_of_the_server_is_known_by_its_own_token(serve, unix):
         assert wire.stats()["refused-unauthorized"] == "0"
 
 
+def test_page_has_the_rights_of_its_rules(serve):
+    everybody = allow([f"uid:{UID}"], ["*"], ["operator"])
+    serving = serve(everybody, "--web", "127.0.0.1:0")
+    where, _ = page_of(serving.server)
+    status, text = ask(where)
+    assert status == 403
+    assert "No rule of the server at unix:" in text
+    assert "allows list-tube-stats to page" in text
+    assert serving.server.log_text().count("the page may do nothing: no rule names page") == 1
+    serving.reload(everybody + allow(["page"], ["mail"], ["reader"]))
+    with serving.connect() as wire:
+        wire.put(b"secret")
+        wire.ask("use mail")
+        wire.put(b"letter")
+    status, text = ask(where, "/jobs")
+    assert (status, "letter" in text, "secret" in text) == (200, True, False)
+    assert ask(where, "/job/1")[0] == 404
+    assert serving.reload(everybody).count("no rule names page") == 2
+    assert ask(where, "/jobs")[0] == 403
+
+
 def test_person_has_its_rights_and_its_name(serve):
     serving = serve(allow([f"uid:{UID}"], ["*"], ["operator"]) + allow(["person:Ann Smith"], ["a"], ["operator"]))
     with serving.connect() as wire, serving.connect() as other:
