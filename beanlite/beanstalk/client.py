@@ -1,6 +1,7 @@
 """A simple synchronous client of the protocol."""
 
 import os
+import select
 import socket
 import ssl
 from typing import Final, Self
@@ -26,7 +27,7 @@ _CLOSED: Final = "the server closed a connection"
 
 
 class Unauthorized(BeanliteError):
-    """The server does not accept the token."""
+    """The server does not accept the token, or no rule of it allows something."""
 
 
 class UnexpectedReply(Exception):
@@ -182,6 +183,13 @@ class Client:
         text = self.body(line).decode(errors="replace")
         pairs = (line.partition(": ") for line in text.splitlines())
         return {key: value.strip('"') for key, colon, value in pairs if colon}
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the server has neither sent anything unasked nor closed the connection."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return not poll.poll(0)
 
     def ask(self, command: bytes) -> bytes:
         """Send a command, given with its CR LF, and return the first line of the reply."""

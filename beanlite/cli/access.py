@@ -13,7 +13,7 @@ from beanlite.cli.groups import Json
 from beanlite.cli.options import ConfigFile
 from beanlite.cli.paths import as_path
 from beanlite.console import tables
-from beanlite.core.access import ANY
+from beanlite.core.access import ALL_TUBES, ANY
 from beanlite.core.policies import is_pattern
 from beanlite.errors import ConfigError
 from beanlite.settings import sources
@@ -57,14 +57,17 @@ def check(
 ) -> int:
     """Show whether a client may give a command for a tube, and which rule decides."""
     from beanlite.net.allowed import deciding  # noqa: PLC0415 - a shell that completes does without
+    from beanlite.protocol.limited import ALL  # noqa: PLC0415 - likewise
     from beanlite.server.access_file import identity_from  # noqa: PLC0415 - likewise
 
     pattern = tube.encode(errors="surrogateescape")
     if not is_pattern(pattern):
         raise ConfigError(f"{tube!r} is neither the name of a tube nor a glob")
-    role = _role_of(word)
+    role, on = _role_of(word)
     names, host = identity_from(identities)
     rules = _read(file, config_file)
+    if on == ALL:
+        pattern, tube = ALL_TUBES, "*"
     rule = None if role is None else deciding(rules.matching(names, host), role, pattern)
     is_allowed = role is None or rule is not None
     if as_json:
@@ -125,19 +128,19 @@ def _read(file: Path | None, config_file: Path | None) -> Any:  # noqa: ANN401 -
     path = sources.load(config_file).access if file is None else file
     if path is None:
         raise ConfigError("the settings name no file of rules (access); name one with --file")
-    return read_access(path)
+    return read_access(path, serves=False)
 
 
-def _role_of(word: str) -> str | None:
-    """Return the role that a word takes; None if everybody may give it. ConfigError: there is no such word."""
+def _role_of(word: str) -> tuple[str | None, str]:
+    """Return the role that a word takes, None if everybody may give it, and on what. ConfigError: no such word."""
     from beanlite.protocol.limited import EVERYBODY, IN_NO_TABLE, ROLE_OF  # noqa: PLC0415 - as above
 
     key = word.encode(errors="surrogateescape")
     if key in EVERYBODY or key in IN_NO_TABLE:
-        return None
+        return None, ""
     if key not in ROLE_OF:
         raise ConfigError(f"{word!r} is no word of the protocol, such as put or reserve")
-    return ROLE_OF[key][0]
+    return ROLE_OF[key]
 
 
 def _record(rule: Any) -> dict[str, object]:  # noqa: ANN401 - as above

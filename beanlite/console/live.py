@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from hashlib import sha256
 from typing import Final, Self
 
-from beanlite.beanstalk.client import Client, Server, UnexpectedReply, address_text
+from beanlite.beanstalk.client import Client, Server, Unauthorized, UnexpectedReply, address_text
 from beanlite.beanstalk.over_tls import in_plain_words
 from beanlite.console.filters import Record, encode_tube
-from beanlite.core.tube import PERSON_BYTES_MAX
+from beanlite.core.tube import PERSON_BYTES_MAX, is_person, is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.settings.defaults import TOKEN
+from beanlite.settings.defaults import PAGE_TOKEN, TOKEN
 
 # The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
 # are put in batches.
@@ -52,9 +53,21 @@ def login_name() -> str:
 
 def on_behalf_of(person: str) -> Record:
     """Return the person as a part of a request, with the name as the server accepts it; empty without a name."""
-    printable = "".join(character if character.isprintable() else "·" for character in person)
-    name = printable.encode()[:PERSON_BYTES_MAX].decode(errors="ignore")
+    name = _printable(person, PERSON_BYTES_MAX)
     return {"by": name} if name else {}
+
+
+def _printable(person: str, max_bytes: int) -> str:
+    printable = "".join(character if character.isprintable() else "·" for character in person)
+    return printable.encode()[:max_bytes].decode(errors="ignore")
+
+
+def identity_for(person: str) -> str:
+    """Return the name by which a person has rights: what the server can't take is told apart by a digest."""
+    if is_person(person):
+        return person
+    end = f"…{sha256(person.encode()).hexdigest()[:16]}"
+    return _printable(person, PERSON_BYTES_MAX - len(end.encode())) + end
 
 
 class Unreachable(BeanliteError):
@@ -64,14 +77,21 @@ class Unreachable(BeanliteError):
 class Live:
     """A connection to a server. BeanliteError: it can't be reached, or refuses or does not know a command."""
 
-    def __init__(self, address: Server) -> None:
-        """ConfigError: a file for TLS can't be used."""
+    def __init__(self, address: Server, person: str = "") -> None:
+        """Connect, and act for a person, if one is named. ConfigError: a file for TLS can't be used."""
         self.name = address_text(address)
+        self.person = person
         self._understands = False
         try:
             self.client = Client(address)
         except OSError as error:
             raise Unreachable(f"no server can be reached at {self.name}: {in_plain_words(error)}") from error
+        if person:
+            try:
+                self._act_for(person)
+            except BaseException:
+                self.close()
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -82,6 +102,15 @@ class Live:
     def close(self) -> None:
         """Close the connection."""
         self.client.close()
+
+    def _act_for(self, person: str) -> None:
+        with self.conversation():
+            line = self.client.ask(b"act-for %b\r\n" % identity_for(person).encode())
+        if line == b"UNAUTHORIZED\r\n":
+            why = "may not act for others; give it the role operator on all tubes"
+            raise Unauthorized(f"By the rules of the server at {self.name} this page {why}")
+        if line != b"ACTING\r\n":
+            raise self._misunderstood()
 
     def stats(self) -> Record:
         """Return the reply to ``stats``, its numbers as numbers."""
@@ -127,6 +156,24 @@ class Live:
             raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")
         return reply
 
+    def may_everything(self) -> bool:
+        """Whether the rules of the server, if any, allow everything to this client."""
+        try:
+            self.ask("set-policy", {"pattern": "*", "unset": "all", "dry_run": True})
+        except Unauthorized:
+            return False
+        return True
+
+    def may_see(self, tube: str) -> bool:
+        """Whether the rules of the server, if any, allow this client to look at a tube, perhaps gone, or a glob."""
+        if not is_tube_name(tube.encode()):
+            return self.may_everything()
+        with self.conversation():
+            line = self.client.ask(b"stats-tube %b\r\n" % tube.encode())
+            if line.startswith(b"OK "):
+                self.client.body(line)
+        return line != b"UNAUTHORIZED\r\n"
+
     def check_tube(self, tube: str) -> None:
         """Check that a tube exists. BeanliteError: it does not. ConfigError: it can't."""
         encode_tube(tube)
@@ -158,7 +205,7 @@ class Live:
         if line == b"NOT_FOUND\r\n":
             raise self.no_tube(tube)
         if line != b"PAUSED\r\n":
-            raise BeanliteError(f"{self.name} refused pause-tube: {line.decode(errors='replace').strip()}")
+            raise self._refusal("pause-tube", line.decode(errors="replace").strip())
 
     def watch(self, request: Record) -> Iterator[Record]:
         """Yield events as they happen, until the connection is lost, which raises BeanliteError."""
@@ -175,9 +222,20 @@ class Live:
             with self.conversation():
                 line = self.client.ask(b"show-job 0\r\n")
             if line == b"UNKNOWN_COMMAND\r\n":
-                why = "it is another server, an older one, or its setting operators does not have this address"
-                raise BeanliteError(f"{self.name} does not understand the commands of operators: {why}")
+                raise self._misunderstood()
             self._understands = True
+
+    def _misunderstood(self) -> BeanliteError:
+        why = "it is another server, an older one, or its setting operators does not have this address"
+        return BeanliteError(f"{self.name} does not understand the commands of operators: {why}")
+
+    def _refusal(self, word: str, answer: str) -> BeanliteError:
+        """Return the error of a command that the server has refused."""
+        text = f"{self.name} refused {word}: {explanation(answer)}"
+        if answer != "UNAUTHORIZED":
+            return BeanliteError(text)
+        who = f"person:{identity_for(self.person)}" if self.person else "page" if PAGE_TOKEN in os.environ else ""
+        return Unauthorized(f"No rule of the server at {self.name} allows {word} to {who}" if who else text)
 
     def _read(self, command: bytes) -> Record | None:
         with self.conversation():
@@ -188,8 +246,9 @@ class Live:
         if line == b"NOT_FOUND\r\n":
             return None
         word = command.split(maxsplit=1)[0].decode()
-        why = reply.get("error") or explanation(line.decode(errors="replace").strip())
-        raise BeanliteError(f"{self.name} refused {word}: {why}")
+        if "error" in reply:
+            raise BeanliteError(f"{self.name} refused {word}: {reply['error']}")
+        raise self._refusal(word, line.decode(errors="replace").strip())
 
     @contextmanager
     def conversation(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""Gives each client its rights when it connects, when it gives a token, and when the rules have changed."""
+"""Gives each client its rights: when it connects, gives a token or acts for a person, and when rules have changed."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from functools import partial
 from hashlib import sha256
 from typing import Final
 
-from beanlite.core.access import OPERATOR, Rights
+from beanlite.core.access import Rights
 from beanlite.core.tube import Client, Peer
 from beanlite.net.allowed import Access
 from beanlite.net.connection import Connection
-from beanlite.net.identities import UID, Identity, identity_of
+from beanlite.net.identities import PAGE, PERSON, UID, Identity, identity_of
 from beanlite.net.operators import Operators
 from beanlite.net.pending import Pending
 from beanlite.protocol.limited import limited_words
 from beanlite.protocol.session import Words
-
-# The name of the page that the server has served beside itself.
-PAGE: Final = "page"
 
 
 class ClientGate:
@@ -32,8 +29,9 @@ class ClientGate:
         operators: Operators,
         access: Access | None,
         refused: Callable[[str, str], None],
+        most: int,
     ) -> None:
-        """``refused`` is called with a client and the word that it is refused."""
+        """``refused`` is called with a client and the word that it is refused. ``most`` may be without rights."""
         self._operators = operators
         self._access = access
         self._refused = refused
@@ -41,7 +39,7 @@ class ClientGate:
         """The words of clients with these rights."""
         self._tokens: dict[Client, tuple[str, str]] = {}
         """The tokens that clients have given: the name of each, and its digest."""
-        self._pending = Pending(loop, self._dismiss)
+        self._pending = Pending(loop, self._dismiss, most)
         self.page_digest = ""
         """The digest of the token that the server has made for its page."""
 
@@ -53,7 +51,7 @@ class ClientGate:
             return True
         identity = identity_of(transport)
         rights = self._rights_of(access, identity)
-        if not rights.grants and not self._pending.add(connection, identity.host):
+        if not rights.grants and not self._pending.add(connection, identity):
             return False
         session.authenticate = partial(self._authenticate, connection, identity)
         self._give(connection, rights)
@@ -65,6 +63,12 @@ class ClientGate:
         connection.session.authenticate = None
         self._pending.drop(connection)
         self._tokens.pop(connection.session.client, None)
+
+    def act_for(self, connection: Connection, person: str) -> None:
+        """Give a client that may do everything the rights of a person, and no others."""
+        if self._access is not None:
+            self._give(connection, _rights_of_name(self._access, PERSON + person))
+        _show(connection, person.replace(" ", "_"))  # a blank ends the address, and the history has words behind it
 
     def change(self, operators: Operators, access: Access | None) -> None:
         """Take changed rules; ``look_again`` is then called for each client."""
@@ -84,11 +88,14 @@ class ClientGate:
             return
         identity = identity_of(connection.transport)
         name, digest = self._tokens.get(session.client, ("", ""))
-        if name == PAGE and digest == self.page_digest:
-            return
         if name and access.digests.get(name) == digest:
             identity = identity.with_token(name)
-        rights = self._rights_of(access, identity)
+        is_page = bool(digest) and digest == self.page_digest
+        rights = _rights_of_name(access, PAGE) if is_page else self._rights_of(access, identity)
+        if session.person and rights.everything:  # otherwise the client may not act for anybody any more
+            rights = _rights_of_name(access, PERSON + session.person)
+        elif session.person:
+            rights = _NOTHING
         if rights.everything or (before is not None and rights.include(before)):
             if rights.grants:
                 self._pending.drop(connection)
@@ -125,7 +132,7 @@ class ClientGate:
         if self.page_digest and hmac.compare_digest(digest, self.page_digest):
             if not _is_near(connection.transport):
                 return False
-            name, rights = PAGE, _EVERYTHING
+            name, rights = PAGE, _rights_of_name(access, PAGE)
         else:
             name = access.names.get(digest, "")
             if not identity.is_private or not hmac.compare_digest(digest, access.digests.get(name, "")):
@@ -144,8 +151,12 @@ class ClientGate:
         connection.dismiss()
 
 
-_EVERYTHING: Final = Rights([(OPERATOR, b"*")])
 _NOTHING: Final = Rights([])
+
+
+def _rights_of_name(access: Access, name: str) -> Rights:
+    """Return the rights of an identity alone."""
+    return access.rights_of(access.matching(frozenset({name}), None))
 
 
 def _is_near(transport: asyncio.BaseTransport) -> bool:

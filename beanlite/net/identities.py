@@ -16,6 +16,9 @@ CERT: Final = "cert:"
 UID: Final = "uid:"
 GID: Final = "gid:"
 TOKEN: Final = "token:"  # noqa: S105 - no password
+# A person for whom a client acts, and the page that the server runs beside itself.
+PERSON: Final = "person:"
+PAGE: Final = "page"
 
 # Linux: the other end's process, user and group; and its other groups, which Python's socket has no name for.
 _CREDENTIALS: Final = struct.Struct("iII")

@@ -96,6 +96,10 @@ class Roster:
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
 
+    def act_for(self, client: Client, person: str) -> None:
+        """Give a client the rights of a person, and no others."""
+        self._gate.act_for(self.connections[client], person)
+
     def forget(self, client: Client) -> None:
         """Remove a client, whose connection is closed."""
         connection = self.connections.pop(client, None)

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from beanlite.core.job import SLICE, U32_MAX
-from beanlite.core.tube import is_tube_name
+from beanlite.core.tube import is_person, is_tube_name
 
 if TYPE_CHECKING:
     from mypy_extensions import i64  # in compiled code an int of the machine
@@ -159,3 +159,12 @@ def parse_pause(args: bytes) -> tuple[bytes, int] | None:
     if found is None or int(found[2]) > U32_MAX:
         return None
     return found[1], int(found[2])
+
+
+def parse_person(args: bytes) -> str | None:
+    """Parse the name of a person."""
+    try:
+        name = args.decode()
+    except UnicodeDecodeError:
+        return None
+    return name if is_person(name) else None

@@ -23,12 +23,14 @@ from beanlite.protocol.stats import tube_list
 _DEFAULT: Final = b"default"
 
 # What a role is needed on: the tube that the client uses, the one that is named, all that it watches, that of the job,
-# or any; where any will do, lists show no other tubes, and requests are examined further.
+# or any; where any will do, lists show no other tubes, and requests are examined further. What takes a role on all is
+# for clients that may do everything.
 USED: Final = "used"
 NAMED: Final = "named"
 WATCHED: Final = "watched"
 BY_ID: Final = "by id"
 SOME: Final = "some"
+ALL: Final = "all"
 
 # The role that each word takes, and on what.
 ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
@@ -67,6 +69,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"set-schedule": (OPERATOR, SOME),
     b"unset-schedule": (OPERATOR, SOME),
     b"run-schedule": (OPERATOR, SOME),
+    b"act-for": (OPERATOR, ALL),
 }
 # The words of everybody.
 EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched"})
@@ -92,7 +95,7 @@ def _limited(command: Command, rights: Rights) -> Command:
     role, on = ROLE_OF[word]
     if rights.may(role, ALL_TUBES) or (on == WATCHED and rights.may(role, _DEFAULT)):
         return command
-    if not rights.has(role):
+    if not rights.has(role) or on == ALL:
         return Denial(command)
     if isinstance(command, RequestCommand):
         return GuardedRequest(command)

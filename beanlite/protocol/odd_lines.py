@@ -28,7 +28,7 @@ def _authenticate(session: Session, line: bytes) -> bytes:
     authenticate = session.authenticate
     is_first = not session.is_known and not session.unknown
     if authenticate is not None and is_first and authenticate(line.partition(b" ")[2]):
-        session.is_known = True
+        session.unknown = 1  # so that it is not tried again, and act-for may still follow
         return replies.AUTHENTICATED
     session.service.unauthorized(session.client.peer.address, AUTH.decode())
     session.blocked = CLOSING

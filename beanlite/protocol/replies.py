@@ -47,6 +47,9 @@ EVENT: Final = b"EVENT %d\r\n%b\r\n"
 # To auth; if the token is wrong, UNAUTHORIZED
 AUTHENTICATED: Final = b"AUTHENTICATED\r\n"
 
+# To act-for; if that is not permitted, UNAUTHORIZED
+ACTING: Final = b"ACTING\r\n"
+
 # To any command
 UNAUTHORIZED: Final = b"UNAUTHORIZED\r\n"
 NOT_FOUND: Final = b"NOT_FOUND\r\n"

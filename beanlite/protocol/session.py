@@ -102,6 +102,7 @@ class Service:
     """What the sessions of a server share."""
 
     __slots__ = (
+        "act_for",
         "buffered",
         "commands",
         "engine",
@@ -154,6 +155,8 @@ class Service:
         """Called with who has changed policies, and with what was changed, by pattern."""
         self.unauthorized: Callable[[str, str], None] = _untold
         """Called with the client and the word that it is refused."""
+        self.act_for: Callable[[Client, str], None] = _untold
+        """Called with a client and the person for whom it acts from now on; gives it the rights of that person."""
         self.words = Words(commands, operator_commands)
         """The commands of clients that may do everything."""
 
@@ -162,8 +165,8 @@ def _unheard(_by: str, _changes: dict[bytes, str]) -> None:
     """Hear of a change of policies, and do nothing."""
 
 
-def _untold(_who: str, _word: str) -> None:
-    """Hear of a refusal, and do nothing."""
+def _untold(_who: object, _what: str) -> None:
+    """Hear of something about a client, and do nothing."""
 
 
 class Gathering:
@@ -199,6 +202,7 @@ class Session:
         "is_known",
         "kick",
         "operator",
+        "person",
         "put",
         "refusal",
         "refused_bytes",
@@ -217,7 +221,7 @@ class Session:
         self.engine = service.engine
         self.client = service.engine.clients.connect(address)
         self.is_known = False
-        """The client has given a command, so that its lines need not be examined any more."""
+        """The client has given a command other than auth, so that its lines need not be examined any more."""
         self.unknown = 0
         """How many lines have come before the first that begins with a word of the protocol."""
         self.replies: list[bytes] = []
@@ -234,6 +238,8 @@ class Session:
         """What the client may do; None: everything that ``operator`` permits."""
         self.authenticate: Callable[[bytes], bool] | None = None
         """Gives the client the rights of a token, and returns whether there is such a token; None: there are none."""
+        self.person = ""
+        """The person for whom the client acts; empty if it has named none."""
         self.half_closed = False
         """The client sends no more."""
         self.put: Put | None = None

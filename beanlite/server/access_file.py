@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import grp
+import os
 import pwd
 import re
 import tomllib
@@ -12,22 +13,31 @@ from typing import Any, Final
 
 from beanlite.core.access import ROLES
 from beanlite.core.policies import is_pattern
+from beanlite.core.tube import is_person
 from beanlite.errors import ConfigError
+from beanlite.host import log
 from beanlite.net.allowed import Access, Rule
-from beanlite.net.identities import CERT, GID, TOKEN, UID
+from beanlite.net.identities import CERT, GID, PAGE, PERSON, TOKEN, UID
+from beanlite.settings.config import Settings
 
 NET: Final = "net:"
-_KINDS: Final = (CERT, UID, GID, TOKEN, NET)
+_KINDS: Final = (CERT, UID, GID, TOKEN, PERSON)
 TOKEN_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _CERT_NAME: Final = re.compile(r"[!-~]{1,200}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SECRET: Final = re.compile(r"[0-9A-Fa-f]{32,}")
 _KEYS: Final = ("who", "role", "tubes")
+_OTHERS_WRITE: Final = 0o022
+# That no rule names the page, although the settings have it served.
+PAGE_UNNAMED: Final = "the page may do nothing: no rule names page"
 
 
-def read_access(file: Path) -> Access:
-    """Return the rules of the file. ConfigError: it can't be read, or something in it is wrong."""
-    reader = _RulesReader(file)
+def read_access(file: Path, *, serves: bool = True) -> Access:
+    """Return the rules of the file. ConfigError: it can't be read, or something in it is wrong.
+
+    ``serves``: the server reads it, so it has to belong to the user of this process, or to root.
+    """
+    reader = _RulesReader(file, {0, os.geteuid()} if serves else None)
     if reader.errors:
         raise ConfigError(reader.errors[0])
     return Access(reader.rules, reader.digests, reader.spelt)
@@ -38,11 +48,24 @@ def mistakes_in(file: Path) -> list[str]:
     return _RulesReader(file).errors
 
 
+def is_page_unnamed(settings: Settings, access: Access | None) -> bool:
+    """Whether the server has a page of its own, and rules of which none names it."""
+    return settings.web is not None and access is not None and not any(PAGE in rule.names for rule in access.rules)
+
+
+def warn_of_page(settings: Settings, access: Access | None) -> None:
+    """Log it if no rule names the page that the server has."""
+    if is_page_unnamed(settings, access):
+        log.warning(PAGE_UNNAMED, access=settings.access)
+
+
 class _RulesReader:
     """What is in the file, as far as it is right, and all mistakes."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, owners: set[int] | None = None) -> None:
+        """``owners``: the users to one of whom the file has to belong, if that matters."""
         self._file = file
+        self._owners = owners
         self.errors: list[str] = []
         self.rules: list[Rule] = []
         self.digests: dict[str, str] = {}
@@ -60,12 +83,23 @@ class _RulesReader:
 
     def _tables(self) -> dict[str, Any]:
         try:
-            return tomllib.loads(self._file.read_text(encoding="utf-8"))
+            with self._file.open("rb") as file:
+                self._check(os.fstat(file.fileno()))
+                return tomllib.load(file)
         except OSError as error:
             self.errors.append(f"{self._file}: the file of access can't be read: {error.strerror}")
         except ValueError as error:  # malformed TOML, or not UTF-8
             self.errors.append(f"{self._file}: the file of access is not TOML: {error}")
         return {}
+
+    def _check(self, facts: os.stat_result) -> None:
+        """Note if the rules can be changed by others: they would give themselves every right."""
+        mode = facts.st_mode & 0o777
+        if mode & _OTHERS_WRITE:
+            self.errors.append(f"{self._file}: others may change the file of access (mode {mode:o}); chmod go-w it")
+        if self._owners is not None and facts.st_uid not in self._owners:
+            why = f"belongs to user {facts.st_uid}, not to root or the server's user"
+            self.errors.append(f"{self._file}: the file of access {why}; chown it")
 
     def _note(self, place: str, why: str) -> None:
         # What stands in a wrong place may be a token.
@@ -136,6 +170,8 @@ class _RulesReader:
 
 def name_of(who: str) -> str:
     """Return an identity other than an address as it is compared. ValueError: it can't be one."""
+    if who == PAGE or (who.startswith(PERSON) and is_person(who.removeprefix(PERSON))):
+        return who
     if who.startswith(CERT) and _CERT_NAME.fullmatch(who.removeprefix(CERT)) is not None:
         return who
     if who.startswith(TOKEN) and TOKEN_NAME.fullmatch(who.removeprefix(TOKEN)) is not None:
@@ -149,9 +185,8 @@ def name_of(who: str) -> str:
             return f"{GID}{int(name) if name.isascii() and name.isdigit() else grp.getgrnam(name).gr_gid}"
     except KeyError:
         raise ValueError(f"{who}: this machine has no such name") from None
-    raise ValueError(
-        f"{who!r} is no identity such as {', '.join(kind + 'NAME' for kind in _KINDS[:-1])} or {NET}ADDRESS"
-    )
+    kinds = ", ".join(kind + "NAME" for kind in _KINDS)
+    raise ValueError(f"{who!r} is no identity such as {kinds}, {PAGE} or {NET}ADDRESS")
 
 
 def identity_from(texts: list[str]) -> tuple[frozenset[str], str | None]:

@@ -13,7 +13,7 @@ from beanlite.net.handshakes import most_pending
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
 from beanlite.server import policies
-from beanlite.server.access_file import read_access
+from beanlite.server.access_file import read_access, warn_of_page
 from beanlite.server.policy_file import read_policies
 from beanlite.server.wiring import Parts, set_bounds
 from beanlite.settings.config import RELOADED, Settings
@@ -47,6 +47,7 @@ async def reload(
         if parts.handshakes is not None and certificates is not None:
             parts.handshakes.renew(certificates)
         await _apply(before, settings, access, parts, beside)
+        warn_of_page(settings, access)
         policies.apply(settings.policies, values, parts.service, now())
         _tell(before, target, settings)
     systemd.tell("READY=1")

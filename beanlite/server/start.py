@@ -14,7 +14,7 @@ from beanlite.journal.volatile import MemoryJournal
 from beanlite.net.certificates import load_certificates
 from beanlite.net.handshakes import most_pending
 from beanlite.net.listener import Listener, advertised, become, open_listener, room_for
-from beanlite.server.access_file import read_access
+from beanlite.server.access_file import read_access, warn_of_page
 from beanlite.server.policy_file import read_policies
 from beanlite.server.server import Server
 from beanlite.settings.config import Settings
@@ -54,7 +54,7 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
         if settings.policies is not None:
             read_policies(settings.policies)  # a mistake in it is to end the start before anything is opened
         if settings.access is not None:
-            read_access(settings.access)  # likewise
+            warn_of_page(settings, read_access(settings.access))  # likewise
         # As the user, because each reload reads them again.
         certificates = None if settings.tls is None else load_certificates(settings)
 

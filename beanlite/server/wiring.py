@@ -74,10 +74,10 @@ def make_parts(
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()
     addresses = Addresses(settings.connections_per_address, spare_local=settings.max_connections_per_address is None)
-    gate = ClientGate(loop, Operators(settings.operators), access, refusals.note_unauthorized)
+    most = most_pending(settings.max_connections)
+    gate = ClientGate(loop, Operators(settings.operators), access, refusals.note_unauthorized, most)
     roster = Roster(loop, settings.max_connections, addresses, gate, refusals, spares_others)
     buffers = Buffers(engine.memory, engine.admission, refusals)
-    most = most_pending(settings.max_connections)
     handshakes = None if certificates is None else Handshakes(loop, certificates, most, refusals, engine.memory)
     feed = Feed(loop, engine.ledger, roster.connections, clock.utc_s)
 
@@ -99,6 +99,7 @@ def make_parts(
     )
     service.policies_changed = PolicyLog().note
     service.unauthorized = refusals.note_unauthorized
+    service.act_for = roster.act_for
     gate.page_digest = sha256(beside.page_token.encode()).hexdigest()
     return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, handshakes, memory_source)
 

@@ -269,8 +269,8 @@ class Settings(BaseModel):
         " if unset, it is not",
         examples=["127.0.0.1:11380"],
     )
-    """A {}. It is served by a separate process beside the server. There is no authentication; for a page that other
-    machines can reach, run `beanlite web` (docs/web.md)."""
+    """A {}. It is served by a separate process beside the server. There is no authentication, and with access it may do
+    what the rules give to page; for a page that other machines can reach, run `beanlite web` (docs/web.md)."""
     web_tls_cert: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
         None,
         description="PEM file with the certificate of the page in the browser, and with those that vouch for it; if"

@@ -18,6 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from beanlite.beanstalk.client import Unauthorized
 from beanlite.console.live import Unreachable
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.web import changing, seeing
@@ -112,6 +113,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
         return render(request, "error.html", context, 503)
     if isinstance(error, HTTPException):
         return render(request, "error.html", {"title": error.detail, "why": "", "retry": False}, error.status_code)
+    if isinstance(error, Unauthorized):
+        return render(request, "error.html", {"title": "Not allowed", "why": str(error), "retry": False}, 403)
     status = 400 if isinstance(error, ConfigError) else 409
     return render(request, "error.html", {"title": "That can't be done", "why": str(error), "retry": False}, status)
 

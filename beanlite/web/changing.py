@@ -7,6 +7,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from beanlite.beanstalk.client import Unauthorized
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, encode_tube
@@ -17,8 +18,7 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.pages import filter_of, form, link, number, render, whole_seconds
 from beanlite.web.running import description
-from beanlite.web.safety import User
-from beanlite.web.site import site_of
+from beanlite.web.site import person_of, site_of
 
 # How long to wait for a change before showing a page with its progress instead.
 WAIT_S: Final = 0.5
@@ -33,11 +33,11 @@ async def change(request: Request) -> Response:
     if site.hide_bodies and which.text is not None:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     if not fields.get("sure"):
-        would = await site.questions.ask(partial(_count, what=what, which=which))
+        would = await site.questions.ask(person_of(request), partial(_count, what=what, which=which))
         fields |= {"up_to_id": str(would.last_id or 0), "sure": "1"}
         context = {"what": what, "described": description(which), "outcome": would, "fields": fields, "back": back}
         return render(request, "sure.html", context)
-    live = await asyncio.to_thread(Live, site.address)
+    live = await asyncio.to_thread(Live, site.address, person_of(request))
     running, task = site.changes.begin(live, {**what, **_on_behalf(request)}, which, back)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
@@ -48,7 +48,7 @@ async def change(request: Request) -> Response:
 async def follow(request: Request) -> Response:
     """Show the progress of a change."""
     running = site_of(request).changes.all.get(request.path_params["number"])
-    if running is None:
+    if running is None or running.person != person_of(request):
         raise BeanliteError("this change is not remembered any more")
     return render(request, "change.html", {"running": running})
 
@@ -59,7 +59,7 @@ async def pause(request: Request) -> Response:
     tube, pause_s = fields.get("tube", ""), whole_seconds(fields, "for")
     if pause_s is None:
         raise ConfigError(f"for: {_LENGTH}; 0 ends a pause")
-    await site.questions.ask_once(lambda live: live.pause(tube, pause_s))
+    await site.questions.ask_once(person_of(request), lambda live: live.pause(tube, pause_s))
     message = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
     return _redirect(request, _back(fields), message)
 
@@ -74,7 +74,7 @@ async def policy(request: Request) -> Response:
         raise ConfigError("value: say which")
     how: Record = {"unset": [key]} if fields.get("unset") else {"set": {key: value}}
     what = {"pattern": pattern, **how, **_on_behalf(request)}
-    reply = await site.questions.ask_once(lambda live: live.ask("set-policy", what))
+    reply = await site.questions.ask_once(person_of(request), lambda live: live.ask("set-policy", what))
     lines = in_words(reply["changes"]) or ["Nothing has changed"]
     return _redirect(request, _back(fields), "; ".join([*lines, *reply["warnings"]]))
 
@@ -86,7 +86,7 @@ async def schedule(request: Request) -> Response:
     if do not in {"run", "unset"}:
         raise ConfigError("do: missing")
     what = {"name": name, **_on_behalf(request)}
-    reply = await site.questions.ask_once(lambda live: live.ask(f"{do}-schedule", what))
+    reply = await site.questions.ask_once(person_of(request), lambda live: live.ask(f"{do}-schedule", what))
     message = f"Job {reply['id']} was put by {name}" if do == "run" else f"The schedule {name} was removed"
     return _redirect(request, _back(fields), message)
 
@@ -109,17 +109,21 @@ async def put(request: Request) -> Response:
             "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
         }
         what = {"jobs": [job], **_on_behalf(request)}
-        reply = await site_of(request).questions.ask_once(lambda live: live.ask("put-jobs", what))
+        questions = site_of(request).questions
+        reply = await questions.ask_once(person_of(request), lambda live: live.ask("put-jobs", what))
     except BeanliteError as error:
         return render(request, "put.html", {"fields": fields, "error": str(error)}, 422)
     return _redirect(request, f"/job/{reply['ids'][0]}", "The job was put")
 
 
 async def back_up(request: Request) -> Response:
-    """Make a backup."""
-    folder = site_of(request).backups
+    """Make a backup, if the user may do everything."""
+    site = site_of(request)
+    folder = site.backups
     if folder is None:
         raise ConfigError("no folder for backups is configured")
+    if not await site.questions.ask(person_of(request), Live.may_everything):
+        raise Unauthorized("A backup takes the role operator on all tubes, which no rule of the server gives here")
     making = folder.begin()
     await asyncio.wait([making], timeout=WAIT_S)
     if folder.is_busy or folder.error:
@@ -129,8 +133,7 @@ async def back_up(request: Request) -> Response:
 
 def _on_behalf(request: Request) -> Record:
     """Return the user as a part of a request to the server."""
-    user: User = request.state.user
-    return on_behalf_of(user.name)
+    return on_behalf_of(person_of(request))
 
 
 def _request(fields: dict[str, str]) -> tuple[Record, Filter]:

@@ -35,6 +35,8 @@ class Running:
     title: str
     back: str
     """The page on which it was requested."""
+    person: str
+    """The user for whom it is made."""
     outcome: Result = field(default_factory=Result)
     error: str = ""
     ended: bool = False
@@ -54,7 +56,8 @@ class Ongoing:
             live.close()
             raise BeanliteError(f"{AT_ONCE} changes are under way; wait until one of them has ended")
         self._last += 1
-        running = self.all[self._last] = Running(self._last, f"{DONE_WORDS[what['do']]}: {description(which)}", back)
+        title = f"{DONE_WORDS[what['do']]}: {description(which)}"
+        running = self.all[self._last] = Running(self._last, title, back, live.person)
         while len(self.all) > CHANGES_MAX:
             del self.all[next(iter(self.all))]
         task = asyncio.create_task(_run(live, slices(live, what, which, running.outcome), running))

@@ -24,7 +24,7 @@ from beanlite.web.backups import Backup
 from beanlite.web.curves import Curve, curve
 from beanlite.web.pages import filter_of, link, number, render
 from beanlite.web.samples import KEEP_S, POINT_S
-from beanlite.web.site import Site, site_of
+from beanlite.web.site import Site, person_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -55,10 +55,10 @@ async def overview(request: Request) -> Response:
         raise ConfigError(f"sort: tubes are sorted by {', '.join(looks.SORTS)}")
     page = number(query, "page", PAGES_MAX) or 1
     fits = like if not like or {"*", "?"} & set(like) else f"*{like}*"
-    ask = site.questions.ask_seldom
-    stats = await ask("stats", Live.stats)
-    problems = await ask("problems", partial(looks.problems, stats=stats))
-    tubes = await ask(("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
+    ask, person = site.questions.ask_seldom, person_of(request)
+    stats = await ask("", "stats", Live.stats)
+    problems = await ask(person, "problems", partial(looks.problems, stats=stats))
+    tubes = await ask(person, ("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
     hours, unreadable = await _hours(site, [tube["name"] for tube in tubes.tubes])
     if unreadable:
         problems = [*problems, looks.Problem(f"The history and the longer curves can't be read: {unreadable}")]
@@ -85,7 +85,7 @@ async def tube(request: Request) -> Response:
     site, name = site_of(request), request.path_params["name"]
     encode_tube(name)
     reply, policies = await site.questions.ask(
-        lambda live: (live.list_tubes({"names": [name]}), live.ask("list-policies", {"tube": name}))
+        person_of(request), lambda live: (live.list_tubes({"names": [name]}), live.ask("list-policies", {"tube": name}))
     )
     if not reply["tubes"]:
         return render(request, "no-tube.html", {"name": name}, 404)
@@ -116,7 +116,8 @@ async def _jobs(request: Request, which: Filter, template: str, context: Record)
     if site.hide_bodies and which.text is not None:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     after = query.get("after", "")[:1000] or None
-    page = await site.questions.ask(partial(listing.jobs, which=which, sort=sort, limit=JOBS, after=after))
+    question = partial(listing.jobs, which=which, sort=sort, limit=JOBS, after=after)
+    page = await site.questions.ask(person_of(request), question)
     fields = [name for name in NAMES.values() if name != "up_to_id" and (name != "tube" or context["tube"] is None)]
     context |= {
         "jobs": page.records,
@@ -138,9 +139,15 @@ async def job(request: Request) -> Response:
         raise ConfigError("no job has such an id")
     if form not in FORMS:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
-    facts = await site.questions.ask(lambda live: live.show_job(job_id))
+    facts = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
     stored, unreadable = await _from_database(site.db, lambda look: look.show_job(job_id))
     history = [] if stored is None else stored["history"]
+    others = {event["tube"] for event in history} - ({facts["tube"]} if facts else set())
+    if others:  # the database knows nothing of rights
+        hidden = await site.questions.ask(
+            person_of(request), lambda live: {tube for tube in others if not live.may_see(tube)}
+        )
+        history = [event for event in history if event["tube"] not in hidden]
     if facts is None and not history:
         context = {"id": job_id, "has_db": site.db is not None, "unreadable": unreadable}
         return render(request, "no-job.html", context, 404)
@@ -178,7 +185,7 @@ async def clients(request: Request) -> Response:
                 break
         return records
 
-    records = await site_of(request).questions.ask_seldom("clients", first)
+    records = await site_of(request).questions.ask_seldom(person_of(request), "clients", first)
     context = {"clients": records[:CLIENTS_MAX], "more": len(records) > CLIENTS_MAX, "most": CLIENTS_MAX}
     return render(request, "clients.html", context)
 
@@ -195,7 +202,7 @@ async def policies(request: Request) -> Response:
                 break
         return policies, schedules
 
-    reply, schedules = await site.questions.ask(first)
+    reply, schedules = await site.questions.ask(person_of(request), first)
     context = {
         "policies": reply["policies"],
         "policies_file": reply["file"],
@@ -209,7 +216,7 @@ async def policies(request: Request) -> Response:
 
 async def journal(request: Request) -> Response:
     """Show the statistics of the server: its journal, its memory, its backups, what it has refused."""
-    stats = await site_of(request).questions.ask_seldom("stats", Live.stats)
+    stats = await site_of(request).questions.ask_seldom("", "stats", Live.stats)
     refusals = {key.removeprefix("refused-"): times for key, times in stats.items() if key.startswith("refused-")}
     return render(request, "journal.html", {"stats": stats, "refused": refusals})
 
@@ -218,7 +225,7 @@ async def backups(request: Request) -> Response:
     """Show the existing backups, even if the server is gone: that is when they are needed."""
     site = site_of(request)
     try:
-        stats = await site.questions.ask_seldom("stats", Live.stats)
+        stats = await site.questions.ask_seldom("", "stats", Live.stats)
     except Unreachable:
         stats = {}
     backups: list[Backup] = []

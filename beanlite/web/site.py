@@ -88,6 +88,12 @@ class Site:
         return user and User(user.name, user.may_change and not self.read_only)
 
 
+def person_of(request: Request) -> str:
+    """Return the name of the user who makes a request; empty if users are not asked to log in."""
+    user: User = request.state.user
+    return user.name
+
+
 def site_of(request: Request) -> Site:
     """Return the site that a request is for."""
     site: Site = request.app.state.site

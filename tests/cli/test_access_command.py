@@ -19,6 +19,11 @@ tubes = ["mail.*"]
 who = ["uid:0"]
 role = ["operator"]
 tubes = ["mail.de", "sms"]
+
+[[allow]]
+who = ["page", "person:ann"]
+role = ["operator"]
+tubes = ["mail.*"]
 """
 
 
@@ -44,6 +49,10 @@ def file(tmp_path):
         (["--as", "cert:mailer", "use", "x"], 1, "not allowed: no rule gives cert:mailer any role on x"),
         (["--as", "net:10.2.0.1", "put", "mail.de"], 1, "not allowed: "),
         (["--as", "uid:0", "list-jobs"], 1, "not allowed: no rule gives uid:0 the role reader on *"),
+        (["--as", "person:ann", "peek", "mail.de"], 0, "allowed by rule 3: page, person:ann: operator on mail.*"),
+        (["--as", "page", "pause-tube", "mail.?"], 0, "allowed by rule 3: "),
+        (["--as", "person:bob", "peek", "mail.de"], 1, "not allowed: no rule gives person:bob the role reader on mail"),
+        (["--as", "page", "act-for", "mail.de"], 1, "not allowed: no rule gives page the role operator on *"),
         (["--as", "cert:x", "stats"], 0, "allowed: everybody may stats"),
         (["--as", "cert:x", "quit", "mail.de"], 0, "allowed: everybody may quit"),
     ],
@@ -59,6 +68,7 @@ def test_check_tells_which_rule_decides(file, capsys, args, code, said):
         (["--as", "cert:x", "putt"], "'putt' is no word of the protocol"),
         (["--as", "cert:x", "put", "a b"], "'a b' is neither the name of a tube nor a glob"),
         (["--as", "x", "put"], "--as: 'x' is no identity such as cert:NAME"),
+        (["--as", "person:", "put"], "--as: 'person:' is no identity such as cert:NAME"),
         (["--as", "net:10.0.0.0/8", "put"], "--as: '10.0.0.0/8' does not appear to be an IPv4 or IPv6 address"),
         (["put"], "Missing option '--as'"),
     ],
@@ -83,9 +93,10 @@ def test_list_prints_all_rules(file, capsys, tmp_path):
     assert capsys.readouterr().out.splitlines() == [
         "1: cert:mailer, net:10.1.0.0/16: producer on mail.*",
         "2: uid:0: operator on mail.de, sms",
+        "3: page, person:ann: operator on mail.*",
     ]
     main(["access", "list", "--file", str(file), "--json"])
-    assert [json.loads(line)["number"] for line in capsys.readouterr().out.splitlines()] == [1, 2]
+    assert [json.loads(line)["number"] for line in capsys.readouterr().out.splitlines()] == [1, 2, 3]
 
 
 def test_list_without_a_file_says_what_is_missing(capfd):

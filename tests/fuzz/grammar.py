@@ -55,6 +55,7 @@ OPERATORS_ANSWERS = {
     b"list-schedules": REQUEST_ANSWERS,
     b"show-job": {b"OK", b"NOT_FOUND"},
     b"reserve-batch": {b"RESERVED_BATCH", b"DEADLINE_SOON", b"TIMED_OUT"},
+    b"act-for": {b"ACTING", b"UNAUTHORIZED"},
 }
 # What those may be answered, too, that do not have all rights; and what only they can say.
 UNAUTHORIZED = {b"UNAUTHORIZED"}
@@ -68,7 +69,7 @@ REPLY = re.compile(
     rb"|USING [A-Za-z0-9+/;.$_()][-A-Za-z0-9+/;.$_()]{0,199}"
     rb"|KICKED(?: \d+)?"
     rb"|DEADLINE_SOON|TIMED_OUT|NOT_FOUND|DELETED|RELEASED|BURIED|TOUCHED|NOT_IGNORED|PAUSED"
-    rb"|UNAUTHORIZED|AUTHENTICATED"
+    rb"|UNAUTHORIZED|AUTHENTICATED|ACTING"
     rb"|EXPECTED_CRLF|JOB_TOO_BIG|OUT_OF_MEMORY|BAD_FORMAT|UNKNOWN_COMMAND"
 )
 # A field of the header of another protocol, which closes the connection if it is the first that a client sends.

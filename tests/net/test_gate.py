@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from beanlite.net import pending
+from beanlite.net import handshakes
 from beanlite.net.allowed import Access, Rule, deciding
-from beanlite.net.identities import identity_of, names_in
+from beanlite.net.identities import Identity, identity_of, names_in
 from beanlite.net.operators import Operators
-from beanlite.net.pending import PENDING_MAX, PENDING_PER_HOST, PENDING_S, Pending
+from beanlite.net.pending import PENDING_S, Pending
 from beanlite.net.turns import LATE, Turns
 from tests.support.simulated import Client, settle, simulated
 
@@ -145,46 +145,65 @@ def loop():
     return Loop()
 
 
+MOST = 90
+PER_PLACE = 9
+
+
+def at(host):
+    return Identity(frozenset(), "", host, is_private=False)
+
+
+def user(uid):
+    return Identity(frozenset({f"uid:{uid}"}), f"uid:{uid}", None, is_private=True)
+
+
 def test_connection_without_rights_is_ended_after_its_time(loop):
     ended: list[Any] = []
-    waiting: Any = Pending(loop, lambda connection: ended.append((connection, loop.now_s)))
-    assert waiting.add("first", None)
+    waiting: Any = Pending(loop, lambda connection: ended.append((connection, loop.now_s)), MOST)
+    assert waiting.add("first", user(1))
     loop.wait(4)
-    assert waiting.add("second", None)
-    assert waiting.add("third", None)
+    assert waiting.add("second", user(1))
+    assert waiting.add("third", user(1))
     waiting.drop("third")
     loop.wait(20)
     assert ended == [("first", 100 + PENDING_S), ("second", 104 + PENDING_S)]
     assert not len(waiting)
     assert not loop.timers
-    assert waiting.add("fourth", None)
+    assert waiting.add("fourth", user(1))
     loop.wait(PENDING_S)
     assert ended[-1] == ("fourth", loop.now_s)
 
 
-def test_connections_without_rights_are_bounded(loop):
-    waiting: Any = Pending(loop, lambda _: None)
-    assert all(waiting.add((1, number), "10.0.0.1") for number in range(PENDING_PER_HOST))
-    assert not waiting.add("too many", "10.0.0.1")
-    assert waiting.add("another", "10.0.0.2")
+@pytest.mark.parametrize(("one", "another"), [(at("10.0.0.1"), at("10.0.0.2")), (user(1), user(2))])
+def test_connections_without_rights_are_bounded(loop, one, another):
+    waiting: Any = Pending(loop, lambda _: None, MOST)
+    assert all(waiting.add((1, number), one) for number in range(PER_PLACE))
+    assert not waiting.add("too many", one)
+    assert waiting.add("another", another)
     waiting.drop((1, 0))
-    assert waiting.add("again", "10.0.0.1")
-    assert all(waiting.add((2, number), None) for number in range(PENDING_MAX - len(waiting)))
-    assert not waiting.add("too many", None)
+    assert waiting.add("again", one)
+    assert all(waiting.add((2, number), user(1000 + number)) for number in range(MOST - len(waiting)))
+    assert not waiting.add("too many", at("10.0.0.3"))
     loop.wait(PENDING_S)
     assert not len(waiting)
-    assert not waiting._per_host
-    assert pending.PENDING_PER_HOST * 10 <= PENDING_MAX
+    assert all(waiting.add(number, one) for number in range(PER_PLACE))
 
 
 def test_addresses_of_one_network_are_one_address_for_the_bound(loop):
-    waiting: Any = Pending(loop, lambda _: None)
-    assert all(waiting.add(number, f"2001:db8::{number:x}") for number in range(PENDING_PER_HOST))
-    assert not waiting.add("too many", "2001:db8::ffff")
-    assert waiting.add("another", "2001:db8:0:1::1")
-    assert waiting.add("again", "10.0.0.1")
-    assert waiting.add("mapped", "::ffff:10.0.0.1")
-    assert sorted(waiting._per_host.values()) == [1, 2, PENDING_PER_HOST]
+    waiting: Any = Pending(loop, lambda _: None, MOST)
+    assert all(waiting.add(number, at(f"2001:db8::{number:x}")) for number in range(PER_PLACE))
+    assert not waiting.add("too many", at("2001:db8::ffff"))
+    assert waiting.add("another", at("2001:db8:0:1::1"))
+    assert all(waiting.add((1, number), at("10.0.0.1")) for number in range(PER_PLACE))
+    assert not waiting.add("mapped", at("::ffff:10.0.0.1"))
+
+
+def test_connections_without_rights_are_a_tenth_of_all():
+    async def play(server, _journal):
+        settings = server._settings
+        assert server.parts.roster._gate._pending._most == handshakes.most_pending(settings.max_connections)
+
+    assert simulated(play) is None
 
 
 class FromNetwork(Client):
@@ -222,11 +241,10 @@ def test_client_without_rights_is_told_and_closed_in_a_server():
     assert simulated(play) is None
 
 
-def test_one_client_too_many_without_rights_is_not_admitted(monkeypatch):
-    monkeypatch.setattr(pending, "PENDING_PER_HOST", 2)
-
+def test_one_client_too_many_without_rights_is_not_admitted():
     async def play(server, _journal):
         without_rights(server)
+        server.parts.roster._gate._pending._addresses.limit(2, spare_local=False)
         first, second, third = (FromNetwork(server) for _ in range(3))
         await settle()
         assert (first.closed, second.closed, third.closed) == (False, False, True)
@@ -242,9 +260,68 @@ def test_one_client_too_many_without_rights_is_not_admitted(monkeypatch):
 def test_token_of_the_page_is_of_no_use_on_another_machine():
     async def play(server, _journal):
         without_rights(server)
-        server.parts.roster._gate.page_digest = sha256(b"right").hexdigest()
+        gate = server.parts.roster._gate
+        gate.change(Operators("none"), Access([rule(1, "page", "operator", [b"*"])], {}, {}))
+        gate.page_digest = sha256(b"right").hexdigest()
         assert await OfThisMachine(server).ask(b"auth right\r\nuse a\r\n") == b"AUTHENTICATED\r\nUSING a\r\n"
         assert await FromNetwork(server).ask(b"auth right\r\nuse a\r\n") == b"UNAUTHORIZED\r\n"
+
+    assert simulated(play) is None
+
+
+def test_page_has_the_rights_of_the_rules_for_it_alone():
+    net = rule(1, "net", "operator", [b"*"], ["10.0.0.0/8"])
+
+    async def play(server, _journal):
+        gate = server.parts.roster._gate
+        gate.page_digest = sha256(b"right").hexdigest()
+        gate.change(Operators("none"), Access([net], {}, {}))
+        first = OfThisMachine(server)
+        assert (
+            await first.ask(b"auth right\r\nuse a\r\nlist-tubes\r\n") == b"AUTHENTICATED\r\n" + b"UNAUTHORIZED\r\n" * 2
+        )
+        assert await OfThisMachine(server).ask(b"use a\r\n") == b"USING a\r\n"
+        first.said = b""
+        await server.parts.roster.change(
+            100, Operators("none"), Access([net, rule(2, "page", "producer", [b"a"])], {}, {})
+        )
+        assert await first.ask(b"use a\r\nuse b\r\n") == b"USING a\r\nUNAUTHORIZED\r\n"
+        first.said = b""
+        await server.parts.roster.change(100, Operators("none"), Access([net], {}, {}))
+        await settle()
+        assert first.said == b"UNAUTHORIZED\r\n"
+
+    assert simulated(play) is None
+
+
+def test_client_loses_the_rights_of_its_person_with_any_of_the_rules():
+    net = rule(1, "net", "operator", [b"*"], ["10.0.0.0/8"])
+    limited = rule(1, "net", "operator", [b"a", b"b"], ["10.0.0.0/8"])
+    ann, less = (rule(2, "person:ann", "operator", tubes) for tubes in ([b"a", b"b"], [b"a"]))
+    every = rule(2, "person:ann", "operator", [b"*"])
+
+    async def play(server, _journal):
+        async def after(before, then):
+            await roster.change(100, Operators("unix,10.0.0.0/8"), before and Access(before, {}, {}))
+            client = FromNetwork(server)
+            assert await client.ask(b"act-for ann\r\nuse a\r\n") == b"ACTING\r\nUSING a\r\n"
+            client.said = b""
+            await roster.change(100, Operators("none"), then and Access(then, {}, {}))
+            await settle()
+            return client.said or await client.ask(b"use b\r\nuse c\r\n")
+
+        roster = server.parts.roster
+        ended = b"UNAUTHORIZED\r\n"
+        assert await after([net, ann], [net, ann, less]) == b"USING b\r\nUNAUTHORIZED\r\n"
+        assert await after([net, less], [net, ann]) == b"USING b\r\nUNAUTHORIZED\r\n"
+        assert await after([net, ann], [net, less]) == ended
+        assert await after([net, ann], [net]) == ended
+        assert await after([net, ann], [limited, ann]) == ended  # who acts for her may do so no longer
+        assert await after([net, every], [limited, every]) == ended
+        assert await after([net, every], [net, ann]) == ended
+        assert await after(None, [net, ann]) == ended
+        assert await after(None, [net, every]) == b"USING b\r\nUSING c\r\n"
+        assert await after([net, ann], None) == b"USING b\r\nUSING c\r\n"
 
     assert simulated(play) is None
 

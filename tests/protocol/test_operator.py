@@ -15,8 +15,8 @@ from tests.support.core import Core, put
 from tests.support.operators import Operator, recount, told
 
 COMMANDS = [command.word for command in new_operator_commands()]
-WHOLE = rb"(OK|REFUSED) \d+|RESERVED_BATCH \d+|BAD_FORMAT|NOT_FOUND|TIMED_OUT|DEADLINE_SOON"
-NO_BODY = {b"show-job", b"reserve-batch"}
+WHOLE = rb"(OK|REFUSED) \d+|RESERVED_BATCH \d+|BAD_FORMAT|NOT_FOUND|UNAUTHORIZED|TIMED_OUT|DEADLINE_SOON"
+NO_BODY = {b"act-for", b"show-job", b"reserve-batch"}
 
 
 @pytest.fixture

@@ -166,6 +166,27 @@ def test_file_that_is_not_there_is_a_mistake(file):
     assert mistakes_in(file) == [f"{file}: the file of access can't be read: No such file or directory"]
 
 
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_file_that_others_can_change_is_refused(file, mode):
+    file.write_text(allow(["uid:0"], ["a"]))
+    file.chmod(mode)
+    said = f"{file}: others may change the file of access (mode {mode:o}); chmod go-w it"
+    assert mistakes_in(file) == [said]
+    with pytest.raises(ConfigError, match="others may change the file"):
+        read_access(file)
+    file.chmod(0o644)
+    assert not mistakes_in(file)
+
+
+def test_server_refuses_a_file_that_belongs_to_another_user(file):
+    need(os.geteuid() == 0, "only root can give files to others")
+    file.write_text(allow(["uid:0"], ["a"]))
+    os.chown(file, 54321, -1)
+    with pytest.raises(ConfigError, match="belongs to user 54321, not to root or the"):
+        read_access(file)
+    assert read_access(file, serves=False).rules
+
+
 def test_config_check_reports_each_mistake_in_the_file(file, capfd, tmp_path):
     file.write_text(allow(["x"], ["a"], ["boss"]))
     settings = tmp_path / "beanlite.toml"
@@ -174,6 +195,16 @@ def test_config_check_reports_each_mistake_in_the_file(file, capfd, tmp_path):
     assert len(capfd.readouterr().err.splitlines()) == 2
     file.write_text(allow(["uid:0"], ["a"]))
     assert main(["config", "--config", str(settings), "--check"]) == 0
+
+
+@pytest.mark.parametrize("who", ["page", "person:ann"])
+def test_config_check_warns_of_a_page_that_no_rule_names(file, capfd, who):
+    file.write_text(allow([who], ["a"]))
+    assert main(["config", "--access", str(file), "--web", "127.0.0.1:0", "--check"]) == 0
+    said = f"beanlite: {file}: the page may do nothing: no rule names page\n" if who != "page" else ""
+    assert capfd.readouterr().err == said
+    assert main(["config", "--access", str(file), "--check"]) == 0
+    assert not capfd.readouterr().err
 
 
 def test_start_with_a_mistake_in_the_file_fails(serve):
@@ -354,10 +385,83 @@ def test_client_that_watches_is_sent_events_of_its_tubes_alone(serve):
 
 @pytest.mark.parametrize("unix", [True, False])
 def test_page_of_the_server_is_known_by_its_own_token(serve, unix):
-    serving = serve(allow(["net:10.0.0.0/8"], ["*"]), "--web", "127.0.0.1:0", unix=unix)
+    serving = serve(allow(["page"], ["*"], ["operator"]), "--web", "127.0.0.1:0", unix=unix)
     where, _ = page_of(serving.server)
+    assert "no rule names page" not in serving.server.log_text()
     status, text = ask(where, "/clients")
     assert status == 200
     assert re.search(r"(unix|127\.0\.0\.1:\d+) page", text)
     with serving.connect() as wire:
         assert wire.stats()["refused-unauthorized"] == "0"
+
+
+def test_page_has_the_rights_of_its_rules(serve):
+    everybody = allow([f"uid:{UID}"], ["*"], ["operator"])
+    serving = serve(everybody, "--web", "127.0.0.1:0")
+    where, _ = page_of(serving.server)
+    status, text = ask(where)
+    assert status == 403
+    assert "No rule of the server at unix:" in text
+    assert "allows list-tube-stats to page" in text
+    assert serving.server.log_text().count("the page may do nothing: no rule names page") == 1
+    serving.reload(everybody + allow(["page"], ["mail"], ["reader"]))
+    with serving.connect() as wire:
+        wire.put(b"secret")
+        wire.ask("use mail")
+        wire.put(b"letter")
+    status, text = ask(where, "/jobs")
+    assert (status, "letter" in text, "secret" in text) == (200, True, False)
+    assert ask(where, "/job/1")[0] == 404
+    assert serving.reload(everybody).count("no rule names page") == 2
+    assert ask(where, "/jobs")[0] == 403
+
+
+def test_person_has_its_rights_and_its_name(serve):
+    serving = serve(allow([f"uid:{UID}"], ["*"], ["operator"]) + allow(["person:Ann Smith"], ["a"], ["operator"]))
+    with serving.connect() as wire, serving.connect() as other:
+        assert wire.ask("act-for Ann Smith") == "ACTING"
+        assert [wire.ask(f"use {tube}") for tube in "ba"] == ["UNAUTHORIZED", "USING a"]
+        assert wire.put(b"x") == 1
+        assert [wire.ask(line) for line in ("watch a", "ignore default")] == ["WATCHING 2", "WATCHING 1"]
+        assert wire.ask("reserve") == "RESERVED 1 1"
+        assert wire.ask("act-for bob") == "UNAUTHORIZED"
+        (client,) = wire.request("list-clients")["clients"]
+        assert client["address"] == "unix Ann_Smith"
+        assert wire.request("list-jobs")["jobs"][0]["holder"] == {
+            "address": "unix Ann_Smith",
+            "number": client["number"],
+        }
+        assert other.request("watch-events") == {}
+        wire.request("change-jobs", do="bury", ids=[1], by="bob")
+        assert other.reply().startswith("EVENT ")
+        by = {"address": "unix", "number": client["number"], "operator": True, "person": "Ann Smith"}
+        assert json.loads(other.body)["by"] == by
+        serving.reload(allow([f"uid:{UID}"], ["*"], ["operator"]))
+        assert wire.reply() == "UNAUTHORIZED"
+        assert wire.is_closed()
+        with serving.connect() as again:
+            assert [again.ask(line) for line in ("act-for Ann Smith", "use a")] == ["ACTING", "UNAUTHORIZED"]
+
+
+def test_client_that_may_not_everything_acts_for_nobody(serve):
+    serving = serve(allow([f"uid:{UID}"], ["a*"], ["operator"]) + allow(["person:ann"], ["*"], ["operator"]))
+    with serving.connect() as wire:
+        assert wire.ask("act-for ann") == "UNAUTHORIZED"
+        assert [wire.ask(f"use {tube}") for tube in "ba"] == ["UNAUTHORIZED", "USING a"]
+
+
+def test_person_with_the_token_of_a_program(serve):
+    serving = serve(allow(["person:ann"], ["a"]) + allow(["token:ci"], ["*"], ["operator"]) + OF_TOKEN)
+    with serving.connect() as wire:
+        assert [wire.ask(line) for line in (f"auth {TOKEN}", "act-for ann")] == ["AUTHENTICATED", "ACTING"]
+        assert [wire.ask(f"use {tube}") for tube in ("ci.1", "a")] == ["UNAUTHORIZED", "USING a"]
+
+
+def test_person_is_only_a_name_where_there_are_no_rules(tmp_path):
+    with start_beanlite(tmp_path, "--no-journal") as server, Wire(server.connect()) as wire:
+        assert wire.ask("act-for ann") == "ACTING"
+        assert wire.put(b"x") == 1
+        (client,) = wire.request("list-clients")["clients"]
+        assert client["address"].endswith(" ann")
+    with start_beanlite(tmp_path, "--no-journal", "--operators", "none") as server, Wire(server.connect()) as wire:
+        assert wire.ask("act-for ann") == "UNKNOWN_COMMAND"

@@ -15,6 +15,7 @@ from argon2 import PasswordHasher
 
 from beanlite.cli import main
 from beanlite.console.file import File
+from beanlite.console.live import identity_for
 from beanlite.web import safety
 from beanlite.web.safety import Passwords, User
 from tests.support.authority import Authority
@@ -237,7 +238,7 @@ def test_the_history_has_the_user_that_the_proxy_names(connect, people):
     with Web(connect, "--user-header", "X-Forwarded-User") as web:
         web.headers = {"X-Forwarded-User": name.encode().decode("latin-1")}
         job_id = put_and_bury(web)
-    assert people(job_id, 2) == [name[:124]] * 2
+    assert people(job_id, 2) == [identity_for(name)] * 2
 
 
 def test_without_users_the_history_has_none(connect, people):

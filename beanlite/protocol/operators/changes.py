@@ -10,7 +10,7 @@ from beanlite.core.operator_find import Filter, Matches, find
 from beanlite.core.tube import Tube
 from beanlite.protocol.batches import OUT_OF_MEMORY, acting_in, on_behalf_of, refusal_of_puts
 from beanlite.protocol.blocked import WORKING
-from beanlite.protocol.operators.lists import filter_of, place_of, still_fits
+from beanlite.protocol.operators.lists import filter_of, looked, place_of, still_fits
 from beanlite.protocol.operators.replies import Record, as_json, cursor
 from beanlite.protocol.operators.requests import CHANGED_MAX, ChangeJobs
 from beanlite.protocol.ruled_puts import has_room
@@ -51,7 +51,7 @@ class Change:
         self._engine: Engine = session.engine
         self._request = request
         self._conditions = conditions
-        self._by = on_behalf_of(request.by, session.client)
+        self._by = on_behalf_of(request.by, session)
         self._matches = matches
         self._last_id = session.engine.last_id
         self._changed_ids: list[int] = []
@@ -84,7 +84,7 @@ class Change:
             "done": len(self._changed_ids),
             "skipped": len(self._skipped_ids),
             "next": cursor(next_place, self._conditions.up_to_id),
-            "looked": self._matches.looks,
+            "looked": looked(session, matches),
             "last_id": self._last_id,
         }
         if self._request.ids is not None:

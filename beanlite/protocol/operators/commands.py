@@ -84,6 +84,16 @@ def watch_events(session: Session, request: WatchEvents, now_ns: int) -> bytes:
     return session.ok_reply(as_json({}))
 
 
+def act_for(session: Session, person: str, _now_ns: int) -> bytes:
+    """Have the client act for a person, and with the rights of that person, from its first command on."""
+    if session.is_known:  # it may watch tubes, or hold jobs, to which the person has no right
+        session.service.unauthorized(session.client.peer.address, "act-for")
+        return replies.UNAUTHORIZED
+    session.person = person
+    session.service.act_for(session.client, person)
+    return replies.ACTING
+
+
 class RequestCommand(Command):
     """A command that takes an object, and what carries out the request when that has come."""
 
@@ -142,4 +152,5 @@ def new_operator_commands() -> list[Command]:
         _taking(b"watch-events", WatchEvents, watch_events),
         _taking(b"set-policy", SetPolicy, set_policy, WORKING),
         _taking(b"list-policies", ListPolicies, list_policies),
+        Command(b"act-for", arguments.parse_person, act_for, in_stats=False),
     ]

@@ -14,7 +14,7 @@ from beanlite.core.access import ALL_TUBES, READER
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import GONE, Job
-from beanlite.core.operator_find import Filter, find
+from beanlite.core.operator_find import Filter, Matches, find
 from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
 from beanlite.core.tube import Client, Tube
 from beanlite.protocol import replies
@@ -73,12 +73,18 @@ def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
             if not late_bodies or still_fits(conditions, job, late_bodies)
         ]
         next_one = cursor(matches.next, conditions.up_to_id)
-        return session.ok_reply(as_json({"jobs": jobs, "next": next_one, "looked": matches.looks, "last_id": last_id}))
+        looks = looked(session, matches)
+        return session.ok_reply(as_json({"jobs": jobs, "next": next_one, "looked": looks, "last_id": last_id}))
 
     if matches.missing:
         session.gather(matches.missing, reply, LOOKING)
         return None
     return reply({}, now_ns)
+
+
+def looked(session: Session, matches: Matches) -> int:
+    """Return how many jobs a slice has looked at: for a limited client only those that match, lest it counts others."""
+    return matches.looks if session.rights is None else len(matches.jobs)
 
 
 def still_fits(conditions: Filter, job: Job, late_bodies: dict[Job, bytes | None]) -> bool:

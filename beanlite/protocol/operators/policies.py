@@ -44,7 +44,7 @@ def set_policy(session: Session, request: SetPolicy, now_ns: int) -> bytes:
     _check_memory(service, changes)
     if not request.dry_run:
         session.waits = True
-        carry_out(service, changes, on_behalf_of(request.by, session.client), now_ns)
+        carry_out(service, changes, on_behalf_of(request.by, session), now_ns)
     records: list[Record] = [
         {"pattern": each[0].decode(), "key": each[1], "value": value, "before": before.get(each)}
         for each, value in changes.items()

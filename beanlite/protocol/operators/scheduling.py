@@ -19,7 +19,7 @@ LISTED_BYTES: Final = 1 << 18
 
 
 def set_schedule(session: Session, request: SetSchedule, now_ns: int) -> bytes:
-    scheduler, by = session.engine.scheduler, on_behalf_of(request.by, session.client)
+    scheduler, by = session.engine.scheduler, on_behalf_of(request.by, session)
     body = request.body or request.base64 or b""
     most_bytes = min(BODY_MAX, session.service.max_job_size)
     if len(body) > most_bytes:
@@ -56,7 +56,7 @@ def set_schedule(session: Session, request: SetSchedule, now_ns: int) -> bytes:
 
 def unset_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes:
     schedule = _find(session, request.name)
-    by = on_behalf_of(request.by, session.client)
+    by = on_behalf_of(request.by, session)
     session.engine.scheduler.unset(schedule, by, as_json({"name": schedule.name, "when": None}), now_ns)
     session.waits = True
     return session.ok_reply(as_json({}))
@@ -68,7 +68,7 @@ def run_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes:
     refusal = refusal_of_puts(engine, len(schedule.body))
     if refusal is not None:
         return refusal.encode() + replies.END
-    job = engine.scheduler.run(schedule, request.by or "", now_ns)
+    job = engine.scheduler.run(schedule, on_behalf_of(request.by, session).person, now_ns)
     if job is None:
         if schedule.tube not in engine.tubes:
             tube_refusal = engine.clients.refusal_of_tubes(1)
