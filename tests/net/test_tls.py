@@ -244,6 +244,17 @@ def test_old_version_is_refused(server, authority):
     assert reasons(server) == ["the client's version of TLS is too old"]
 
 
+@pytest.mark.parametrize(("count", "reason"), [(10, []), (60, ["it is too long"])])
+def test_handshake_with_many_certificates_is_refused(server, authority, tmp_path, count, reason):
+    """Reading them takes the server's time, whoever has signed them."""
+    certificate, key = authority.sign("client")
+    chain = tmp_path / "chain.pem"
+    chain.write_text(certificate.read_text() + authority.file.read_text() * count)
+    context = authority.client((chain, key))
+    assert is_refused(lambda: wrap(server, context)) == bool(reason)
+    until(lambda: reasons(server) == reason)
+
+
 @pytest.mark.parametrize("words", [b"put 0 0 60 1\r\nx\r\n", b"GET / HTTP/1.1\r\n\r\n"])
 def test_plain_text_is_refused(server, words):
     with socket.create_connection((server.host, tls_port(server)), 10) as client:
