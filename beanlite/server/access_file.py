@@ -5,7 +5,6 @@ from __future__ import annotations
 import grp
 import pwd
 import re
-import tomllib
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +14,7 @@ from beanlite.core.policies import is_pattern
 from beanlite.errors import ConfigError
 from beanlite.net.allowed import Access, Rule
 from beanlite.net.identities import CERT, GID, TOKEN, UID
+from beanlite.server.toml_file import read_toml
 
 NET: Final = "net:"
 _KINDS: Final = (CERT, UID, GID, TOKEN, NET)
@@ -60,12 +60,13 @@ class _RulesReader:
 
     def _tables(self) -> dict[str, Any]:
         try:
-            return tomllib.loads(self._file.read_text(encoding="utf-8"))
-        except OSError as error:
-            self.errors.append(f"{self._file}: the file of access can't be read: {error.strerror}")
-        except ValueError as error:  # malformed TOML, or not UTF-8
-            self.errors.append(f"{self._file}: the file of access is not TOML: {error}")
-        return {}
+            tables = read_toml(self._file, "access")
+        except ConfigError as error:
+            self.errors.append(str(error))
+            return {}
+        if not tables:  # as it is while it is written
+            self.errors.append(f"{self._file}: the file of access is empty; `allow = []` is a file without rules")
+        return tables
 
     def _note(self, place: str, why: str) -> None:
         # What stands in a wrong place may be a token.
