@@ -290,6 +290,24 @@ def test_renegotiation_is_refused(own, tmp_path):
         assert "no renegotiation" in said.stderr
 
 
+@pytest.mark.parametrize(("group", "reasons_told"), [("X25519:P-256", []), ("ffdhe8192", ["no suitable key share"])])
+def test_group_that_takes_long_is_refused(own, tmp_path, group, reasons_told):
+    """Even if the client has computed nothing of its own."""
+    with start_beanlite(tmp_path, *tls_flags(own)) as server:
+        until(lambda: " tls=" in server.log_text())
+        said = subprocess.run(
+            ["openssl", "s_client", "-groups", group, "-connect", f"127.0.0.1:{tls_port(server)}"],
+            input="",
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert ("Server Temp Key: ECDH, prime256v1" in said.stdout) == (not reasons_told)
+        until(lambda: len(lines(server)) == len(reasons_told))
+        assert reasons(server) == reasons_told
+
+
 # -- bounds
 
 
