@@ -25,6 +25,8 @@ _CREDENTIALS: Final = struct.Struct("iII")
 _SO_PEERGROUPS: Final = 59
 # What Python takes from the kernel at most: 256 groups.
 _GROUPS_BYTES: Final = 1024
+# In each URI and in no other name, so that an authority that is careless with one kind can't grant another.
+_HAS_SCHEME: Final = "://"
 # What can stand in a rule and in a log line: others are passed over.
 _NAME: Final = re.compile(r"[!-~]{1,200}")
 
@@ -74,10 +76,14 @@ def names_in(certificate: dict[str, Any] | None) -> list[str]:
     """
     if not certificate:
         return []
-    names = [value for kind, value in certificate.get("subjectAltName", ()) if kind in {"DNS", "URI"}]
+    names = [
+        value
+        for kind, value in certificate.get("subjectAltName", ())
+        if kind == "DNS" or (kind == "URI" and _HAS_SCHEME in value)
+    ]
     if not names:
         parts = [part for parts in certificate.get("subject", ()) for part in parts]
-        names = [value for kind, value in parts if kind == "commonName"]
+        names = [value for kind, value in parts if kind == "commonName" and _HAS_SCHEME not in value]
     return [CERT + name for name in names if _NAME.fullmatch(name) is not None]
 
 

@@ -14,6 +14,8 @@ from typing import Final, Protocol, cast
 
 # So many bytes are given to OpenSSL in one go, as many as one record has: its buffers never shrink.
 SLICE: Final = 1 << 14
+# So many bytes a client may send until its handshake is over: certificates take time to read, whoever has signed them.
+HANDSHAKE_BYTES: Final = 1 << 14
 # How long what is received at once may take before others get their turn: a key update is few bytes, and much work.
 TURN_S: Final = 0.002
 # The first byte of TLS.
@@ -58,6 +60,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         "_paused",
         "_protocol",
         "_raw",
+        "_room_bytes",
         "_tls",
     )
 
@@ -71,6 +74,8 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """None until the client has sent something: silence costs little."""
         self._incoming = _NONE
         self._outgoing = _NONE
+        self._room_bytes = HANDSHAKE_BYTES
+        """What the client may still send of its handshake."""
         self._early = b""
         """What has been received and waits for its turn; while there is something, nothing more is read."""
         self._paused = False
@@ -148,6 +153,9 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             self._handshakes.refuse_for(self, error)
             return
         self._flush()
+        if at < 0 and not self._room_bytes:
+            self._handshakes.refuse(self, "it is too long")
+            return
         self._raw.resume_reading()
         if at < 0:
             return
@@ -159,11 +167,12 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     def _feed(self, tls: ssl.SSLObject, data: bytes) -> int:
         """Go on with the handshake; return how many bytes it took if it is over, else -1."""
-        for at in range(0, len(data), SLICE):
-            self._incoming.write(data[at : at + SLICE])
-            with contextlib.suppress(ssl.SSLWantReadError):
-                tls.do_handshake()
-                return at + SLICE
+        part = data[: self._room_bytes]
+        self._room_bytes -= len(part)
+        self._incoming.write(part)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.do_handshake()
+            return len(part)
         return -1
 
     # -- bytes

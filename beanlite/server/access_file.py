@@ -6,7 +6,6 @@ import grp
 import os
 import pwd
 import re
-import tomllib
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +17,7 @@ from beanlite.errors import ConfigError
 from beanlite.host import log
 from beanlite.net.allowed import Access, Rule
 from beanlite.net.identities import CERT, GID, PAGE, PERSON, TOKEN, UID
+from beanlite.server.toml_file import read_toml
 from beanlite.settings.config import Settings
 
 NET: Final = "net:"
@@ -83,14 +83,14 @@ class _RulesReader:
 
     def _tables(self) -> dict[str, Any]:
         try:
-            with self._file.open("rb") as file:
-                self._check(os.fstat(file.fileno()))
-                return tomllib.load(file)
-        except OSError as error:
-            self.errors.append(f"{self._file}: the file of access can't be read: {error.strerror}")
-        except ValueError as error:  # malformed TOML, or not UTF-8
-            self.errors.append(f"{self._file}: the file of access is not TOML: {error}")
-        return {}
+            tables = read_toml(self._file, "access")
+            self._check(self._file.stat())
+        except (ConfigError, OSError) as error:  # it may be gone by now
+            self.errors.append(str(error))
+            return {}
+        if not tables:  # as it is while it is written
+            self.errors.append(f"{self._file}: the file of access is empty; `allow = []` is a file without rules")
+        return tables
 
     def _check(self, facts: os.stat_result) -> None:
         """Note if the rules can be changed by others: they would give themselves every right."""

@@ -38,6 +38,8 @@ from tests.support.simulated import Client, settle, simulated
         ),
         ({"subject": ((("commonName", "a mailer\r\n"),),)}, []),
         ({"subjectAltName": (("DNS", ""), ("DNS", "x" * 201), ("DNS", "ok"))}, ["cert:ok"]),
+        ({"subject": ((("commonName", "spiffe://example.org/admin"),),)}, []),
+        ({"subjectAltName": (("URI", "mailer.example.org"),)}, []),
     ],
 )
 def test_names_in_a_certificate(certificate, names):

@@ -318,6 +318,17 @@ def test_ticket_of_version_1_2_is_taken_back(server, authority):
         assert wire.ask("list-tube-used") == "USING default"
 
 
+@pytest.mark.parametrize(("count", "reason"), [(10, []), (60, ["it is too long"])])
+def test_handshake_with_many_certificates_is_refused(server, authority, tmp_path, count, reason):
+    """Reading them takes the server's time, whoever has signed them."""
+    certificate, key = authority.sign("client")
+    chain = tmp_path / "chain.pem"
+    chain.write_text(certificate.read_text() + authority.file.read_text() * count)
+    context = authority.client((chain, key))
+    assert is_refused(lambda: wrap(server, context)) == bool(reason)
+    until(lambda: reasons(server) == reason)
+
+
 @pytest.mark.parametrize("words", [b"put 0 0 60 1\r\nx\r\n", b"GET / HTTP/1.1\r\n\r\n"])
 def test_plain_text_is_refused(server, words):
     with socket.create_connection((server.host, tls_port(server)), 10) as client:
@@ -351,6 +362,24 @@ def test_renegotiation_is_refused(own, tmp_path):
         )
         assert "RENEGOTIATING" in said.stdout + said.stderr
         assert "no renegotiation" in said.stderr
+
+
+@pytest.mark.parametrize(("group", "reasons_told"), [("X25519:P-256", []), ("ffdhe8192", ["no suitable key share"])])
+def test_group_that_takes_long_is_refused(own, tmp_path, group, reasons_told):
+    """Even if the client has computed nothing of its own."""
+    with start_beanlite(tmp_path, *tls_flags(own)) as server:
+        until(lambda: " tls=" in server.log_text())
+        said = subprocess.run(
+            ["openssl", "s_client", "-groups", group, "-connect", f"127.0.0.1:{tls_port(server)}"],
+            input="",
+            capture_output=True,
+            text=True,
+            timeout=20,
+            check=False,
+        )
+        assert ("Server Temp Key: ECDH, prime256v1" in said.stdout) == (not reasons_told)
+        until(lambda: len(lines(server)) == len(reasons_told))
+        assert reasons(server) == reasons_told
 
 
 # -- bounds

@@ -108,6 +108,7 @@ def serve(tmp_path, file):
     ("text", "said"),
     [
         ("=", "the file of access is not TOML: Invalid statement (at line 1, column 1)"),
+        ("# not written yet\n", "the file of access is empty; `allow = []` is a file without rules"),
         ("[allow]\n", "allow: each rule is a table [[allow]], with two brackets"),
         ("[other]\n", "other: the file has only [[allow]] and [tokens]"),
         (allow(["uid:0"], ["a"]) + "x = 1\n", "[[allow]] number 1: x: a rule has who, role and tubes"),
@@ -187,6 +188,11 @@ def test_server_refuses_a_file_that_belongs_to_another_user(file):
     assert read_access(file, serves=False).rules
 
 
+def test_pipe_is_no_file_of_access(file):
+    os.mkfifo(file)
+    assert mistakes_in(file) == [f"{file}: the file of access is no regular file"]
+
+
 def test_config_check_reports_each_mistake_in_the_file(file, capfd, tmp_path):
     file.write_text(allow(["x"], ["a"], ["boss"]))
     settings = tmp_path / "beanlite.toml"
@@ -214,7 +220,7 @@ def test_start_with_a_mistake_in_the_file_fails(serve):
 
 
 def test_access_and_forward_exclude_each_other(file, capfd):
-    file.write_text("")
+    file.write_text("allow = []\n")
     assert main(["config", "--access", str(file), "--standby", "forward", "--check"]) == 2
     assert "access and standby = forward exclude each other" in capfd.readouterr().err
 

@@ -336,14 +336,14 @@ def test_reload_takes_rules_and_certificates_together_or_neither(serve, mailer, 
         assert wire.ask("watch mail.de") == "WATCHING 2"
         serial = serial_of(wire)
         own[0].write_text(own[0].read_text()[:300])
-        assert "not reloaded" in serving.reload("")
+        assert "not reloaded" in serving.reload("allow = []")
         assert wire.ask("watch mail.fr") == "WATCHING 3"
         assert authority.issue("server") == own[0]
         assert "not reloaded" in serving.reload("[other]")
         assert wire.ask("watch mail.it") == "WATCHING 4"
         with serving.connect(mailer) as other:
             assert serial_of(other) == serial
-        serving.reload("")
+        serving.reload("allow = []")
         assert wire.reply() == "UNAUTHORIZED"
         assert wire.is_closed()
         with serving.connect(mailer) as other:
