@@ -33,6 +33,8 @@ _WORDS: Final = {
     "UNSUPPORTED_PROTOCOL": "the client's version of TLS is too old",
     "TLSV1_ALERT_PROTOCOL_VERSION": "the client's version of TLS is too old",
     "NO_SHARED_CIPHER": "the client has no cipher that the server has",
+    "NO_SUITABLE_KEY_SHARE": "the client can't exchange keys on the curve P-256",
+    "WRONG_CURVE": "the client's certificate is on a curve for which it needs TLS 1.3",
     "TLSV1_ALERT_UNKNOWN_CA": "the client does not trust the server's certificate",
     "SSLV3_ALERT_BAD_CERTIFICATE": "the client does not accept the server's certificate",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "the client does not accept the server's certificate",

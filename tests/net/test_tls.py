@@ -364,7 +364,24 @@ def test_renegotiation_is_refused(own, tmp_path):
         assert "no renegotiation" in said.stderr
 
 
-@pytest.mark.parametrize(("group", "reasons_told"), [("X25519:P-256", []), ("ffdhe8192", ["no suitable key share"])])
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        (ssl.TLSVersion.TLSv1_2, ["the client's certificate is on a curve for which it needs TLS 1.3"]),
+        (ssl.TLSVersion.TLSv1_3, []),
+    ],
+)
+def test_certificate_on_another_curve_needs_a_new_version(server, authority, version, reason):
+    context = authority.client(authority.sign("other", curve="P-384"))
+    context.maximum_version = version
+    assert is_refused(lambda: wrap(server, context)) == bool(reason)
+    until(lambda: reasons(server) == reason)
+
+
+@pytest.mark.parametrize(
+    ("group", "reasons_told"),
+    [("X25519:P-256", []), ("ffdhe8192", ["the client can't exchange keys on the curve P-256"])],
+)
 def test_group_that_takes_long_is_refused(own, tmp_path, group, reasons_told):
     """Even if the client has computed nothing of its own."""
     with start_beanlite(tmp_path, *tls_flags(own)) as server:

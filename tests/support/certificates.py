@@ -33,10 +33,11 @@ class Authority:
         )
         self.file = folder / f"{name}.crt"
 
-    def sign(self, name: str, *, days: int = 365) -> tuple[Path, Path]:
+    def sign(self, name: str, *, days: int = 365, curve: str = "P-256") -> tuple[Path, Path]:
         """Make a certificate and its key; one of -1 days has expired."""
         (self.folder / "ext").write_text(f"subjectAltName=DNS:{name},DNS:localhost")
-        self._openssl("req", *KEY, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
+        key = [word.replace("P-256", curve) for word in KEY]
+        self._openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         self._openssl(
             *f"x509 -req -in {name}.csr -CA {self.name}.crt -CAkey {self.name}.key -CAcreateserial".split(),
             *f"-out {name}.crt -days {days} -extfile ext".split(),
