@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from beanlite.errors import ConfigError
-from beanlite.host.shown import read_key, read_pem
+from beanlite.host.shown import read_key, read_pem, receiving_context
 
 if TYPE_CHECKING:
     from beanlite.settings.config import Settings
@@ -37,12 +37,10 @@ def load_certificates(settings: Settings) -> Certificates:
     """Read all files anew. ConfigError: one of them can't be read, or is of no use, or does not fit the others."""
     assert settings.tls_cert is not None
     assert settings.tls_key is not None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3 if settings.tls_min == "1.3" else ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
+    context = receiving_context()
+    if settings.tls_min == "1.3":
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # connections last long
-    # Every client has this group for the exchange of keys; OpenSSL has others that take a hundred times as long.
-    context.set_ecdh_curve("prime256v1")
     files = {"tls_cert": settings.tls_cert}
     ends_s = {"tls_cert": min(_ends("tls_cert", settings.tls_cert))}
     _load_own(context, settings.tls_cert, settings.tls_key)
