@@ -190,8 +190,8 @@ def test_odd_name_gives_no_rights_of_another(serve, authority, mailer, alternati
         assert wire.ask("watch mail.de") == "WATCHING 2"
 
 
-def test_one_of_a_thousand_names_counts(serve, authority):
-    many = ",".join(f"DNS:n{number}.example.org" for number in range(1000))
+def test_one_of_many_names_counts(serve, authority):
+    many = ",".join(f"DNS:n{number}.example.org" for number in range(400))
     with serve(MAILER).connect(context(authority, authority.issue("many", f"{many},DNS:mailer.example.org"))) as wire:
         assert wire.ask("watch mail.de") == "WATCHING 2"
 
