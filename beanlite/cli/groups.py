@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Callable, Iterator
 from functools import wraps
 from pathlib import Path
@@ -45,6 +46,18 @@ def age_option(*names: str, text: str) -> Any:  # noqa: ANN401 - as typer.Option
     if names:
         return typer.Option(*names, metavar="TIME", parser=_age, help=text, show_default=False)  # it has no unit
     return typer.Argument(metavar="TIME", parser=_age, help=text)
+
+
+def _moment(text: object) -> float:
+    try:
+        return units.parse_moment(str(text), time.time())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def moment_option(*names: str, text: str) -> Any:  # noqa: ANN401 - likewise
+    """Make an option whose value is a moment, in the reader's time zone."""
+    return typer.Option(*names, metavar="WHEN", parser=_moment, help=text, show_default=False)
 
 
 def seconds_of(option: str, length_s: float) -> int:
@@ -113,8 +126,10 @@ def _options() -> Iterator[inspect.Parameter]:
     for key, item in CRITERIA.items():
         field = Filter.model_fields[key]
         names = [name for name in ("--" + NAMES[key].replace("_", "-"), item.short) if name]
-        annotation: Any = Annotated[str | None, typer.Option(*names, metavar=key.upper(), help=item.help)]
-        if float in get_args(field.annotation):
+        annotation: Any = Annotated[str | None, typer.Option(*names, metavar=item.value or key.upper(), help=item.help)]
+        if key.endswith("_at"):
+            annotation = Annotated[float | None, moment_option(*names, text=item.help)]
+        elif float in get_args(field.annotation):
             annotation = Annotated[float | None, age_option(*names, text=item.help)]
         elif int in get_args(field.annotation):
             option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=item.number, help=item.help)

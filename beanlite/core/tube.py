@@ -54,6 +54,11 @@ class Peer:
         """The person on whose behalf it acted; empty if it did not say."""
 
 
+def is_of_host(peer: Peer, host: str) -> bool:
+    """Whether a client is of a host, which is an address of IPv4 or IPv6, or ``unix``."""
+    return f"{peer.address} ".startswith((f"{host}:", f"[{host}]:", f"{host} "))
+
+
 class Tube(TimerOwner):
     """A named queue of jobs. It lives while it is used, watched or holds a job.
 

@@ -30,7 +30,7 @@ async def change(request: Request) -> Response:
     site, fields = site_of(request), await form(request)
     what, which = _request(fields)
     back = _back(fields)
-    if site.hide_bodies and which.text is not None:
+    if site.hide_bodies and which.looks_into_bodies:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     if not fields.get("sure"):
         would = await site.questions.ask(partial(_count, what=what, which=which))

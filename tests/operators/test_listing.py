@@ -5,7 +5,7 @@ import pytest
 from beanlite.cli import main
 from beanlite.console import listing
 from beanlite.console.file import File
-from beanlite.console.filters import filter_by
+from beanlite.console.filters import filter_by, in_words
 from beanlite.console.listing import first
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError, ConfigError
@@ -41,13 +41,29 @@ def test_filters(source, queue):
 # A value for each criterion that not all jobs of the queue meet.
 NARROW = {
     "ids": [1], "tube": "other", "state": "buried", "older_s": 3600.0, "newer_s": 0.0, "in_state_s": 3600.0,
-    "pri_min": 7, "pri_max": 0, "holder": 999, "text": "user7@", "up_to_id": 1,
+    "since_at": 4e9, "until_at": 1e9, "pri_min": 7, "pri_max": 0, "reserves_min": 1, "holder": 999,
+    "holder_host": "10.0.0.1", "text": "user7@", "where": "to=user7@example.org", "up_to_id": 1,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("key", Filter.model_fields)
 def test_server_and_file_evaluate_each_criterion(source, queue, key):
     assert set(ids(source, **{key: NARROW[key]})) < set(queue.all)
+
+
+def test_filter_is_told_in_words():
+    which = filter_by(
+        state="buried", since_at=0.0, until_at=3600.5, reserves_min=5, holder_host="10.0.0.5", where="a=1"
+    )
+    assert in_words(which) == (
+        "buried, so since 1970-01-01 00:00:00 UTC or later, so since 1970-01-01 01:00:00 UTC or earlier,"
+        " reserved 5 times or more, held by a client of 10.0.0.5, whose body has a=1"
+    )
+
+
+def test_path_that_is_none_is_an_error():
+    with pytest.raises(ConfigError, match="where: 'customer' is not a path and a value"):
+        filter_by(where="customer")
 
 
 def test_jobs_has_an_option_for_each_criterion(capsys):

@@ -9,6 +9,7 @@ import pytest
 
 from beanlite.core import operator_find, table as table_module
 from beanlite.core.table import JobTable
+from beanlite.core.tube import Peer
 from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.operators import lists as operator_lists
 from tests.support.core import Core, put
@@ -104,6 +105,68 @@ def test_each_key_of_a_filter(core, operator):
     assert operator.ids(in_state_s=100) == old
     core.wait(50)
     assert operator.ids(state="buried", in_state_s=50) == young[:1]
+
+
+def test_filter_by_the_moment_of_the_state(core, operator):
+    first = put(core, core.client())
+    at = operator.ask("list-jobs")["jobs"][0]["created_at"]
+    core.wait(100)
+    second = put(core, core.client(), delay_s=1000)
+    assert operator.ids(since_at=at) == [first, second]
+    assert operator.ids(since_at=at + 1) == operator.ids(since_at=at + 100) == [second]
+    assert operator.ids(since_at=at + 101) == operator.ids(until_at=at - 1) == []
+    assert operator.ids(until_at=at) == operator.ids(until_at=at + 99) == [first]
+    assert operator.ids(until_at=at + 100) == [first, second]
+    assert operator.ids(since_at=at - 1, until_at=at + 1) == [first]
+    assert operator.ids(until_at=at + 100, in_state_s=1) == [first]
+    core.send(core.client(), b"kick-job %d\r\n" % second)
+    core.wait(1)
+    assert operator.ids(since_at=at + 100) == [second]
+
+
+def test_filter_by_reserves(core, operator):
+    worker = core.client()
+    for times in range(3):
+        put(core, worker)
+        for _ in range(times):
+            core.send(worker, b"reserve-job %d\r\nrelease %d 0 0\r\n" % (times + 1, times + 1))
+    assert operator.ids(reserves_min=0) == [1, 2, 3]
+    assert operator.ids(reserves_min=1) == [2, 3]
+    assert operator.ids(reserves_min=2) == [3]
+    assert operator.ids(reserves_min=3) == []
+
+
+def test_filter_by_the_host_of_the_holder(core, operator):
+    for address in ("10.0.0.5:1000 mailer", "10.0.0.50:1000", "[fe80::1]:1000", "unix", "unix mailer"):
+        worker = core.client()
+        worker.client.peer = Peer(address, worker.client.peer.number)
+        put(core, worker)
+        core.send(worker, b"reserve\r\n")
+    put(core, operator.session)
+    assert operator.ids(holder_host="10.0.0.5") == [1]
+    assert operator.ids(holder_host="fe80::1") == operator.ids(holder_host="[fe80::1]") == [3]
+    assert operator.ids(holder_host="unix") == [4, 5]
+    assert operator.ids(holder_host="10.0.0") == operator.ids(holder_host="10.0.0.5", state="ready") == []
+    assert operator.ask("list-jobs", holder_host="10.0.0.5")["looked"] == 5
+
+
+def test_filter_by_a_value_in_json(core, operator, monkeypatch):
+    producer = core.client()
+    for body in (b'{"a": 1}', b'{"a": 2}', b"1", b'{"a": "1"}'):
+        put(core, producer, body)
+    assert operator.ids(where="a=1") == [1, 4]
+    assert operator.ids(where="a=1", text='"1"') == [4]
+    monkeypatch.setattr(operator_find, "PARSED_MAX", 8)
+    assert operator.ids(where="a=1") == [1]
+
+
+def test_slice_parses_few_bodies_and_passes_over_many(core, operator, monkeypatch):
+    for n in range(10):
+        put(core, operator.session, b'{"a": %d}' % (n % 2))
+    monkeypatch.setattr(operator_find, "BYTES_MAX", 3 * operator_find.PARSED_EACH)
+    assert [len(operator.ask("list-jobs", where=where)["jobs"]) for where in ("a=1", "b=1")] == [3, 0]
+    assert [operator.ask("list-jobs", where=where)["looked"] for where in ("a=1", "b=2")] == [6, 10]
+    assert operator.ids(where="a=1") == [2, 4, 6, 8, 10]
 
 
 def test_text_is_looked_for_in_the_first_part_of_a_body(operator, core, monkeypatch):

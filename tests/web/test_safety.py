@@ -246,8 +246,9 @@ def test_hidden_bodies_are_neither_shown_nor_searched(connect):
             assert page.status == 200
             assert "secret" not in page.html
             assert "73 65 63" not in page.html
-        assert web.get("/jobs?text=secret").status == 400
-        assert web.post("/change", {"tube": "default", "text": "secret", "do": "kick"}).status == 400
+        for key, value in (("text", "secret"), ("where", "a=secret")):
+            assert web.get(f"/jobs?{key}={value}").status == 400
+            assert web.post("/change", {"tube": "default", key: value, "do": "kick"}).status == 400
 
 
 @pytest.mark.parametrize(

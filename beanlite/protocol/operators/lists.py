@@ -39,7 +39,8 @@ def filter_of(session: Session, role: str, request: Selection, now_ns: int) -> F
     It also leaves out jobs of tubes on which the client does not have the role.
     """
     last_id = session.engine.last_id if request.after is None else request.bound
-    return Filter(session.engine, last_id, now_ns, request.criteria(), _permits(session, role))
+    now_s = session.service.utc_s(now_ns)
+    return Filter(session.engine, last_id, now_ns, now_s, request.criteria(), _permits(session, role))
 
 
 def _permits(session: Session, role: str) -> Callable[[bytes], bool] | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from beanlite.core.policies import PolicyRow
+from beanlite.core.where import Where
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
@@ -23,6 +24,13 @@ from beanlite.journal.sqlite.file.policy_tables import read_policies
 from beanlite.journal.sqlite.tools.reading import reading
 
 Record = dict[str, Any]
+
+
+def _is_of_host(address: str, host: str) -> str:
+    """Return a condition in SQL, as ``core.tube.is_of_host`` has it."""
+    forms = f"{host} || ':'", f"'[' || {host} || ']:'", f"{host} || ' '"
+    return f"({' OR '.join(f'instr({address} || char(32), {form}) = 1' for form in forms)})"
+
 
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
@@ -46,10 +54,15 @@ _CONDITIONS: Final = {
     "older_s": "age_s >= :older_s",
     "newer_s": "age_s < :newer_s",
     "in_state_s": "in_state_s >= :in_state_s",
+    "since_at": "since_at >= :since_at",
+    "until_at": "since_at <= :until_at",
     "pri_min": "pri >= :pri_min",
     "pri_max": "pri <= :pri_max",
+    "reserves_min": "reserves >= :reserves_min",
     "holder": "state = 'reserved' AND holder_conn = :holder",
+    "holder_host": f"state = 'reserved' AND {_is_of_host('holder', ':holder_host')}",
     "text": "instr(body, CAST(:text AS BLOB))",
+    "where": "body IS NOT NULL AND fits(CAST(body AS BLOB))",
     "up_to_id": "id <= :up_to_id",
 }
 # The recent totals of some tubes, by the hour or by the day.
@@ -103,6 +116,8 @@ class Look:
             conditions.append("id > :after")
             end = "ORDER BY id LIMIT :limit"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        if "where" in parameters:
+            self._connection.create_function("fits", 1, Where(parameters["where"]).fits)
         rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", parameters)
         jobs = [self._job(row) for row in rows]
         cursor = None
