@@ -77,10 +77,13 @@ class Filter(BaseModel):
         Criterion(
             "In their state since this moment or later: 02:00, 24h (ago) or 2026-11-27 14:30.",
             "so since {} UTC or later",
+            "In its state since",
+            "02:00",
         ),
     ] = None
     until_at: Annotated[
-        _Moment, Criterion("In their state since this moment or earlier.", "so since {} UTC or earlier")
+        _Moment,
+        Criterion("In their state since this moment or earlier.", "so since {} UTC or earlier", "since before", "24h"),
     ] = None
     pri_min: Annotated[_Pri, Criterion("With this pri or a less urgent one.", "of pri {} or more", "pri from")] = None
     pri_max: Annotated[_Pri, Criterion("With this pri or a more urgent one.", "of pri {} or less", "pri to")] = None
@@ -102,7 +105,13 @@ class Filter(BaseModel):
     holder_host: Annotated[
         str | None,
         Field(min_length=1, max_length=200),
-        Criterion("Held by a client of this host, such as 10.0.0.5; or unix.", "held by a client of {}", value="HOST"),
+        Criterion(
+            "Held by a client of this host, such as 10.0.0.5; or unix.",
+            "held by a client of {}",
+            "of host",
+            "10.0.0.5",
+            value="HOST",
+        ),
     ] = None
     text: Annotated[str | None, Criterion("With this text in the body; case matters.", "with {!r} in the body")] = None
     where: Annotated[
