@@ -86,7 +86,7 @@ def jobs(
     """Show jobs, with the first 200 bytes of each body.
 
     They are sorted by id, the order in which they were put; by queue, the order in which the jobs of one tube and state
-    come out of it; by age, in-state, size or timeouts, the largest first; or by pri, the smallest first.
+    come out of it; by age, in-state, size, timeouts or reserves, the largest first; or by pri, the smallest first.
     """
     with place.open() as source:
         filter_ = which.filter()

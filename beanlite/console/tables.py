@@ -54,6 +54,10 @@ def doer(by: Record) -> str:
     return f"{'operator ' if by['operator'] else ''}{peer(by)}{person}"
 
 
+def _if_any(number: int) -> str:
+    return units.count(number) if number else ""
+
+
 def shut_by(shut: Sequence[str]) -> str:
     """Return the policies that keep jobs from being reserved from a tube. A pause has a column of its own."""
     return ", ".join(word for word in shut if word != "paused")
@@ -68,6 +72,9 @@ JOBS: Final = (
     Column("in_state_s", "in state", units.age),
     Column("left_s", "left", units.age, leaves=4),
     Column("size", "size", units.size, leaves=1),
+    Column("reserves", "reserves", _if_any, leaves=2),
+    Column("timeouts", "timeouts", _if_any, leaves=6),
+    Column("releases", "releases", _if_any, leaves=6),
     Column("holder", "last holder", peer, leaves=5),
     Column("why", "why", str, leaves=3),
     Column("preview", "body", str, shrinks=True),

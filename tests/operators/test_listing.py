@@ -1,5 +1,8 @@
 """What a server tells of its jobs and tubes, and what its file tells, is the same."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from beanlite.cli import main
@@ -90,6 +93,28 @@ def test_orders(source, queue):
     assert ids(source, sort="pri", limit=2) == [*queue.ready[-1:], *ids(source, sort="pri", limit=0)[1:2]]
     assert ids(source, sort="size", limit=1) == queue.ready[-1:]
     assert len(ids(source, sort="age", limit=3)) == 3
+    assert ids(source, sort="reserves", limit=4) == sorted(queue.reserved + queue.buried)
+    assert ids(source, sort="reserves", limit=5)[4:] == ids(source, sort="reserves")[4:5] == queue.ready[:1]
+
+
+@pytest.mark.parametrize("reserves", [lambda n: n * 7919 % 1000, lambda n: n // 9800])
+def test_list_of_the_most_reserved_jobs_asks_for_ever_fewer(reserves):
+    jobs = [{"id": n, "reserves": reserves(n)} for n in range(10_000)]
+    told: list[dict] = []
+
+    def list_jobs(request):
+        rest = [job for job in jobs[request.get("after") or 0 :] if job["reserves"] >= request.get("reserves_min", 0)]
+        part = rest[: request["limit"]]
+        told.extend(part)
+        return {"jobs": part, "next": part[-1]["id"] + 1 if len(part) == request["limit"] else None}
+
+    source: Any = SimpleNamespace(list_jobs=list_jobs)
+    for which, limit in ((filter_by(), 20), (filter_by(), 300), (filter_by(reserves_min=999), 3)):
+        told.clear()
+        page = listing.jobs(source, which, "reserves", limit, None)
+        fit = [job for job in jobs if job["reserves"] >= (which.reserves_min or 0)]
+        assert page.records == sorted(fit, key=lambda job: (-job["reserves"], job["id"]))[:limit]
+        assert len(told) < 2000
 
 
 def test_a_list_goes_on_where_it_ended(source, queue):
@@ -120,7 +145,12 @@ def test_a_slice_in_which_nothing_is_found_is_not_the_end(own_queue):
 @pytest.mark.parametrize(
     ("sort", "which", "after", "said"),
     [
-        ("colour", {}, None, "jobs are sorted by id, queue, age, in-state, pri, size, timeouts, not by 'colour'"),
+        (
+            "colour",
+            {},
+            None,
+            "jobs are sorted by id, queue, age, in-state, pri, size, timeouts, reserves, not by 'colour'",
+        ),
         ("queue", {"tube": "mail"}, None, "--sort queue needs --tube, and --state ready, delayed or buried"),
         ("queue", {"state": "ready"}, None, "--sort queue needs --tube"),
         ("queue", {"tube": "mail", "state": "reserved"}, None, "--sort queue needs --tube"),

@@ -106,6 +106,16 @@ def test_what_is_no_terminal_gets_all_of_it(queue, run):
     assert "x" * 200 in out
 
 
+def test_jobs_are_shown_with_how_often_they_were_reserved(own_queue, run):
+    own_queue.worker.ask(f"release {own_queue.reserved[0]} 0 0")
+    title, *rows = run(own_queue, "jobs", "--tube", "mail", "--sort", "reserves", "--limit", "5")[1].splitlines()
+    assert "reserves" in title
+    assert "releases" in title
+    assert "timeouts" not in title  # of none
+    at = title.index("reserves")
+    assert [row[at : at + 8].strip() for row in rows] == ["1", "1", "1", "1", ""]
+
+
 def test_a_job_is_shown_whole(queue, run):
     _, out, _ = run(queue, "job", "1")
     assert '\n{\n  "to": "user0@example.org"\n}\n' in out
