@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "config": "config",
     **dict.fromkeys(("backup", "restore", "verify", "salvage", "compact"), "files"),
     **dict.fromkeys(("export", "import", "import-binlog"), "exchange"),
-    **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail"), "see"),
+    **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail", "history"), "see"),
     "top": "top",
     "web": "web",
     "put": "put",

@@ -59,7 +59,7 @@ async def pause(request: Request) -> Response:
     tube, pause_s = fields.get("tube", ""), whole_seconds(fields, "for")
     if pause_s is None:
         raise ConfigError(f"for: {_LENGTH}; 0 ends a pause")
-    await site.questions.ask_once(lambda live: live.pause(tube, pause_s))
+    await site.questions.ask_once(lambda live: live.pause(tube, pause_s, _on_behalf(request)))
     message = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
     return _redirect(request, _back(fields), message)
 

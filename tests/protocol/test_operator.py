@@ -145,6 +145,8 @@ def test_nothing_is_done_after_quit(core, operator):
         ("change-jobs", {"do": "delay", "ids": [1], "delay_s": 0}, "delay needs delay_s"),
         ("change-jobs", {"do": "bury", "ids": [1], "delay_s": 1}, "bury takes no delay_s"),
         ("change-jobs", {"do": "kick", "ids": [1], "limit": 101}, "limit: "),
+        ("set-pause", {"pause_s": 5}, "tube: this key is required"),
+        ("set-pause", {"tube": "a"}, "pause_s: this key is required"),
         ("put-jobs", {}, "jobs: this key is required"),
         ("put-jobs", {"jobs": [{}]}, "jobs.0: it is either body or base64"),
         ("put-jobs", {"jobs": [{"body": "x", "base64": "eA=="}]}, "jobs.0: it is either body or base64"),
@@ -170,8 +172,8 @@ def test_watching_is_up_to_the_server(core, operator):
 
 KEYS = (
     "after base64 body delay_s do dry_run holder holder_host ids in_state_s jobs like limit names newer_s older_s order"
-    " pattern policies pri pri_max pri_min preview prune reserves_min set since_at state text to tube unset until_at"
-    " up_to_id what where"
+    " pattern pause_s policies pri pri_max pri_min preview prune reserves_min set since_at state text to tube unset"
+    " until_at up_to_id what where"
 ).split()
 VALUES: list[Any] = [
     *CONCERNS, "ready", "delayed", "reserved", "buried", "default", "a", "queue", "name", "*", "1-9", "eA==", "ä", "",

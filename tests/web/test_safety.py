@@ -226,6 +226,15 @@ def test_the_history_has_the_user_behind_each_change(connect, server, users, peo
         assert re.search(r"bury default 1024 operator 127\.0\.0\.1:\d+ #\d+ for ann", web.get(f"/job/{job_id}").text)
 
 
+def test_the_history_has_the_user_behind_a_pause(connect, server, users):
+    with Web(connect, "--password-file", users, user="ann:correct horse") as web:
+        assert "default is paused for 5 min" in web.post("/pause", {"tube": "default", "for": "5min"}).text
+        web.post("/pause", {"tube": "default", "for": "0"})
+    with File(server.directory / "queue.db") as file:
+        told = [(event["what"], event["by"]["person"]) for event in file.history({"tube": "default"}, 2)]
+    assert told == [("pause", "ann"), ("pause", "ann")]
+
+
 def test_the_history_has_the_user_that_the_proxy_names(connect, people):
     name = "jürgen🥕" + "x" * 200
     with Web(connect, "--user-header", "X-Forwarded-User") as web:

@@ -128,6 +128,14 @@ def _require(do: str, key: str, value: object, required: set[str], allowed: set[
         raise ValueError(f"{do} takes no {key}")
 
 
+class SetPause(Request):
+    """The body of ``set-pause``."""
+
+    by: Person | None = None
+    tube: TubeName
+    pause_s: U32
+
+
 class ListTubeStats(PagedRequest):
     """The body of ``list-tube-stats``."""
 

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from beanlite.core.events import POLICY, SCHEDULE
 from beanlite.core.policies import PolicyRow
 from beanlite.core.where import Where
 from beanlite.errors import JournalRefused
@@ -32,13 +33,23 @@ def _is_of_host(address: str, host: str) -> str:
     return f"({' OR '.join(f'instr({address} || char(32), {form}) = 1' for form in forms)})"
 
 
+# How the history marks actions of operators, and on whose behalf they acted.
+_OPERATOR: Final = "operator "
+_FOR: Final = " for "
+# How it marks what a policy did.
+_POLICY: Final = "policy "
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
     SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, tries, size,
            created_at, age_s, in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
-# The events of a job, with the fields that a server sends to watchers.
-_HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
+# Events, with the fields that a server sends to watchers.
+_EVENTS: Final = f"""
+    SELECT n, at, job AS id, tube, what, by, conn, pri, delay_s,
+           CASE WHEN what IN ('{POLICY}', '{SCHEDULE}') THEN CAST(body AS TEXT) END AS change
+    FROM history
+"""
+_HISTORY: Final = f"{_EVENTS} WHERE job = :id ORDER BY n"
 # Tubes, with their rates per minute over this hour and the previous one.
 _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
@@ -65,6 +76,18 @@ _CONDITIONS: Final = {
     "where": "body IS NOT NULL AND fits(CAST(body AS BLOB))",
     "up_to_id": "id <= :up_to_id",
 }
+# Likewise of the history. A person is told behind FOR, a client by its host or address.
+_CONDITIONS_OF_EVENTS: Final = {
+    "id": "job = :id",
+    "tube": "tube = :tube",
+    "what": "what IN (SELECT value FROM json_each(:what))",
+    "by": f"""(instr(by, '{_FOR}') AND substr(by, instr(by, '{_FOR}') + {len(_FOR)}) = :by
+        OR {_is_of_host(f"substr(by, 1 + {len(_OPERATOR)} * (instr(by, '{_OPERATOR}') = 1))", ":by")})""",
+    "since_at": "at >= :since_at",
+    "until_at": "at <= :until_at",
+}
+# Events that are read at a time.
+_EVENTS_READ: Final = 1000
 # The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
     SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
@@ -73,11 +96,6 @@ _TOTALS: Final = """
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
 """
-# How the history marks actions of operators, and on whose behalf they acted.
-_OPERATOR: Final = "operator "
-_FOR: Final = " for "
-# How it marks what a policy did.
-_POLICY: Final = "policy "
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
 # The types of the values, unless the disk has changed them: SQLite does not check types when it reads.
@@ -132,6 +150,18 @@ class Look:
         if not rows and not history:
             return None
         return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
+
+    def history(self, which: Mapping[str, Any], limit: int) -> Iterator[Record]:
+        """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
+        parameters = {**which, "what": json.dumps(which.get("what")), "limit": limit or -1}
+        where = " AND ".join([_CONDITIONS_OF_EVENTS[key] for key in which] or ["1"])
+        last = f"SELECT n FROM history WHERE {where} ORDER BY n DESC LIMIT :limit"
+        (bounds,) = self._rows(f"SELECT min(n) - 1 AS after, max(n) AS end FROM ({last})", parameters)
+        events = f"{_EVENTS} WHERE n > :after AND n <= :end AND {where} ORDER BY n LIMIT {_EVENTS_READ}"
+        while bounds["after"] is not None:
+            rows = self._rows(events, parameters | bounds)
+            bounds["after"] = rows[-1]["n"] if rows else None
+            yield from map(_event, rows)
 
     def list_tubes(self, request: Mapping[str, Any]) -> Record:
         """Return all tubes whose name matches, without paging: counting their jobs reads every job anyway."""
@@ -207,7 +237,9 @@ def _job(row: Record) -> Record:
 
 def _event(row: Record) -> Record:
     """Return a row of the history in the form in which a server describes an event."""
-    by, number = row.pop("by"), row.pop("conn")
+    by, number, _ = row.pop("by"), row.pop("conn"), row.pop("n")
+    if row["change"] is None:
+        del row["change"]
     if by is None:
         row["by"] = None
     elif by.startswith(_POLICY):
