@@ -12,6 +12,7 @@ from beanlite.cli.groups import (
     ServerOption,
     ServerOrFile,
     Which,
+    age_option,
     grouped,
     moment_option,
 )
@@ -32,6 +33,7 @@ EPILOG: Final = (
 EXAMPLES: Final = """
 beanlite tubes
 beanlite tubes 'mail*' --sort buried
+beanlite tubes --sort ready --over 10s                      when will they be empty?
 beanlite tubes --db /backups/queue.db --json
 
 beanlite jobs --tube mail --state ready --sort queue -n 1    the next one
@@ -74,13 +76,20 @@ def tubes(
     ] = "*",
     *,
     sort: Annotated[str, typer.Option(metavar="COLUMN", help=f"One of {', '.join(listing.TUBE_SORTS)}.")] = "name",
+    over: Annotated[
+        float, age_option("--over", text="Measure for this long, such as 10s, how fast jobs come and go.")
+    ] = 0,
     limit: Limit = 100,
     place: ServerOrFile,
     as_json: Json = False,
 ) -> None:
-    """Show the tubes, and how many jobs each has."""
+    """Show the tubes, and how many jobs each has.
+
+    Failed are reservations that ended otherwise than by a delete, since the server's start; with --db in this hour and
+    the last. When a tube will be empty, at these rates, is shown with --db or --over.
+    """
     with place.open() as source:
-        records, total = listing.tubes(source, like, sort, limit)
+        records, total = listing.tubes(source, like, sort, limit, over)
         if not records and not _WILDCARDS & set(like):
             source.check_tube(like)
     if as_json:

@@ -103,6 +103,20 @@ class KeyHeap:
                 heappush(next_ones, (keys[child], child))
         return found
 
+    def count_up_to(self, key: int, most: int) -> int:
+        """Return how many keys are not larger than ``key``, of the ``most`` of them that are looked at."""
+        keys, gone = self.keys, self._gone
+        size = len(keys)
+        count = passed = 0
+        places = [0] if keys else []
+        while places and passed < most:
+            at = places.pop()
+            if keys[at] <= key:
+                passed += 1
+                count += keys[at] not in gone
+                places.extend(range(2 * at + 1, min(2 * at + 3, size)))
+        return count
+
     def _clear_top(self) -> None:
         keys, gone = self.keys, self._gone
         while gone and keys[0] in gone:

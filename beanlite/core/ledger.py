@@ -261,7 +261,8 @@ class Ledger:
             assert tally is not None
             if self.measures is not None:
                 self.measures.tally.add(tally)
-            if self.measures is not None or tube.rules is not None:  # stats-tube tells what rules have done
+            # Of other tubes than these, operators are told of nothing but the last three.
+            if self.measures is not None or tube.rules is not None or tally.released or tally.timed_out or tally.buried:
                 tube.add_taken(tally)
             tube.tally = None
             first = tallies.setdefault(tube.name, tally)

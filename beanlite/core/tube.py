@@ -26,6 +26,8 @@ FULL: Final = 2
 SLOWED: Final = 4
 OPENING: Final = 8
 
+# How many delayed jobs of a tube are counted that are due soon. With so many a slice of a list ends.
+DUE_MAX: Final = 10_000
 PERSON_BYTES_MAX: Final = 128
 _NAME: Final = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 

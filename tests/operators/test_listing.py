@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from beanlite.cli import main
-from beanlite.console import listing
+from beanlite.console import listing, outlook
 from beanlite.console.file import File
 from beanlite.console.filters import filter_by, in_words
 from beanlite.console.listing import first
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import NAMES, Filter
-from tests.support.wire import Wire
+from tests.support.wire import Wire, until
 
 
 def ids(source, *, sort="id", limit=0, **which):
@@ -220,6 +220,59 @@ def test_tubes(source):
     assert [tube["name"] for tube in listing.tubes(source, "[!do]*", "name", 0)[0]] == ["mail"]
     assert [tube["name"] for tube in listing.tubes(source, "[^m]*", "name", 0)[0]] == ["mail"]
     assert 450 < listing.tubes(source, "other", "name", 0)[0][0]["pause_left_s"] <= 500
+
+
+def test_tubes_are_told_with_what_fails_and_what_is_due(source):
+    until(lambda: listing.tubes(source, "mail", "name", 0)[0][0]["failed"])  # a file knows it a second late
+    (mail,) = listing.tubes(source, "mail", "name", 0)[0]
+    assert (mail["failed"], mail["due"]) == (1.0, 1)
+    (other,) = listing.tubes(source, "other", "name", 0)[0]
+    assert (other["failed"], other["due"]) == (None, 0)
+    assert listing.tubes(source, "*", "due", 1)[0][0]["name"] == "mail"
+    assert listing.tubes(source, "*", "failed", 1)[0][0]["name"] == "mail"
+
+
+def test_rates_of_a_server_are_measured(own_queue, monkeypatch):
+    def work(over_s):
+        assert over_s == 30
+        with Wire(own_queue.server.connect()) as wire:
+            wire.ask("use other")
+            for job_id in [wire.put(b"x") for _ in range(2)] + own_queue.ready[-1:]:
+                wire.ask(f"delete {job_id}")
+            wire.ask("use new")
+            wire.put(b"x")
+
+    own_queue.worker.ask("watch other")
+    clock = iter([0.0, 30.0])
+    monkeypatch.setattr(outlook, "time", SimpleNamespace(sleep=work, monotonic=lambda: next(clock)))
+    with Live(own_queue.address) as live:
+        tubes = {tube["name"]: tube for tube in listing.tubes(live, "*", "name", 0, 30)[0]}
+        told = {name: [tube[key] for key in RATES] for name, tube in tubes.items()}
+    assert told == {"default": [0, 0, 0], "mail": [0, 0, None], "other": [4, 6, 0], "new": [2, 0, None]}
+    with File(own_queue.db) as file, pytest.raises(ConfigError, match="--over needs a server"):
+        listing.tubes(file, "*", "name", 0, 1)
+
+
+RATES = ("puts_per_min", "deletes_per_min", "drain_s")
+
+
+@pytest.mark.parametrize(
+    ("ready", "puts", "deletes", "drain_s"), [(90, 10, 40, 180), (0, 10, 5, 0), (9, 5, 5, None), (9, None, None, None)]
+)
+def test_tube_drains_at_the_rate_of_deletes_beyond_puts(ready, puts, deletes, drain_s):
+    tube = {"ready": ready, "deletes": 0, "puts_per_min": puts, "deletes_per_min": deletes}
+    outlook.add_outlook(tube)
+    assert tube["drain_s"] == drain_s
+
+
+def test_share_that_failed_is_of_all_that_ended():
+    tube = {"ready": 1, "deletes": 6, "releases": 1, "timeouts": 2, "buries": 3}
+    outlook.add_outlook(tube)
+    assert tube["failed"] == 0.5
+    assert "drain_s" not in tube  # without rates it is not known
+    file = {"ready": 1, "puts_per_min": 1, "deletes_per_min": 3, "releases_per_min": 1, "timeouts_per_min": None}
+    outlook.add_outlook(file)
+    assert (file["failed"], file["drain_s"]) == (0.25, 30)
 
 
 def test_those_that_lack_a_fact_come_last():

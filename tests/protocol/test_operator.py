@@ -131,6 +131,8 @@ def test_nothing_is_done_after_quit(core, operator):
         ("list-tube-stats", {"only": ["name", "ready", "buried"]}, "only: there are more than 2"),
         ("list-tube-stats", {"only": ["name"], "order": "name"}, "only takes no order and no limit"),
         ("list-tube-stats", {"only": ["name"], "limit": 1}, "only takes no order and no limit"),
+        ("list-tube-stats", {"due_s": 5, "order": "name"}, "due_s takes no order and no only"),
+        ("list-tube-stats", {"due_s": 5, "only": ["name"]}, "due_s takes no order and no only"),
         ("list-clients", {"limit": "1"}, "limit: '1' is not a whole number"),
         ("change-jobs", {"ids": [1]}, "do: this key is required"),
         ("change-jobs", {"do": "eat", "ids": [1]}, "do: "),
@@ -171,9 +173,9 @@ def test_watching_is_up_to_the_server(core, operator):
 
 
 KEYS = (
-    "after base64 body delay_s do dry_run holder holder_host ids in_state_s jobs like limit names newer_s older_s order"
-    " pattern pause_s policies pri pri_max pri_min preview prune reserves_min set since_at state text to tube unset"
-    " until_at up_to_id what where"
+    "after base64 body delay_s do dry_run due_s holder holder_host ids in_state_s jobs like limit names newer_s older_s"
+    " order pattern pause_s policies pri pri_max pri_min preview prune reserves_min set since_at state text to tube"
+    " unset until_at up_to_id what where"
 ).split()
 VALUES: list[Any] = [
     *CONCERNS, "ready", "delayed", "reserved", "buried", "default", "a", "queue", "name", "*", "1-9", "eA==", "ä", "",

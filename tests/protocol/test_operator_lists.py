@@ -387,12 +387,46 @@ def test_all_that_is_told_of_a_tube(core, operator):
                 "name": "a", "ready": 2, "urgent": 0, "reserved": 1, "delayed": 1, "buried": 1, "total_jobs": 6,
                 "using": 1, "watching": 2, "waiting": 1, "deletes": 1, "pauses": 1, "pause_s": 60, "pause_left_s": 56,
                 "first_ready_s": 8, "first_buried_s": 8, "policy": None, "shut": ["paused"],
-                "dead": 0, "expired": 0, "refused": 0, "duplicates": 0,
+                "dead": 0, "expired": 0, "refused": 0, "duplicates": 0, "releases": 0, "timeouts": 0, "buries": 1,
             }
         ],
         "next": None,
         "looked": 1,
     }  # fmt: skip
+
+
+def test_how_reservations_ended_is_counted_on_when_totals_are_stored(core, operator):
+    worker = core.client()
+    in_tube(core, worker, b"default", 1, ttr_s=1)
+    for stored in (False, True):
+        core.send(worker, b"reserve\r\n" + b"release 1 0 0\r\nreserve\r\n" * 2)
+        core.wait(2)
+        core.send(worker, b"reserve\r\nbury 1 0\r\nkick 1\r\n")
+        (tube,) = operator.ask("list-tube-stats")["tubes"]
+        counts = [tube[key] for key in ("releases", "timeouts", "buries")]
+        assert counts == ([4, 2, 2] if stored else [2, 1, 1])
+        core.engine.ledger.take(core.engine.last_id, deferred=True, totals=True)
+
+
+def test_jobs_that_are_due_soon_are_counted(core, operator, monkeypatch):
+    producer = core.client()
+    for tube in (b"a", b"b", b"c"):
+        for delay_s in (100, 50, 200, 60, 300):
+            in_tube(core, producer, tube, 1, delay_s=delay_s)
+    core.send(producer, b"delete 2\r\n")
+
+    def dues(due_s, **what):
+        return {tube["name"]: tube["due"] for tube in operator.all("list-tube-stats", "tubes", due_s=due_s, **what)}
+
+    assert dues(100) == {"default": 0, "a": 2, "b": 3, "c": 3}
+    assert dues(99, names=["a", "b"]) == {"a": 1, "b": 2}
+    assert dues(0) == {"default": 0, "a": 0, "b": 0, "c": 0}
+    core.wait(20)
+    assert dues(180, limit=1) == {"default": 0, "a": 3, "b": 4, "c": 4}
+    assert "due" not in operator.ask("list-tube-stats")["tubes"][0]
+    monkeypatch.setattr(operator_lists, "DUE_MAX", 3)
+    assert dues(180) == {"default": 0, "a": 3, "b": 3, "c": 3}
+    assert [len(operator.ask("list-tube-stats", due_s=due_s)["tubes"]) for due_s in (0, 180)] == [4, 2]
 
 
 def test_tubes_in_slices(core, operator, monkeypatch):

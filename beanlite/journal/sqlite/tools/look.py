@@ -50,12 +50,15 @@ _EVENTS: Final = f"""
     FROM history
 """
 _HISTORY: Final = f"{_EVENTS} WHERE job = :id ORDER BY n"
-# Tubes, with their rates per minute over this hour and the previous one.
+# Tubes, with their rates per minute over this hour and the previous one, and how many delayed jobs are due soon.
 _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
            rates.put AS puts_per_min, rates.reserved AS reserves_per_min, rates.deleted AS deletes_per_min,
-           rates.wait_s, rates.hold_s
-    FROM tubes LEFT JOIN rates USING (tube)
+           rates.released AS releases_per_min, rates.timed_out AS timeouts_per_min, rates.buried AS buries_per_min,
+           rates.wait_s, rates.hold_s, CASE WHEN :due_s IS NOT NULL THEN coalesce(soon.due, 0) END AS due
+    FROM tubes LEFT JOIN rates USING (tube) LEFT JOIN (
+        SELECT tube, count(*) AS due FROM all_jobs WHERE state = 'delayed' AND due_in_s <= :due_s GROUP BY tube
+    ) AS soon USING (tube)
 """
 # The conditions that the keys of a filter stand for. Their values are passed as parameters.
 _CONDITIONS: Final = {
@@ -166,7 +169,7 @@ class Look:
     def list_tubes(self, request: Mapping[str, Any]) -> Record:
         """Return all tubes whose name matches, without paging: counting their jobs reads every job anyway."""
         fits = re.compile(fnmatch.translate(request.get("like") or "*")).match  # as a server does; GLOB has other rules
-        rows = self._rows(_TUBES, {})
+        rows = self._rows(_TUBES, {"due_s": request.get("due_s")})
         if any(not isinstance(row["tube"], str) for row in rows):
             raise damaged(self._path, "a job is in a tube that has no name")
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows if fits(row["tube"])], "next": None}
