@@ -107,15 +107,18 @@ class KeyHeap:
         """Return how many keys are not larger than ``key``, of the ``most`` of them that are looked at."""
         keys, gone = self.keys, self._gone
         size = len(keys)
-        count = passed = 0
-        places = [0] if keys else []
-        while places and passed < most:
-            at = places.pop()
-            if keys[at] <= key:
-                passed += 1
-                count += keys[at] not in gone
-                places.extend(range(2 * at + 1, min(2 * at + 3, size)))
-        return count
+        places = [0] if keys and keys[0] <= key else []
+        passed = 0  # of the places, which stay in the list
+        while passed < len(places) < most:
+            child = 2 * places[passed] + 1
+            passed += 1
+            if child < size and keys[child] <= key:
+                places.append(child)
+            child += 1
+            if child < size and keys[child] <= key:
+                places.append(child)
+        del places[most:]
+        return sum([keys[at] not in gone for at in places]) if gone else len(places)
 
     def _clear_top(self) -> None:
         keys, gone = self.keys, self._gone

@@ -21,7 +21,9 @@ WALKED_MAX: Final = 1000
 DEPTH_MAX: Final = 20_000
 # If the queues that can hold matching jobs have no more jobs than this, only these jobs are looked at.
 FEW_MAX: Final = 10_000
-# Bytes as which a body counts that is parsed: so many, and so many times its size.
+# Bytes as which a body counts in which a value is looked for; and one that is parsed: so many, and so many times its
+# size.
+SCANNED_EACH: Final = 1024
 PARSED_EACH: Final = 4096
 PARSED_FACTOR: Final = 32
 # Bytes of bodies that a slice searches, copies or has fetched, which the last body may exceed; and how much of each
@@ -104,8 +106,10 @@ class Filter:
     def cost_of(self, job: Job) -> int:
         """Return the bytes that looking into a job's body counts for."""
         body = job.body
-        if self.where is None or job.size > PARSED_MAX or (body is not None and not self.where.may_fit(body)):
+        if self.where is None or job.size > PARSED_MAX:
             return job.size
+        if body is not None and not self.where.may_fit(body):
+            return SCANNED_EACH + job.size
         return PARSED_EACH + PARSED_FACTOR * job.size
 
 
