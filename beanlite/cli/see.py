@@ -39,6 +39,8 @@ beanlite tubes --db /backups/queue.db --json
 beanlite jobs --tube mail --state ready --sort queue -n 1    the next one
 beanlite jobs --tube mail --state buried --text timeout
 beanlite jobs --state reserved --in-state 1h --json
+beanlite jobs --where customer=4711 --since 02:00            of one customer, changed since 2 o'clock
+beanlite jobs --sort reserves -n 10                          those that fail again and again
 
 beanlite job 17
 beanlite job 17 --body hex
