@@ -7,8 +7,11 @@ from typing import Any, Final, NoReturn
 # A larger body is not parsed by a server: that takes long, and other clients wait.
 PARSED_MAX: Final = 1 << 16
 
-# A step of a path: a key as it is, a key in quotes as JSON has it, or the place in an array.
-_STEP: Final = re.compile(r'\.?(?:([^\s.\[\]="]+)|("(?:[^"\\]|\\.)*"))|\[([0-9]{1,9})\]')
+# A key as it is, or in quotes as JSON has it; the place in an array; and a path of these.
+_KEY: Final = r'[^\s.\[\]="]+|"(?:[^"\\]|\\.)*"'
+_PLACE: Final = r"\[[0-9]{1,9}\]"
+_PATH: Final = re.compile(rf"((?:{_KEY}|{_PLACE})(?:\.(?:{_KEY})|{_PLACE})*)=")
+_STEP: Final = re.compile(rf"({_KEY})|{_PLACE}")
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -25,18 +28,14 @@ class Where:
 
     def __init__(self, text: str) -> None:
         """Parse the path and the value, with an = between. ValueError: they are not so."""
-        self._steps: list[str | int] = []
-        at = 0
-        while at < len(text) and text[at] != "=":
-            match = _STEP.match(text, at)
-            if match is None or (text[at] == "." if at == 0 else text[at] not in ".["):
-                break
-            key, quoted, place = match.groups()
-            self._steps.append(int(place) if place is not None else key if key is not None else _value(quoted))
-            at = match.end()
-        if not self._steps or at == len(text) or text[at] != "=":
+        path = _PATH.match(text)
+        if path is None:
             raise ValueError(f"{text[:100]!r} is not a path and a value, such as customer=4711 or items[0].state=new")
-        value = text[at + 1 :]
+        self._steps: list[str | int] = []
+        for step in _STEP.finditer(path[1]):
+            key = step[1]
+            self._steps.append(int(step[0].strip("[]")) if key is None else str(_value(key)) if '"' in key else key)
+        value = text[path.end() :]
         parsed = _value(value)
         self._wanted: list[Any] = [parsed]
         if not isinstance(parsed, str):
