@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from beanlite.cli.epilogs import epilog
+from beanlite.cli.epilogs import SectionedCommand, epilog
 from beanlite.cli.printing import print_no_more
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.host.stderr import last_words
@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "config": "config",
     **dict.fromkeys(("backup", "restore", "verify", "salvage", "compact"), "files"),
     **dict.fromkeys(("export", "import", "import-binlog"), "exchange"),
-    **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail"), "see"),
+    **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail", "history"), "see"),
     "top": "top",
     "web": "web",
     "put": "put",
@@ -62,7 +62,9 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
             app.add_typer(function, name=name, epilog=module.EPILOG)
         else:
             exit_codes = module.EPILOG if isinstance(module.EPILOG, str) else module.EPILOG[name]
-            app.command(name, epilog=epilog(name, getattr(module, "EXAMPLES", ""), exit_codes))(function)
+            app.command(name, cls=SectionedCommand, epilog=epilog(name, getattr(module, "EXAMPLES", ""), exit_codes))(
+                function
+            )
     return app
 
 

@@ -173,7 +173,7 @@ def pause(
     """Stop clients from reserving from a tube for some time."""
     pause_s = seconds_of("TIME", time)
     with Live(server.address) as live:
-        live.pause(tube, pause_s)
+        live.pause(tube, pause_s, on_behalf_of(login_name()))
     if as_json:
         print_done(json.dumps({"tube": tube, "pause_s": pause_s}))
     else:

@@ -1,4 +1,29 @@
-"""What --help says below the options of a command."""
+"""What --help says of a command: its options in sections, and what is below them."""
+
+from typing import Any, Final
+
+from typer.core import TyperCommand
+
+# The sections of options that several commands have.
+WHICH: Final = "Which jobs"
+PLACE: Final = "Where to look"
+
+
+class SectionedCommand(TyperCommand):
+    """A command whose help has a section for each ``rich_help_panel`` of its options."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer does not export their types
+        """Write the arguments, the options of this command alone, and those of each section."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            title = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            if record is not None:
+                sections.setdefault(getattr(parameter, "rich_help_panel", None) or title, []).append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 def epilog(command: str, examples: str, exit_codes: str) -> str:

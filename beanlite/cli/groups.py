@@ -2,15 +2,17 @@
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Callable, Iterator
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 import typer
 
 from beanlite.beanstalk.client import Server, parse_server
-from beanlite.cli.options import ConfigFile, path_of_db
+from beanlite.cli.epilogs import PLACE, WHICH
+from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.console import units
 from beanlite.console.file import File
@@ -33,6 +35,10 @@ Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The jobs.",
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="Show at most N; 0 shows all.")]
 
 
+# An option that tells where to look.
+_place_option: Final = partial(typer.Option, rich_help_panel=PLACE)
+
+
 def _age(text: object) -> float:
     try:
         return units.parse_age(str(text))
@@ -45,6 +51,18 @@ def age_option(*names: str, text: str) -> Any:  # noqa: ANN401 - as typer.Option
     if names:
         return typer.Option(*names, metavar="TIME", parser=_age, help=text, show_default=False)  # it has no unit
     return typer.Argument(metavar="TIME", parser=_age, help=text)
+
+
+def _moment(text: object) -> float:
+    try:
+        return units.parse_moment(str(text), time.time())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def moment_option(*names: str, text: str) -> Any:  # noqa: ANN401 - likewise
+    """Make an option whose value is a moment, in the reader's time zone."""
+    return typer.Option(*names, metavar="WHEN", parser=_moment, help=text, show_default=False)
 
 
 def seconds_of(option: str, length_s: float) -> int:
@@ -60,23 +78,26 @@ class ServerOption:
 
     connect: Annotated[
         str | None,
-        typer.Option(
+        _place_option(
             metavar="HOST:PORT", help="The server; also tls://HOST:PORT or unix:PATH. Default: as in the settings."
         ),
     ] = None
     tls_ca: Annotated[
         Path | None,
-        typer.Option(
+        _place_option(
             metavar="FILE", parser=as_path, help="Trust a server at tls:// that this authority vouches for, no other."
         ),
     ] = None
     tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", parser=as_path, help="Show this certificate to a server at tls://.")
+        Path | None, _place_option(metavar="FILE", parser=as_path, help="Show this certificate to a server at tls://.")
     ] = None
     tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", parser=as_path, help="Its key, unless that is in the same file.")
+        Path | None, _place_option(metavar="FILE", parser=as_path, help="Its key, unless that is in the same file.")
     ] = None
-    config_file: ConfigFile = None
+    config_file: Annotated[
+        Path | None,
+        _place_option("--config", metavar="FILE", parser=as_path, help="TOML file with the server's settings."),
+    ] = None
 
     @property
     def address(self) -> Server:
@@ -96,7 +117,7 @@ class ServerOrFile(ServerOption):
 
     db: Annotated[
         str | None,
-        typer.Option("--db", metavar="PATH", help="Read this database file instead, in use by a server or not."),
+        _place_option("--db", metavar="PATH", help="Read this database file instead, in use by a server or not."),
     ] = None
 
     def open(self) -> Source:
@@ -113,12 +134,17 @@ def _options() -> Iterator[inspect.Parameter]:
     for key, item in CRITERIA.items():
         field = Filter.model_fields[key]
         names = [name for name in ("--" + NAMES[key].replace("_", "-"), item.short) if name]
-        annotation: Any = Annotated[str | None, typer.Option(*names, metavar=key.upper(), help=item.help)]
-        if float in get_args(field.annotation):
-            annotation = Annotated[float | None, age_option(*names, text=item.help)]
+        kind: Any = str
+        option: Any = typer.Option(*names, metavar=item.value or key.upper(), help=item.help)
+        if key.endswith("_at"):
+            kind, option = float, moment_option(*names, text=item.help)
+        elif float in get_args(field.annotation):
+            kind, option = float, age_option(*names, text=item.help)
         elif int in get_args(field.annotation):
+            kind = int
             option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=item.number, help=item.help)
-            annotation = Annotated[int | None, option]
+        option.rich_help_panel = WHICH
+        annotation = Annotated[kind | None, option]
         yield inspect.Parameter(NAMES[key], inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 

@@ -1,13 +1,25 @@
-"""``beanlite tubes``, ``jobs``, ``job``, ``clients``, ``stats``, ``tail``."""
+"""``beanlite tubes``, ``jobs``, ``job``, ``clients``, ``stats``, ``tail``, ``history``."""
 
 import sys
 from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import NUMBER_MAX, Json, Limit, ServerOption, ServerOrFile, Which, grouped
+from beanlite.cli.groups import (
+    NUMBER_MAX,
+    Json,
+    Limit,
+    ServerOption,
+    ServerOrFile,
+    Which,
+    age_option,
+    grouped,
+    moment_option,
+)
+from beanlite.cli.options import ConfigFile, Db, path_of_db
 from beanlite.console import listing, tables
 from beanlite.console.bodies import FORMS
+from beanlite.console.file import File
 from beanlite.console.filters import encode_tube
 from beanlite.console.live import Live
 from beanlite.core.events import WORDS
@@ -21,11 +33,14 @@ EPILOG: Final = (
 EXAMPLES: Final = """
 beanlite tubes
 beanlite tubes 'mail*' --sort buried
+beanlite tubes --sort ready --over 10s                      when will they be empty?
 beanlite tubes --db /backups/queue.db --json
 
 beanlite jobs --tube mail --state ready --sort queue -n 1    the next one
 beanlite jobs --tube mail --state buried --text timeout
 beanlite jobs --state reserved --in-state 1h --json
+beanlite jobs --where customer=4711 --since 02:00            of one customer, changed since 2 o'clock
+beanlite jobs --sort reserves -n 10                          those that fail again and again
 
 beanlite job 17
 beanlite job 17 --body hex
@@ -41,7 +56,16 @@ beanlite stats --db beanlite.db
 beanlite tail
 beanlite tail --tube mail --what bury --what delete
 beanlite tail --json | tee -a transitions.jsonl
+
+beanlite history --by ann --what delete --since 24h
+beanlite history --tube mail --what pause                   when it was paused, and by whom
+beanlite history --id 17 --db /backups/queue.db
 """
+
+TubeOfEvents = Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Only events in this tube.")]
+What = Annotated[
+    list[str] | None, typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.")
+]
 
 # What makes a name stand for any number of tubes, of which there may be none.
 _WILDCARDS: Final = frozenset("*?")
@@ -54,13 +78,20 @@ def tubes(
     ] = "*",
     *,
     sort: Annotated[str, typer.Option(metavar="COLUMN", help=f"One of {', '.join(listing.TUBE_SORTS)}.")] = "name",
+    over: Annotated[
+        float, age_option("--over", text="Measure for this long, such as 10s, how fast jobs come and go.")
+    ] = 0,
     limit: Limit = 100,
     place: ServerOrFile,
     as_json: Json = False,
 ) -> None:
-    """Show the tubes, and how many jobs each has."""
+    """Show the tubes, and how many jobs each has.
+
+    Failed are reservations that ended otherwise than by a delete, since the server's start; with --db in this hour and
+    the last. When a tube will be empty, at these rates, is shown with --db or --over.
+    """
     with place.open() as source:
-        records, total = listing.tubes(source, like, sort, limit)
+        records, total = listing.tubes(source, like, sort, limit, over)
         if not records and not _WILDCARDS & set(like):
             source.check_tube(like)
     if as_json:
@@ -86,7 +117,7 @@ def jobs(
     """Show jobs, with the first 200 bytes of each body.
 
     They are sorted by id, the order in which they were put; by queue, the order in which the jobs of one tube and state
-    come out of it; by age, in-state, size or timeouts, the largest first; or by pri, the smallest first.
+    come out of it; by age, in-state, size, timeouts or reserves, the largest first; or by pri, the smallest first.
     """
     with place.open() as source:
         filter_ = which.filter()
@@ -166,10 +197,8 @@ def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
 
 @grouped
 def tail(
-    tube: Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Only events in this tube.")] = None,
-    what: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.")
-    ] = None,
+    tube: TubeOfEvents = None,
+    what: What = None,
     *,
     server: ServerOption,
     as_json: Json = False,
@@ -180,9 +209,7 @@ def tail(
     """
     if tube is not None:
         encode_tube(tube)
-    for word in what or ():
-        if word not in WORDS:
-            raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(WORDS)}")
+    _check_words(what)
     with Live(server.address) as source:
         if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
             print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
@@ -192,3 +219,50 @@ def tail(
             else:
                 print(tables.event_line(event))
             sys.stdout.flush()
+
+
+def history(
+    *,
+    job_id: Annotated[
+        int | None, typer.Option("--id", min=1, max=NUMBER_MAX, metavar="ID", help="Only events of this job.")
+    ] = None,
+    tube: TubeOfEvents = None,
+    what: What = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="WHO", help="Only what this person has done, a client (its host or address) or policy."),
+    ] = None,
+    since: Annotated[
+        float | None, moment_option(text="Only from this moment on: 02:00, 24h (ago) or 2026-11-27 14:30.")
+    ] = None,
+    until: Annotated[float | None, moment_option(text="Only up to this moment.")] = None,
+    limit: Limit = 100,
+    db: Db = None,
+    config_file: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Show what has happened to jobs and tubes, the last events.
+
+    What operators do is always kept, with their names; everything else as the server's setting history says. Read from
+    the database file. Dates are in UTC.
+    """
+    _check_words(what)
+    which = {"id": job_id, "tube": tube, "what": what, "by": by, "since_at": since, "until_at": until}
+    count = 0
+    with File(path_of_db(db, config_file)) as file:
+        for event in file.history({key: value for key, value in which.items() if value is not None}, limit):
+            count += 1
+            if as_json:
+                tables.print_json([event])
+            else:
+                print(tables.event_line(event))
+    if not count:
+        print("no events", file=sys.stderr)
+    elif count == limit and sys.stderr.isatty():
+        print(f"These are the last {count:,}; there may be more: --limit", file=sys.stderr)
+
+
+def _check_words(what: list[str] | None) -> None:
+    for word in what or ():
+        if word not in WORDS:
+            raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(WORDS)}")

@@ -1,25 +1,34 @@
 """Filters as operators give them, and as they are told of them; and the names of tubes in them."""
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from beanlite.console import units
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import ConfigError
-from beanlite.protocol.operators.filters import CRITERIA, Filter
+from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, check_where
 
 Record = dict[str, Any]
 """The facts about a job, a tube or a client, under the protocol's names."""
+
+# How a value is told, by what its key has behind the name.
+_WORDS: Final[dict[str, Callable[[Any], str]]] = {"_s": units.age, "_at": units.utc}
 
 STATES: Final = ("ready", "reserved", "delayed", "buried")
 
 
 def filter_by(**criteria: Any) -> Filter:  # noqa: ANN401 - as the fields of the model
-    """Return a filter, unchecked but for the tube and the state. ConfigError: there can't be such a tube or state."""
+    """Return a filter, unchecked but for the tube, the state and where. ConfigError: there can't be such ones."""
     filter_ = Filter.model_construct(**criteria)
     if filter_.tube is not None:
         encode_tube(filter_.tube)
     if filter_.state is not None and filter_.state not in STATES:
         raise ConfigError(f"there is no state {filter_.state!r}, only {', '.join(STATES)}")
+    if filter_.where is not None:
+        try:
+            check_where(filter_.where)
+        except ValueError as error:
+            raise ConfigError(f"where: {error}") from None
     return filter_
 
 
@@ -29,7 +38,7 @@ def in_words(which: Filter) -> str:
     parts = [where] if where else []
     for key, value in which.criteria().items():
         if key in CRITERIA and CRITERIA[key].phrase:
-            parts.append(CRITERIA[key].phrase.format(units.age(value) if key.endswith("_s") else value))
+            parts.append(CRITERIA[key].phrase.format(_WORDS.get(key.removeprefix(NAMES[key]), str)(value)))
     return ", ".join(parts)
 
 

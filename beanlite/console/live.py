@@ -144,6 +144,13 @@ class Live:
 
     def ask(self, word: str, request: Record) -> Record:
         """Return the reply to a command that takes a JSON object. ConfigError: something in it is no text."""
+        reply = self._ask(word, request)
+        if reply is None:
+            raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")
+        return reply
+
+    def _ask(self, word: str, request: Record) -> Record | None:
+        """Return the reply, or None if it is NOT_FOUND."""
         self._check()
         try:
             body = json.dumps(request, ensure_ascii=False).encode()
@@ -151,10 +158,7 @@ class Live:
             raise ConfigError(
                 f"{self.name} can be asked for UTF-8 only, and not for {error.object[error.start]!r}"
             ) from None
-        reply = self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
-        if reply is None:
-            raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")
-        return reply
+        return self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
 
     def may_everything(self) -> bool:
         """Whether the rules of the server, if any, allow everything to this client."""
@@ -197,9 +201,16 @@ class Live:
             request["after"] = reply["next"]
         return names
 
-    def pause(self, tube: str, pause_s: int) -> None:
-        """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name."""
+    def pause(self, tube: str, pause_s: int, by: Record) -> None:
+        """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name.
+
+        ``by``: the person as a part of a request, of whom a server that is not beanlite is not told.
+        """
         name = encode_tube(tube)
+        if self._understands_us():
+            if self._ask("set-pause", {"tube": tube, "pause_s": pause_s, **by}) is None:
+                raise self.no_tube(tube)
+            return
         with self.conversation():
             line = self.client.ask(b"pause-tube %b %d\r\n" % (name, pause_s))
         if line == b"NOT_FOUND\r\n":
@@ -217,13 +228,16 @@ class Live:
             yield event
 
     def _check(self) -> None:
-        """Check that the server knows beanlite's own commands, by one that is harmless to other servers."""
+        """Check that the server knows beanlite's own commands."""
+        if not self._understands_us():
+            raise self._misunderstood()
+
+    def _understands_us(self) -> bool:
+        """Whether the server knows beanlite's own commands, by one that is harmless to other servers."""
         if not self._understands:
             with self.conversation():
-                line = self.client.ask(b"show-job 0\r\n")
-            if line == b"UNKNOWN_COMMAND\r\n":
-                raise self._misunderstood()
-            self._understands = True
+                self._understands = self.client.ask(b"show-job 0\r\n") != b"UNKNOWN_COMMAND\r\n"
+        return self._understands
 
     def _misunderstood(self) -> BeanliteError:
         why = "it is another server, an older one, or its setting operators does not have this address"

@@ -15,6 +15,7 @@ from rich.text import Text
 from beanlite.console import units
 from beanlite.console.bodies import body_lines
 from beanlite.console.filters import Record
+from beanlite.core.tube import DUE_MAX
 from beanlite.journal.columns import SHOWN
 
 # The width of output that does not go to a terminal: nothing is cut to fit.
@@ -33,13 +34,17 @@ class Column:
     show: Callable[[Any], str]
     shrinks: bool = False
     """Whether the column is cut when the terminal is too narrow. Such a column has text, all others have numbers."""
+    none: str = ""
+    """What is shown of a fact that is None."""
     leaves: int = 0
     """If cutting is not enough, columns with a number here are left out, the largest number first."""
 
     def text(self, record: Record) -> str:
         """Return the column's text for a record, on one line."""
         value = record.get(self.key)
-        return "" if value is None else units.on_one_line(self.show(value))
+        if value is None:
+            return self.none if self.key in record else ""
+        return units.on_one_line(self.show(value))
 
 
 def peer(peer: Record) -> str:
@@ -52,6 +57,15 @@ def doer(by: Record) -> str:
     """Return the client that did something, and the person on whose behalf it did."""
     person = f" for {units.on_one_line(by['person'])}" if by["person"] else ""
     return f"{'operator ' if by['operator'] else ''}{peer(by)}{person}"
+
+
+def _if_any(number: int) -> str:
+    return units.count(number) if number else ""
+
+
+def _due(jobs: int) -> str:
+    """Return a number of jobs, of which a server counts no more than DUE_MAX."""
+    return f"{jobs:,}{'+' if jobs == DUE_MAX else ''}" if jobs else ""
 
 
 def shut_by(shut: Sequence[str]) -> str:
@@ -68,6 +82,9 @@ JOBS: Final = (
     Column("in_state_s", "in state", units.age),
     Column("left_s", "left", units.age, leaves=4),
     Column("size", "size", units.size, leaves=1),
+    Column("reserves", "reserves", _if_any, leaves=2),
+    Column("timeouts", "timeouts", _if_any, leaves=6),
+    Column("releases", "releases", _if_any, leaves=6),
     Column("holder", "last holder", peer, leaves=5),
     Column("why", "why", str, leaves=3),
     Column("preview", "body", str, shrinks=True),
@@ -88,6 +105,9 @@ TUBES: Final = (
     Column("deletes_per_min", "deletes/min", units.rate, leaves=7),
     Column("wait_s", "mean wait", units.age, leaves=8),
     Column("hold_s", "mean hold", units.age, leaves=8),
+    Column("failed", "failed", "{:.1%}".format, leaves=3),
+    Column("drain_s", "empty in", lambda drain_s: units.age(drain_s) if drain_s else "", none="never", leaves=3),
+    Column("due", "due in 30 min", _due, leaves=4),
     Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", leaves=2),
     Column("shut", "shut by", shut_by),
 )

@@ -3,12 +3,15 @@
 import math
 import re
 import time
+from datetime import UTC, datetime, time as time_of_day, timedelta
 
 _UNITS_S = {
     "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800,
 }  # fmt: skip
 # The longest length of time that the protocol takes: some thousand years.
 AGE_MAX_S = 100_000_000_000
+_TIME_OF_DAY = re.compile(r"\d?\d:\d\d(:\d\d)?Z?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 # Characters that make a terminal move the cursor, change colours or reverse the writing direction.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -26,6 +29,30 @@ def parse_age(text: str) -> float:
     if seconds > AGE_MAX_S:
         raise ValueError(f"{text!r} is more than {AGE_MAX_S // 86_400} d")
     return seconds
+
+
+def parse_moment(text: str, now_s: float) -> float:
+    """Return the UTC timestamp of "02:00" (the last time it was so), "24h" (ago), "2026-11-27" or "2026-11-27 14:30".
+
+    The zone is that of the process, or UTC with a Z at the end. ValueError: it is something else, or before 1970.
+    """
+    text = text.strip()
+    try:
+        if _TIME_OF_DAY.fullmatch(text):
+            now = datetime.fromtimestamp(now_s, UTC if text.endswith("Z") else None)
+            moment = datetime.combine(
+                now.date(), time_of_day.fromisoformat(text if text[2] == ":" else f"0{text}").replace(tzinfo=now.tzinfo)
+            )
+            at_s = (moment if moment <= now else moment - timedelta(days=1)).timestamp()
+        elif _DATE.match(text):
+            at_s = datetime.fromisoformat(text).timestamp()
+        else:
+            at_s = max(now_s - parse_age(text), 0.0)
+    except ValueError:
+        raise ValueError(f"{text!r} is no moment; write it as 02:00, 24h (ago) or 2026-11-27 14:30") from None
+    if at_s < 0:
+        raise ValueError(f"{text!r} is before 1970")
+    return at_s
 
 
 def whole_seconds(seconds: float) -> int:

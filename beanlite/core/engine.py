@@ -41,7 +41,7 @@ from beanlite.core.rulings import Rulings
 from beanlite.core.scheduler import Scheduler
 from beanlite.core.schedules import Schedule
 from beanlite.core.ticker import Ticker
-from beanlite.core.tube import OPENING, PAUSED, Client, Tube
+from beanlite.core.tube import OPENING, PAUSED, Client, Peer, Tube
 
 
 class Engine:
@@ -276,13 +276,13 @@ class Engine:
             self.ledger.record(job, KICK, client.peer, now_ns)
         return self._queues.make_ready(job, now_ns)
 
-    def pause(self, client: Client, name: bytes, pause_s: int, now_ns: int) -> bool:
+    def pause(self, by: Peer, name: bytes, pause_s: int, now_ns: int, *, by_operator: bool = False) -> bool:
         """Hand out no job of a tube for ``pause_s``; 0 ends a pause. Returns False if there is no such tube."""
         tube = self.tubes.get(name)
         if tube is None:
             return False
         tube.cmd_pause += 1
-        self._ticker.pause(tube, pause_s, client.peer, now_ns)
+        self._ticker.pause(tube, pause_s, by, now_ns, by_operator=by_operator)
         return True
 
     # -- policies

@@ -103,6 +103,23 @@ class KeyHeap:
                 heappush(next_ones, (keys[child], child))
         return found
 
+    def count_up_to(self, key: int, most: int) -> int:
+        """Return how many keys are not larger than ``key``, of the ``most`` of them that are looked at."""
+        keys, gone = self.keys, self._gone
+        size = len(keys)
+        places = [0] if keys and keys[0] <= key else []
+        passed = 0  # of the places, which stay in the list
+        while passed < len(places) < most:
+            child = 2 * places[passed] + 1
+            passed += 1
+            if child < size and keys[child] <= key:
+                places.append(child)
+            child += 1
+            if child < size and keys[child] <= key:
+                places.append(child)
+        del places[most:]
+        return sum([keys[at] not in gone for at in places]) if gone else len(places)
+
     def _clear_top(self) -> None:
         keys, gone = self.keys, self._gone
         while gone and keys[0] in gone:

@@ -181,9 +181,9 @@ class Ledger:
             if len(waiting) > UNCOUNTED_EACH:
                 self.waiting_events += 1
 
-    def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
-        """Record that a client has paused a tube, or ended its pause; to be called while ``recording``."""
-        self.events.append(Event(now_ns, 0, tube, PAUSE, by, 0, pause_s, 0, None, by_operator=False))
+    def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int, *, by_operator: bool) -> None:
+        """Record that a tube was paused, or its pause ended; to be called as ``record``."""
+        self.events.append(Event(now_ns, 0, tube, PAUSE, by, 0, pause_s, 0, None, by_operator=by_operator))
 
     def record_policy(self, pattern: bytes, change: bytes, by: Peer, now_ns: int) -> None:
         """Record that an operator, or the file of policies, has changed what holds for the tubes of a pattern."""
@@ -261,7 +261,8 @@ class Ledger:
             assert tally is not None
             if self.measures is not None:
                 self.measures.tally.add(tally)
-            if self.measures is not None or tube.rules is not None:  # stats-tube tells what rules have done
+            # Of other tubes than these, operators are told of nothing but the last three.
+            if self.measures is not None or tube.rules is not None or tally.released or tally.timed_out or tally.buried:
                 tube.add_taken(tally)
             tube.tally = None
             first = tallies.setdefault(tube.name, tally)

@@ -63,10 +63,15 @@ class TubeSnapshot(NamedTuple):
     pause_s: int  # 0: not paused
     pause_left_s: int
     shut: list[str]  # why no job is reserved from it: it is paused, or what policies keep ready jobs waiting
-    dead: int  # jobs that came back after too many tries, since the tube was made or the server started, as the next
+    dead: (
+        int  # jobs that came back after too many tries, since the tube was made or the server started, as what follows
+    )
     expired: int  # jobs that became too old
     refused: int  # puts that would have been too many jobs
     duplicates: int  # puts whose job was there already
+    releases: int  # jobs that were released
+    timeouts: int  # reservations that timed out
+    buries: int  # jobs that were buried
 
 
 class JobSnapshot(NamedTuple):
@@ -135,6 +140,7 @@ def server_snapshot(engine: Engine) -> ServerSnapshot:
 def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
     """Return a snapshot of a tube."""
     dead, expired, refused, duplicates = policy_counts(tube)
+    tallies = [tally for tally in (tube.taken, tube.tally) if tally is not None]
     return TubeSnapshot(
         name=tube.name.decode(),
         urgent=tube.urgent,
@@ -155,6 +161,9 @@ def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
         expired=expired,
         refused=refused,
         duplicates=duplicates,
+        releases=sum([tally.released for tally in tallies]),
+        timeouts=sum([tally.timed_out for tally in tallies]),
+        buries=sum([tally.buried for tally in tallies]),
     )
 
 

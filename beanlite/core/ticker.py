@@ -96,10 +96,10 @@ class Ticker:
             self._timers.set(client, now_ns)
         return cost + 1
 
-    def pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
+    def pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int, *, by_operator: bool) -> None:
         """Hand out no job of the tube for ``pause_s``; 0 ends a pause."""
-        if self._ledger.recording:
-            self._ledger.record_pause(tube, pause_s, by, now_ns)
+        if by_operator or self._ledger.recording:
+            self._ledger.record_pause(tube, pause_s, by, now_ns, by_operator=by_operator)
         self._ledger.pauses[tube.name] = tube
         tube.pause_s = pause_s
         if pause_s:

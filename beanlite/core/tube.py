@@ -26,6 +26,8 @@ FULL: Final = 2
 SLOWED: Final = 4
 OPENING: Final = 8
 
+# How many delayed jobs of a tube are counted that are due soon. With so many a slice of a list ends.
+DUE_MAX: Final = 10_000
 PERSON_BYTES_MAX: Final = 128
 _NAME: Final = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 
@@ -52,6 +54,11 @@ class Peer:
         """The number of the connection, counted from the start of the server."""
         self.person = person
         """The person on whose behalf it acted; empty if it did not say."""
+
+
+def is_of_host(peer: Peer, host: str) -> bool:
+    """Whether a client is of a host, which is an address of IPv4 or IPv6, or ``unix``."""
+    return f"{peer.address} ".startswith((f"{host}:", f"[{host}]:", f"{host} "))
 
 
 class Tube(TimerOwner):

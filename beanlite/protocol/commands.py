@@ -336,7 +336,7 @@ def pause_tube(session: Session, line: tuple[bytes, int], now_ns: int) -> bytes:
     name, pause_s = line
     if not is_tube_name(name):  # the reference counts the command before it looks at the name
         return replies.BAD_FORMAT
-    if not session.engine.pause(session.client, name, pause_s, now_ns):
+    if not session.engine.pause(session.client.peer, name, pause_s, now_ns):
         return replies.NOT_FOUND
     session.waits = True
     return replies.PAUSED

@@ -65,6 +65,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"list-policies": (READER, SOME),
     b"list-schedules": (READER, SOME),
     b"change-jobs": (OPERATOR, SOME),
+    b"set-pause": (OPERATOR, SOME),
     b"set-policy": (OPERATOR, SOME),
     b"set-schedule": (OPERATOR, SOME),
     b"unset-schedule": (OPERATOR, SOME),

@@ -30,7 +30,7 @@ async def change(request: Request) -> Response:
     site, fields = site_of(request), await form(request)
     what, which = _request(fields)
     back = _back(fields)
-    if site.hide_bodies and which.text is not None:
+    if site.hide_bodies and which.looks_into_bodies:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     if not fields.get("sure"):
         would = await site.questions.ask(person_of(request), partial(_count, what=what, which=which))
@@ -59,7 +59,7 @@ async def pause(request: Request) -> Response:
     tube, pause_s = fields.get("tube", ""), whole_seconds(fields, "for")
     if pause_s is None:
         raise ConfigError(f"for: {_LENGTH}; 0 ends a pause")
-    await site.questions.ask_once(person_of(request), lambda live: live.pause(tube, pause_s))
+    await site.questions.ask_once(person_of(request), lambda live: live.pause(tube, pause_s, _on_behalf(request)))
     message = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
     return _redirect(request, _back(fields), message)
 

@@ -1,6 +1,7 @@
 """Renders pages from templates, and reads the fields of forms."""
 
 import json
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from starlette.responses import HTMLResponse
 
 from beanlite.console import units
 from beanlite.console.filters import STATES, filter_by
-from beanlite.console.units import parse_age
+from beanlite.console.units import parse_age, parse_moment
 from beanlite.core.job import U32_MAX
 from beanlite.core.policies import KEYS, OFF
 from beanlite.errors import ConfigError
@@ -145,6 +146,15 @@ def seconds(fields: Mapping[str, str], name: str) -> float | None:
     return length_s
 
 
+def moment(fields: Mapping[str, str], name: str) -> float | None:
+    """Return a moment as a UTC timestamp; None if it is left out. ConfigError: it is something else."""
+    text = fields.get(name, "").strip()
+    try:
+        return parse_moment(text[:_VALUE_MAX], time.time()) if text else None
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
 def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
     """Return a length of time as the server takes it, in whole seconds; None if it is left out. ConfigError."""
     length_s = seconds(fields, name)
@@ -158,6 +168,8 @@ def filter_of(fields: Mapping[str, str]) -> Filter:
 
 def _criterion(fields: Mapping[str, str], key: str) -> object:
     name, field = NAMES[key], Filter.model_fields[key]
+    if key.endswith("_at"):
+        return moment(fields, name)
     if float in get_args(field.annotation):
         return seconds(fields, name)
     if int in get_args(field.annotation):

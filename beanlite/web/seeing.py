@@ -113,7 +113,7 @@ async def _jobs(request: Request, which: Filter, template: str, context: Record)
     sort = query.get("sort") or ("queue" if by_queue else "id")
     if sort == "queue" and not by_queue:
         sort = "id"
-    if site.hide_bodies and which.text is not None:
+    if site.hide_bodies and which.looks_into_bodies:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     after = query.get("after", "")[:1000] or None
     question = partial(listing.jobs, which=which, sort=sort, limit=JOBS, after=after)

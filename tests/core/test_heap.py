@@ -39,7 +39,12 @@ def test_is_a_sorted_set_that_forgets_what_was_removed(steps):
             removed.append(key)
         assert len(heap) == len(model)
         assert (heap.keys[0] if heap.keys else None) == min(model, default=None)
+        assert heap.count_up_to(number, 400) == sum(key <= number for key in model)
     assert emptied(heap) == sorted(model)
+
+
+def test_count_looks_at_no_more_keys_than_it_may():
+    assert filled(range(100)).count_up_to(1000, 30) == 30
 
 
 def test_keys_pushed_in_order_come_out_in_order():

@@ -106,6 +106,26 @@ def test_what_is_no_terminal_gets_all_of_it(queue, run):
     assert "x" * 200 in out
 
 
+def test_tubes_are_shown_with_their_outlook(capsys):
+    tube = {"name": "mail", "ready": 5, "failed": 0.125, "drain_s": None, "due": 10_000}
+    tables.print_table([tube, {"name": "other", "ready": 5, "failed": None, "drain_s": 90, "due": 0}], tables.TUBES)
+    assert capsys.readouterr().out.splitlines() == [
+        "tube   ready  failed    empty in  due in 30 min",
+        "mail       5   12.5%       never        10,000+",
+        "other      5          1 min 30 s",
+    ]
+
+
+def test_jobs_are_shown_with_how_often_they_were_reserved(own_queue, run):
+    own_queue.worker.ask(f"release {own_queue.reserved[0]} 0 0")
+    title, *rows = run(own_queue, "jobs", "--tube", "mail", "--sort", "reserves", "--limit", "5")[1].splitlines()
+    assert "reserves" in title
+    assert "releases" in title
+    assert "timeouts" not in title  # of none
+    at = title.index("reserves")
+    assert [row[at : at + 8].strip() for row in rows] == ["1", "1", "1", "1", ""]
+
+
 def test_a_job_is_shown_whole(queue, run):
     _, out, _ = run(queue, "job", "1")
     assert '\n{\n  "to": "user0@example.org"\n}\n' in out

@@ -88,6 +88,16 @@ def search(address: Server) -> Iterator[None]:
     assert not [reply for reply in operator.all("list-jobs", text="needle", tube="many") if reply["jobs"]]
 
 
+def values(address: Server) -> Iterator[None]:
+    """A million jobs are searched for a value in JSON, and each is parsed."""
+    operator = Operator(address)
+    operator.ask(b"use many\r\n")
+    body = json.dumps({"customer": 4711, "to": "somebody@example.org", "items": [1, 2, 3]}).ljust(100).encode()
+    operator.many(b"put 0 0 60 100\r\n%b\r\n" % body, MILLION)
+    yield
+    assert not [reply for reply in operator.all("list-jobs", where="to=4711", tube="many") if reply["jobs"]]
+
+
 def listing(address: Server) -> Iterator[None]:
     """A million jobs are listed."""
     operator = million(address)
@@ -129,7 +139,7 @@ def million(address: Server) -> Operator:
 
 
 WORKS: tuple[Callable[[Server], Iterator[None]], ...] = (
-    nothing, move, delete, copy, search, listing, tubes, watching,
+    nothing, move, delete, copy, search, values, listing, tubes, watching,
 )  # fmt: skip
 
 

@@ -58,6 +58,7 @@ REQUESTS: dict[str, dict] = {
     "list-tube-stats": {},
     "list-clients": {},
     "change-jobs": {"do": "bury", "tube": "TUBE", "state": "ready"},
+    "set-pause": {"tube": "TUBE", "pause_s": 5},
     "put-jobs": {"jobs": [{"body": "x", "tube": "TUBE"}]},
     "set-schedule": {"name": "new", "when": "0 3 * * *", "tube": "TUBE", "body": "x"},
     "unset-schedule": {"name": "s-TUBE"},
@@ -228,6 +229,7 @@ def test_reserve_of_a_client_with_default_is_the_command_itself(core):
         ("set-policy", {"policies": [{"pattern": "mail", "unset": "all"}, {"pattern": "other", "unset": "all"}]}),
         ("set-policy", {"policies": [], "prune": True}),
         ("set-schedule", {"name": "theirs", "when": "0 3 * * *", "tube": "mail", "body": "x"}),
+        ("set-pause", {"tube": "other", "pause_s": 5}),
         ("list-jobs", {"tube": "none-such"}),
     ],
 )
@@ -240,6 +242,7 @@ def test_request_that_names_another_tube_changes_nothing(core, word, what):
     assert ask(core, session, word, **what) == b"UNAUTHORIZED\r\n"
     changes = core.store()
     assert not changes.jobs
+    assert not changes.pauses
     assert not changes.policies
     assert not changes.schedules
 

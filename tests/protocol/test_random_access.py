@@ -127,6 +127,9 @@ class World:
     def pause_tube(self):
         return f" {self.tube()} 5"
 
+    def set_pause(self):
+        return {"tube": self.tube(), "pause_s": 5}
+
     def list_jobs(self):
         what = {"tube": self.tube()} if self.rng.random() < 0.3 else {}
         if what and self.rng.random() < 0.3:

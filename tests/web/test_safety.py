@@ -233,6 +233,15 @@ def test_the_history_has_the_user_behind_each_change(connect, server, users, peo
         assert re.search(r"bury default 1024 operator 127\.0\.0\.1:\d+ #\d+ for ann", web.get(f"/job/{job_id}").text)
 
 
+def test_the_history_has_the_user_behind_a_pause(connect, server, users):
+    with Web(connect, "--password-file", users, user="ann:correct horse") as web:
+        assert "default is paused for 5 min" in web.post("/pause", {"tube": "default", "for": "5min"}).text
+        web.post("/pause", {"tube": "default", "for": "0"})
+    with File(server.directory / "queue.db") as file:
+        told = [(event["what"], event["by"]["person"]) for event in file.history({"tube": "default"}, 2)]
+    assert told == [("pause", "ann"), ("pause", "ann")]
+
+
 def test_the_history_has_the_user_that_the_proxy_names(connect, people):
     name = "jürgen🥕" + "x" * 200
     with Web(connect, "--user-header", "X-Forwarded-User") as web:
@@ -253,8 +262,9 @@ def test_hidden_bodies_are_neither_shown_nor_searched(connect):
             assert page.status == 200
             assert "secret" not in page.html
             assert "73 65 63" not in page.html
-        assert web.get("/jobs?text=secret").status == 400
-        assert web.post("/change", {"tube": "default", "text": "secret", "do": "kick"}).status == 400
+        for key, value in (("text", "secret"), ("where", "a=secret")):
+            assert web.get(f"/jobs?{key}={value}").status == 400
+            assert web.post("/change", {"tube": "default", key: value, "do": "kick"}).status == 400
 
 
 @pytest.mark.parametrize(

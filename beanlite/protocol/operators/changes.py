@@ -1,4 +1,4 @@
-"""The operators' command that changes many jobs. ``docs/protocol.md`` describes it and its reply."""
+"""The operators' commands that change many jobs, or pause a tube. ``docs/protocol.md`` describes them."""
 
 from beanlite.core.access import OPERATOR
 from beanlite.core.clients import Refusal
@@ -8,11 +8,12 @@ from beanlite.core.job import Job
 from beanlite.core.operator import CONCERNS
 from beanlite.core.operator_find import Filter, Matches, find
 from beanlite.core.tube import Tube
+from beanlite.protocol import replies
 from beanlite.protocol.batches import OUT_OF_MEMORY, acting_in, on_behalf_of, refusal_of_puts
 from beanlite.protocol.blocked import WORKING
 from beanlite.protocol.operators.lists import filter_of, looked, place_of, still_fits
 from beanlite.protocol.operators.replies import Record, as_json, cursor
-from beanlite.protocol.operators.requests import CHANGED_MAX, ChangeJobs
+from beanlite.protocol.operators.requests import CHANGED_MAX, ChangeJobs, SetPause
 from beanlite.protocol.ruled_puts import has_room
 from beanlite.protocol.session import Session
 
@@ -27,6 +28,14 @@ def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | N
         session.gather(matches.missing, change.carry_out, WORKING)
         return None
     return change.carry_out({}, now_ns)
+
+
+def set_pause(session: Session, request: SetPause, now_ns: int) -> bytes:
+    by = on_behalf_of(request.by, session)
+    if not session.engine.pause(by, request.tube, request.pause_s, now_ns, by_operator=True):
+        return replies.NOT_FOUND
+    session.waits = True
+    return session.ok_reply(as_json({}))
 
 
 class Change:

@@ -13,10 +13,10 @@ from typing import Any, Final
 from beanlite.core.access import ALL_TUBES, READER
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import GONE, Job
+from beanlite.core.job import GONE, ID_BITS, ID_MASK, SECOND_NS, Job
 from beanlite.core.operator_find import Filter, Matches, find
 from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
-from beanlite.core.tube import Client, Tube
+from beanlite.core.tube import DUE_MAX, Client, Tube
 from beanlite.protocol import replies
 from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.operators.replies import Record, as_json, client_record, cursor, job_record, tube_record
@@ -39,7 +39,8 @@ def filter_of(session: Session, role: str, request: Selection, now_ns: int) -> F
     It also leaves out jobs of tubes on which the client does not have the role.
     """
     last_id = session.engine.last_id if request.after is None else request.bound
-    return Filter(session.engine, last_id, now_ns, request.criteria(), _permits(session, role))
+    now_s = session.service.utc_s(now_ns)
+    return Filter(session.engine, last_id, now_ns, now_s, request.criteria(), _permits(session, role))
 
 
 def _permits(session: Session, role: str) -> Callable[[bytes], bool] | None:
@@ -147,6 +148,10 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
         limit = len(matches)
     elif request.order is not None:
         matches = _first(engine, matches, request.order, limit, now_ns)
+    dues: list[int] = []
+    if request.due_s is not None:
+        dues = _dues(matches[:limit], now_ns + request.due_s * SECOND_NS)
+        limit = len(dues)
     if len(matches) > limit:
         matches = matches[:limit]
         tubes_of_slice = tubes_of_slice[: bisect_right(tubes_of_slice, matches[-1].serial, key=_serial)]
@@ -154,6 +159,8 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
     records: list[Any]
     if request.only is None:
         records = [tube_record(engine, tube, session.client, now_ns) for tube in matches]
+        for at, due in enumerate(dues):
+            records[at]["due"] = due
     else:
         records = list(zip(*[_facts(engine, matches, fact, now_ns) for fact in request.only], strict=True))
     reply: Record = {
@@ -180,6 +187,18 @@ def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: in
         return facts if isinstance(facts, int) else len(facts)
 
     return nlargest(limit, tubes, key=number)
+
+
+def _dues(tubes: list[Tube], until_ns: int) -> list[int]:
+    """Return how many jobs of each tube have a delay that ends by then, for as many tubes as a slice has time for."""
+    dues: list[int] = []
+    looks = 0
+    for tube in tubes:
+        dues.append(tube.delayed.count_up_to(until_ns << ID_BITS | ID_MASK, DUE_MAX))
+        looks += dues[-1]
+        if looks >= DUE_MAX:
+            break
+    return dues
 
 
 def _facts(engine: Engine, tubes: list[Tube], fact: str, now_ns: int) -> list[Any]:

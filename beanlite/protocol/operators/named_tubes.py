@@ -10,6 +10,7 @@ from beanlite.protocol.operators.requests import (
     ListPolicies,
     PutJobs,
     Request,
+    SetPause,
     SetPolicy,
     SetSchedule,
     WatchEvents,
@@ -48,6 +49,10 @@ def _of_change_jobs(_session: Session, request: Any) -> _Names:  # noqa: ANN401
     return OPERATOR, [None if request.tube is None else request.tube.encode(), request.to]
 
 
+def _of_set_pause(_session: Session, request: Any) -> _Names:  # noqa: ANN401
+    return OPERATOR, [request.tube]
+
+
 def _of_set_schedule(session: Session, request: Any) -> _Names:  # noqa: ANN401
     before = session.engine.schedules.get(request.name)
     return OPERATOR, [request.tube, None if before is None else before.tube]
@@ -70,6 +75,7 @@ _NAMES_OF: Final[dict[type[Request], Callable[[Session, Any], _Names]]] = {
     WatchEvents: _of_looks,
     ListPolicies: _of_looks,
     ChangeJobs: _of_change_jobs,
+    SetPause: _of_set_pause,
     SetSchedule: _of_set_schedule,
     SetPolicy: _of_set_policy,
 }

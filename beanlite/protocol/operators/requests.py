@@ -128,6 +128,14 @@ def _require(do: str, key: str, value: object, required: set[str], allowed: set[
         raise ValueError(f"{do} takes no {key}")
 
 
+class SetPause(Request):
+    """The body of ``set-pause``."""
+
+    by: Person | None = None
+    tube: TubeName
+    pause_s: U32
+
+
 class ListTubeStats(PagedRequest):
     """The body of ``list-tube-stats``."""
 
@@ -136,9 +144,12 @@ class ListTubeStats(PagedRequest):
     order: TubeFact | None = None
     only: list[TubeFact] | None = Field(None, min_length=1, max_length=ONLY_MAX)
     limit: Limit | None = None
+    due_s: U32 | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.due_s is not None and (self.order is not None or self.only is not None):
+            raise ValueError("due_s takes no order and no only")
         if self.names is not None and self.like is not None:
             raise ValueError("it is either names or like")
         if self.only is not None and (self.order is not None or self.limit is not None):

@@ -13,7 +13,9 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from beanlite.core.events import POLICY, SCHEDULE
 from beanlite.core.policies import PolicyRow
+from beanlite.core.where import Where
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
@@ -24,19 +26,39 @@ from beanlite.journal.sqlite.tools.reading import reading
 
 Record = dict[str, Any]
 
+
+def _is_of_host(address: str, host: str) -> str:
+    """Return a condition in SQL, as ``core.tube.is_of_host`` has it."""
+    forms = f"{host} || ':'", f"'[' || {host} || ']:'", f"{host} || ' '"
+    return f"({' OR '.join(f'instr({address} || char(32), {form}) = 1' for form in forms)})"
+
+
+# How the history marks actions of operators, and on whose behalf they acted.
+_OPERATOR: Final = "operator "
+_FOR: Final = " for "
+# How it marks what a policy did.
+_POLICY: Final = "policy "
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
     SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, tries, size,
            created_at, age_s, in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
-# The events of a job, with the fields that a server sends to watchers.
-_HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
-# Tubes, with their rates per minute over this hour and the previous one.
+# Events, with the fields that a server sends to watchers.
+_EVENTS: Final = f"""
+    SELECT n, at, job AS id, tube, what, by, conn, pri, delay_s,
+           CASE WHEN what IN ('{POLICY}', '{SCHEDULE}') THEN CAST(body AS TEXT) END AS change
+    FROM history
+"""
+_HISTORY: Final = f"{_EVENTS} WHERE job = :id ORDER BY n"
+# Tubes, with their rates per minute over this hour and the previous one, and how many delayed jobs are due soon.
 _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
            rates.put AS puts_per_min, rates.reserved AS reserves_per_min, rates.deleted AS deletes_per_min,
-           rates.wait_s, rates.hold_s
-    FROM tubes LEFT JOIN rates USING (tube)
+           rates.released AS releases_per_min, rates.timed_out AS timeouts_per_min, rates.buried AS buries_per_min,
+           rates.wait_s, rates.hold_s, CASE WHEN :due_s IS NOT NULL THEN coalesce(soon.due, 0) END AS due
+    FROM tubes LEFT JOIN rates USING (tube) LEFT JOIN (
+        SELECT tube, count(*) AS due FROM all_jobs WHERE state = 'delayed' AND due_in_s <= :due_s GROUP BY tube
+    ) AS soon USING (tube)
 """
 # The conditions that the keys of a filter stand for. Their values are passed as parameters.
 _CONDITIONS: Final = {
@@ -46,12 +68,29 @@ _CONDITIONS: Final = {
     "older_s": "age_s >= :older_s",
     "newer_s": "age_s < :newer_s",
     "in_state_s": "in_state_s >= :in_state_s",
+    "since_at": "since_at >= :since_at",
+    "until_at": "since_at <= :until_at",
     "pri_min": "pri >= :pri_min",
     "pri_max": "pri <= :pri_max",
+    "reserves_min": "reserves >= :reserves_min",
     "holder": "state = 'reserved' AND holder_conn = :holder",
+    "holder_host": f"state = 'reserved' AND {_is_of_host('holder', ':holder_host')}",
     "text": "instr(body, CAST(:text AS BLOB))",
+    "where": "body IS NOT NULL AND fits(CAST(body AS BLOB))",
     "up_to_id": "id <= :up_to_id",
 }
+# Likewise of the history. A person is told behind FOR, a client by its host or address.
+_CONDITIONS_OF_EVENTS: Final = {
+    "id": "job = :id",
+    "tube": "tube = :tube",
+    "what": "what IN (SELECT value FROM json_each(:what))",
+    "by": f"""(instr(by, '{_FOR}') AND substr(by, instr(by, '{_FOR}') + {len(_FOR)}) = :by
+        OR {_is_of_host(f"substr(by, 1 + {len(_OPERATOR)} * (instr(by, '{_OPERATOR}') = 1))", ":by")})""",
+    "since_at": "at >= :since_at",
+    "until_at": "at <= :until_at",
+}
+# Events that are read at a time.
+_EVENTS_READ: Final = 1000
 # The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
     SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
@@ -60,11 +99,6 @@ _TOTALS: Final = """
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
 """
-# How the history marks actions of operators, and on whose behalf they acted.
-_OPERATOR: Final = "operator "
-_FOR: Final = " for "
-# How it marks what a policy did.
-_POLICY: Final = "policy "
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
 # The types of the values, unless the disk has changed them: SQLite does not check types when it reads.
@@ -103,6 +137,8 @@ class Look:
             conditions.append("id > :after")
             end = "ORDER BY id LIMIT :limit"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        if "where" in parameters:
+            self._connection.create_function("fits", 1, Where(parameters["where"]).fits)
         rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", parameters)
         jobs = [self._job(row) for row in rows]
         cursor = None
@@ -118,10 +154,22 @@ class Look:
             return None
         return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
 
+    def history(self, which: Mapping[str, Any], limit: int) -> Iterator[Record]:
+        """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
+        parameters = {**which, "what": json.dumps(which.get("what")), "limit": limit or -1}
+        where = " AND ".join([_CONDITIONS_OF_EVENTS[key] for key in which] or ["1"])
+        last = f"SELECT n FROM history WHERE {where} ORDER BY n DESC LIMIT :limit"
+        (bounds,) = self._rows(f"SELECT min(n) - 1 AS after, max(n) AS end FROM ({last})", parameters)
+        events = f"{_EVENTS} WHERE n > :after AND n <= :end AND {where} ORDER BY n LIMIT {_EVENTS_READ}"
+        while bounds["after"] is not None:
+            rows = self._rows(events, parameters | bounds)
+            bounds["after"] = rows[-1]["n"] if rows else None
+            yield from map(_event, rows)
+
     def list_tubes(self, request: Mapping[str, Any]) -> Record:
         """Return all tubes whose name matches, without paging: counting their jobs reads every job anyway."""
         fits = re.compile(fnmatch.translate(request.get("like") or "*")).match  # as a server does; GLOB has other rules
-        rows = self._rows(_TUBES, {})
+        rows = self._rows(_TUBES, {"due_s": request.get("due_s")})
         if any(not isinstance(row["tube"], str) for row in rows):
             raise damaged(self._path, "a job is in a tube that has no name")
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows if fits(row["tube"])], "next": None}
@@ -192,7 +240,9 @@ def _job(row: Record) -> Record:
 
 def _event(row: Record) -> Record:
     """Return a row of the history in the form in which a server describes an event."""
-    by, number = row.pop("by"), row.pop("conn")
+    by, number, _ = row.pop("by"), row.pop("conn"), row.pop("n")
+    if row["change"] is None:
+        del row["change"]
     if by is None:
         row["by"] = None
     elif by.startswith(_POLICY):
