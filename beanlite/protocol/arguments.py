@@ -113,6 +113,11 @@ def parse_release(args: bytes) -> tuple[int, int, int] | None:
     return (job_id, pri, delay_s) if job_id <= U64_MAX and max(pri, delay_s) <= U32_MAX else None
 
 
+def parse_id_and_size(args: bytes) -> tuple[int, int] | None:
+    """Parse ``id bytes``."""
+    return parse_bury(args)  # the bounds are the same
+
+
 def parse_timeout(args: bytes) -> int | None:
     """Parse the seconds of a reserve-with-timeout. What follows the number is ignored, as in the reference."""
     found = _ID.match(args)

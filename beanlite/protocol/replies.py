@@ -28,6 +28,8 @@ BURIED: Final = b"BURIED\r\n"
 TOUCHED: Final = b"TOUCHED\r\n"
 KICKED: Final = b"KICKED %d\r\n"
 KICKED_JOB: Final = b"KICKED\r\n"
+NOTED: Final = b"NOTED\r\n"
+NOTE_TOO_BIG: Final = b"NOTE_TOO_BIG\r\n"
 
 # To commands on tubes
 USING: Final = b"USING "  # followed by the tube's name and END: concatenation is cheaper than a template
@@ -66,6 +68,7 @@ ERRORS: Final = [
     UNKNOWN_COMMAND,
     INTERNAL_ERROR,
     UNAUTHORIZED,
+    NOTE_TOO_BIG,
 ]
 
 

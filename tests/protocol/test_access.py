@@ -20,7 +20,7 @@ MAY = {
     PRODUCER: {"use", "put", "put-jobs"},
     WORKER: {
         *("use", "watch", "ignore", "reserve", "reserve-with-timeout", "reserve-job", "reserve-batch", "delete"),
-        *("release", "bury", "touch", "kick", "kick-job"),
+        *("release", "bury", "touch", "kick", "kick-job", "note"),
     },
     READER: {
         *("use", "peek", "peek-ready", "peek-delayed", "peek-buried", "stats-job", "stats-tube", "list-tubes"),
@@ -31,7 +31,7 @@ MAY = {
 }
 EVERYONE = {"stats", "list-tube-used", "list-tubes-watched"}
 # Of a job that the client has no right to, it is said that there is none.
-BY_ID = {"reserve-job", "delete", "release", "bury", "touch", "kick-job", "peek", "stats-job", "show-job"}
+BY_ID = {"reserve-job", "delete", "release", "bury", "touch", "kick-job", "peek", "stats-job", "show-job", "note"}
 # The replies have only what the client may see.
 LISTS = {"list-tubes", "list-tube-stats", "list-clients", "list-policies", "list-schedules"}
 # The names of schedules are for those that may see them.
@@ -49,6 +49,7 @@ ARGUMENTS = {
     "kick": "5",
     "stats-tube": "TUBE",
     "pause-tube": "TUBE 5",
+    "note": "1 3\r\nwhy",
     **dict.fromkeys(("reserve-job", "delete", "touch", "kick-job", "peek", "stats-job", "show-job"), "1"),
 }
 REQUESTS: dict[str, dict] = {
@@ -66,7 +67,7 @@ REQUESTS: dict[str, dict] = {
     "list-policies": {"tube": "TUBE"},
 }
 BURIED = {"kick", "kick-job", "peek-buried"}
-HELD = {"release", "bury", "touch"}
+HELD = {"release", "bury", "touch", "note"}
 
 
 def sent(word, tube, **more):

@@ -42,11 +42,11 @@ def test_all_that_is_told_of_a_job(core, operator):
     listed = operator.ask("list-jobs", preview=6)
     assert listed == {"jobs": [{**job, "preview": "some\ufffd "}], "next": None, "looked": 1, "last_id": 1}
     body = base64.b64encode(b"some\xff body").decode()
-    assert operator_job(operator, 1) == {**job, "body": body}
+    assert operator_job(operator, 1) == {**job, "note": None, "body": body}
     core.send(worker, b"bury 1 9\r\n")
     core.wait(1)
     buried = {**job, "state": "buried", "pri": 9, "age_s": 71, "in_state_s": 1, "left_s": None, "buries": 1}
-    assert operator_job(operator, 1) == {**buried, "why": "client", "body": body}
+    assert operator_job(operator, 1) == {**buried, "why": "client", "note": None, "body": body}
 
 
 @pytest.mark.parametrize("look", [b"stats-job 1", b"show-job 1"])

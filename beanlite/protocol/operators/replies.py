@@ -6,7 +6,7 @@ from operator import attrgetter
 from typing import Final
 
 from beanlite.core.engine import Engine
-from beanlite.core.events import POLICY, SCHEDULE, Event
+from beanlite.core.events import NOTE, POLICY, SCHEDULE, Event
 from beanlite.core.job import DELAYED, RESERVED, SECOND_NS, Job
 from beanlite.core.snapshot import ClientSnapshot, first_s, tube_snapshot
 from beanlite.core.tube import Client, Peer, Tube
@@ -104,6 +104,8 @@ def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
         record["policy"] = policy
     if event.what in {POLICY, SCHEDULE}:
         record["change"] = (event.body or b"").decode()
+    if event.what == NOTE:
+        record["note"] = (event.body or b"").decode()
     body = as_json(record)
     return EVENT % (len(body), body)
 

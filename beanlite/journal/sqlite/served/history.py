@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from beanlite.core.events import DELETE, POLICY, SCHEDULE, Event
+from beanlite.core.events import DELETE, NOTE, POLICY, SCHEDULE, Event
 from beanlite.host.clock import Clock
 
 _DAY_S: Final = 24 * 3600
@@ -48,7 +48,7 @@ _NTH: Final = "SELECT n FROM history WHERE n >= ? ORDER BY n LIMIT 1 OFFSET ?"
 _PRUNE: Final = f"DELETE FROM history WHERE n BETWEEN ? AND ? AND ({_AT} < ? OR n < ?)"
 
 # The events whose body is kept in any case: what was set.
-_TELLING: Final = frozenset({POLICY, SCHEDULE})
+_TELLING: Final = frozenset({NOTE, POLICY, SCHEDULE})
 
 Row = tuple[object, ...]
 

@@ -13,6 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from beanlite.core.notes import first_line
 from beanlite.core.policies import PolicyRow
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
@@ -30,7 +31,11 @@ _JOB: Final = f"""
            created_at, age_s, in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
 # The events of a job, with the fields that a server sends to watchers.
-_HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
+_HISTORY: Final = """
+    SELECT at, job AS id, tube, what, by, conn, pri, delay_s,
+           CASE what WHEN 'note' THEN coalesce(CAST(body AS TEXT), '') END AS note
+    FROM history WHERE job = :id ORDER BY n
+"""
 # Tubes, with their rates per minute over this hour and the previous one.
 _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
@@ -76,6 +81,7 @@ _TYPES: Final = {
     "created_at": float | int,
     "body": bytes,
     "preview": bytes | None,
+    "note": str | None,
 }
 # The last second that can be converted to a date.
 _LAST_S: Final = 253_402_300_799
@@ -103,7 +109,11 @@ class Look:
             conditions.append("id > :after")
             end = "ORDER BY id LIMIT :limit"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", parameters)
+        note = ", note" if request.get("notes") else ""
+        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview{note} FROM all_jobs {where} {end}", parameters)
+        for row in rows:
+            if isinstance(row.get("note"), str):
+                row["note"] = first_line(row["note"].encode(errors="surrogateescape")) or None
         jobs = [self._job(row) for row in rows]
         cursor = None
         if jobs and len(jobs) == parameters["limit"]:
@@ -112,7 +122,7 @@ class Look:
 
     def show_job(self, job_id: int) -> Record | None:
         """Return everything known about a job, with its history; one that is gone may still have a history."""
-        rows = self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
+        rows = self._rows(f"{_JOB}, note, body FROM all_jobs WHERE id = :id", {"id": job_id})
         history = self._rows(_HISTORY, {"id": job_id})
         if not rows and not history:
             return None
@@ -201,6 +211,8 @@ def _event(row: Record) -> Record:
         address, _, person = by.removeprefix(_OPERATOR).partition(_FOR)
         is_operator = by.startswith(_OPERATOR)
         row["by"] = {"address": address, "number": number, "operator": is_operator, "person": person or None}
+    if row["note"] is None:
+        del row["note"]
     return row
 
 
