@@ -15,6 +15,7 @@ from rich.text import Text
 from beanlite.console import units
 from beanlite.console.bodies import body_lines
 from beanlite.console.filters import Record
+from beanlite.core.notes import first_line
 from beanlite.journal.columns import SHOWN
 
 # The width of output that does not go to a terminal: nothing is cut to fit.
@@ -70,6 +71,7 @@ JOBS: Final = (
     Column("size", "size", units.size, leaves=1),
     Column("holder", "last holder", peer, leaves=5),
     Column("why", "why", str, leaves=3),
+    Column("note", "note", str, shrinks=True),
     Column("preview", "body", str, shrinks=True),
 )
 TUBES: Final = (
@@ -195,7 +197,10 @@ def print_facts(facts: Record) -> None:
 def job_text(job: Record, form: str) -> str:
     """Return the facts about a job, one per line, its body and its history. ConfigError: the body has no such form."""
     history = [event_line(event) for event in job.get("history", ())]
-    parts = [] if "body" not in job else ["\n".join(_job_lines(job)), body_lines(job["body"], form)]
+    parts = []
+    if "body" in job:
+        note = [f"note:\n{units.on_lines(job['note'].strip())}"] if job.get("note") else []
+        parts = ["\n".join(_job_lines(job)), *note, body_lines(job["body"], form)]
     if history:
         gone = "" if parts else f"job {job['id']} has gone; "
         parts.append("\n".join([f"{gone}its history:", *history]))
@@ -203,7 +208,7 @@ def job_text(job: Record, form: str) -> str:
 
 
 def _job_lines(job: Record) -> list[str]:
-    facts = {column.title: column.text(job) for column in JOBS} | {
+    facts = {column.title: column.text(job) for column in JOBS if column.key != "note"} | {
         "put": units.utc(job["created_at"]),
         "delay": units.age(job["delay_s"]),
         "ttr": units.age(job["ttr_s"]),
@@ -218,6 +223,8 @@ def event_line(event: Record) -> str:
         return f"{event['lost']:,} events were lost, because they were not read in time"
     if event["id"]:
         how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
+        if "note" in event:
+            how = [repr(first_line(event["note"].encode())) if event["note"] else "taken away"]
     elif "change" in event:
         how = [units.on_one_line(event["change"])]
     else:
