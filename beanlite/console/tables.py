@@ -3,7 +3,7 @@
 import codecs
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -44,9 +44,14 @@ class Column:
 
 
 def peer(peer: Record) -> str:
-    """Return a client's address and the number of its connection."""
+    """Return a client's address, the number of its connection, and what it calls itself."""
     number = f" #{peer['number']}" if peer["number"] else ""  # a schedule has no connection
-    return f"{peer['address']}{number}"
+    return f"{peer['address']}{number}{claim(peer)}"
+
+
+def claim(peer: Mapping[str, Any]) -> str:
+    """Return what a client calls itself, in quotes and with a blank before it; empty if it has not said."""
+    return f' "{peer["name"]}"' if peer.get("name") else ""
 
 
 def doer(by: Record) -> str:
@@ -96,11 +101,15 @@ TUBES: Final = (
 CLIENTS: Final = (
     Column("number", "number", str),
     Column("address", "address", str, shrinks=True),
+    Column("name", "calls itself", str, shrinks=True),
     Column("uses", "uses", str, shrinks=True),
     Column("watches", "watches", ", ".join, shrinks=True),
     Column("waits_s", "waits for", units.age),
     Column("holds", "holds", units.count),
     Column("oldest_hold_s", "longest hold", units.age),
+    Column("stuck", "stuck", str),
+    Column("connected_s", "connected for", units.age, leaves=3),
+    Column("silent_s", "silent for", units.age, leaves=2),
     Column("buffered", "buffered", units.size, leaves=1),
 )
 

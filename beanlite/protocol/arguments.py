@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from beanlite.core.job import SLICE, U32_MAX
-from beanlite.core.tube import is_tube_name
+from beanlite.core.tube import is_claim, is_tube_name
 
 if TYPE_CHECKING:
     from mypy_extensions import i64  # in compiled code an int of the machine
@@ -156,6 +156,11 @@ def parse_batch(args: bytes) -> tuple[int, int] | None:
 def parse_name(args: bytes) -> bytes | None:
     """Parse a tube's name: 1 to 200 bytes, not beginning with a hyphen."""
     return args if is_tube_name(args) else None
+
+
+def parse_claim(args: bytes) -> str | None:
+    """Parse what a client calls itself."""
+    return args.decode() if is_claim(args) else None
 
 
 def parse_pause(args: bytes) -> tuple[bytes, int] | None:

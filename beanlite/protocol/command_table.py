@@ -87,4 +87,5 @@ def new_commands() -> list[Command]:
         Command(b"list-tubes-watched", None, at_leisure(commands.list_tubes_watched)),
         Command(b"pause-tube", arguments.parse_pause, commands.pause_tube),
         new_note_command(),
+        Command(b"name", arguments.parse_claim, commands.name, in_stats=False),
     ]

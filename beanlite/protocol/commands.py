@@ -337,6 +337,11 @@ def list_tubes_watched(session: Session, _none: bytes, _now_ns: int) -> bytes:
     return session.ok_reply(tube_list([tube.name for tube in session.client.watched]))
 
 
+def name(session: Session, claim: str, _now_ns: int) -> bytes:
+    session.engine.clients.call(session.client, claim)
+    return replies.NAMED
+
+
 def pause_tube(session: Session, line: tuple[bytes, int], now_ns: int) -> bytes:
     name, pause_s = line
     if not is_tube_name(name):  # the reference counts the command before it looks at the name

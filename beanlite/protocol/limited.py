@@ -71,7 +71,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"run-schedule": (OPERATOR, SOME),
 }
 # The words of everybody.
-EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched"})
+EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched", b"name"})
 # Words that are in no table, and that everybody has.
 IN_NO_TABLE: Final = frozenset({b"auth", b"quit"})
 

@@ -46,6 +46,9 @@ REFUSED: Final = b"REFUSED %d\r\n%b\r\n"
 # To clients that watch, unasked: size, and an object
 EVENT: Final = b"EVENT %d\r\n%b\r\n"
 
+# To name
+NAMED: Final = b"NAMED\r\n"
+
 # To auth; if the token is wrong, UNAUTHORIZED
 AUTHENTICATED: Final = b"AUTHENTICATED\r\n"
 

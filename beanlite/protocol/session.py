@@ -112,6 +112,7 @@ class Service:
         "policies_changed",
         "policies_file",
         "refused",
+        "times_of",
         "unauthorized",
         "utc_s",
         "watch",
@@ -154,6 +155,8 @@ class Service:
         """Called with who has changed policies, and with what was changed, by pattern."""
         self.unauthorized: Callable[[str, str], None] = _untold
         """Called with the client and the word that it is refused."""
+        self.times_of: Callable[[Client], tuple[int, int] | None] = _unknown
+        """Returns when a client connected and when it sent something last, by the clock; None: that is not known."""
         self.words = Words(commands, operator_commands)
         """The commands of clients that may do everything."""
 
@@ -164,6 +167,10 @@ def _unheard(_by: str, _changes: dict[bytes, str]) -> None:
 
 def _untold(_who: str, _word: str) -> None:
     """Hear of a refusal, and do nothing."""
+
+
+def _unknown(_client: Client) -> None:
+    """Know nothing of a client."""
 
 
 class Gathering:

@@ -30,6 +30,7 @@ ANSWERS = {
     b"peek-ready": FINDING,
     b"peek-delayed": FINDING,
     b"peek-buried": FINDING,
+    b"name": {b"NAMED"},
     b"use": {b"USING"},
     b"watch": {b"WATCHING"},
     b"ignore": {b"WATCHING", b"NOT_IGNORED"},
@@ -70,7 +71,7 @@ REPLY = re.compile(
     rb"|RESERVED_BATCH [1-9]\d*"
     rb"|USING [A-Za-z0-9+/;.$_()][-A-Za-z0-9+/;.$_()]{0,199}"
     rb"|KICKED(?: \d+)?"
-    rb"|DEADLINE_SOON|TIMED_OUT|NOT_FOUND|DELETED|RELEASED|BURIED|TOUCHED|NOT_IGNORED|PAUSED|NOTED"
+    rb"|DEADLINE_SOON|TIMED_OUT|NOT_FOUND|DELETED|RELEASED|BURIED|TOUCHED|NOT_IGNORED|PAUSED|NOTED|NAMED"
     rb"|UNAUTHORIZED|AUTHENTICATED"
     rb"|EXPECTED_CRLF|JOB_TOO_BIG|NOTE_TOO_BIG|OUT_OF_MEMORY|BAD_FORMAT|UNKNOWN_COMMAND"
 )

@@ -29,7 +29,7 @@ MAY = {
     },
     OPERATOR: set(WORDS),
 }
-EVERYONE = {"stats", "list-tube-used", "list-tubes-watched"}
+EVERYONE = {"stats", "list-tube-used", "list-tubes-watched", "name"}
 # Of a job that the client has no right to, it is said that there is none.
 BY_ID = {"reserve-job", "delete", "release", "bury", "touch", "kick-job", "peek", "stats-job", "show-job", "note"}
 # The replies have only what the client may see.
@@ -50,6 +50,7 @@ ARGUMENTS = {
     "stats-tube": "TUBE",
     "pause-tube": "TUBE 5",
     "note": "1 3\r\nwhy",
+    "name": "web1/mail/17",
     **dict.fromkeys(("reserve-job", "delete", "touch", "kick-job", "peek", "stats-job", "show-job"), "1"),
 }
 REQUESTS: dict[str, dict] = {

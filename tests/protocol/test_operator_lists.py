@@ -33,7 +33,7 @@ def test_all_that_is_told_of_a_job(core, operator):
     core.wait(50)
     core.send(worker, b"reserve\r\n")
     core.wait(20.5)
-    holder = {"address": "10.0.0.1:2", "number": 2}
+    holder = {"address": "10.0.0.1:2", "number": 2, "name": None}
     job = {
         "id": 1, "tube": "default", "state": "reserved", "pri": 7, "size": 10, "created_at": 947_684_800.0, "age_s": 70,
         "in_state_s": 20, "delay_s": 0, "ttr_s": 100, "left_s": 79, "reserves": 1, "timeouts": 0, "releases": 0,
@@ -402,8 +402,9 @@ def test_all_that_is_told_of_a_client(core, operator):
     me, worker_told = reply["clients"]
     assert (me["number"], me["holds"], me["oldest_hold_s"], me["producer"], me["worker"]) == (1, 0, None, False, False)
     assert worker_told == {
-        "number": 2, "address": "10.0.0.1:2", "uses": "a", "watches": ["a"], "waits_s": None, "holds": 2,
+        "number": 2, "address": "10.0.0.1:2", "name": None, "uses": "a", "watches": ["a"], "waits_s": None, "holds": 2,
         "oldest_hold_s": 7, "producer": True, "worker": True, "asks": False, "buffered": 3,
+        "connected_s": None, "silent_s": None, "stuck": None,
     }  # fmt: skip
     rest = operator.ask("list-clients", limit=2, after=reply["next"])
     assert rest["next"] is None

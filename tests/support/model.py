@@ -151,6 +151,9 @@ class Model(Queues):
         self.promised.add(job.id)
         return b"NOTED\r\n"
 
+    def do_name(self, _client, name):
+        return b"NAMED\r\n" if len(name) <= 100 and b'"' not in name else b"BAD_FORMAT\r\n"
+
     def do_kick(self, client, bound):
         self.counts["kick"] += 1
         jobs = (self._buried(client.use) or self._delayed(client.use))[: int(bound)]

@@ -59,6 +59,7 @@ COMMANDS = weighted(
         "stats": 3,
         "stats-tube": 4,
         "stats-job": 5,
+        "name": 1,
         "malformed": 1,
     }
 )
@@ -290,6 +291,7 @@ class Chance:
             "release": lambda: [self._job_id(model, client), rng.choice(PRIS), rng.choice((0, *self._seconds))],
             "bury": lambda: [self._job_id(model, client), rng.choice(PRIS)],
             "touch": lambda: [self._job_id(model, client)],
+            "name": lambda: [rng.choice((b"web1/mail/17", b"x" * rng.choice((100, 101)), b'a"b'))],
             "kick": lambda: [rng.choice((0, 1, 2, 5, 100))],
             "pause-tube": lambda: [rng.choice(self._names), rng.choice((0, *self._seconds))],
             **dict.fromkeys(("use", "watch", "ignore", "stats-tube"), lambda: [rng.choice(self._names)]),

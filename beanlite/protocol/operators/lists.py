@@ -211,7 +211,13 @@ def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
         facts += len(client.watched) + min(len(client.deadlines), HOLDS_MAX)
         if permits is None or _concerns(client, permits) or client is session.client:
             facts_of_client = client_snapshot(engine, client, now_ns)
-            record = client_record(facts_of_client, service.buffered(client), asks=client is session.client)
+            record = client_record(
+                facts_of_client,
+                service.buffered(client),
+                service.times_of(client),
+                now_ns,
+                asks=client is session.client,
+            )
             clients.append(record if permits is None else _without_others(record, client, permits))
         if facts > CLIENT_FACTS_MAX:
             break

@@ -124,15 +124,16 @@ class History:
             if not (all_of_them or event.by_operator):
                 continue
             peer = event.by
-            by, conn = (None, None) if peer is None else (peer.address, peer.number)
+            # A policy or a schedule that has done it has no number.
+            by, conn = (None, None) if peer is None else (peer.address, peer.number or None)
             if event.by_operator:
                 by = f"operator {by}"
             n += ROW_BYTES
             if peer is not None and peer.person:
                 by = f"{by} for {peer.person}"
                 n += len(peer.person)
-            if not conn:
-                conn = None  # a policy or a schedule has done it
+            if by is not None and len(by) > ROW_BYTES:  # it calls itself something long
+                n += len(by)
             if (with_bodies and event.what == DELETE) or event.what in _TELLING:
                 size = _add_body(event, n, bodies, to_fetch)
                 n += size

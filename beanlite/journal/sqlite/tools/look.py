@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from beanlite.core.notes import first_line
 from beanlite.core.policies import PolicyRow
+from beanlite.core.tube import claim_in, without_claim
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
@@ -192,12 +193,16 @@ def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
 def _job(row: Record) -> Record:
     """Return a row in the form in which a server describes a job."""
     address, number = row.pop("holder"), row.pop("holder_conn")
-    row["holder"] = None if address is None else {"address": address, "number": number}
+    row["holder"] = None if address is None else _peer(address, number)
     if row["state"] not in {"delayed", "reserved"}:
         row["left_s"] = None
     if "preview" in row:
         row["preview"] = (row["preview"] or b"").decode(errors="replace")  # SQLite's substr of b"" is NULL
     return row
+
+
+def _peer(address: str, number: int | None) -> Record:
+    return {"address": without_claim(address), "number": number, "name": claim_in(address)}
 
 
 def _event(row: Record) -> Record:
@@ -210,7 +215,7 @@ def _event(row: Record) -> Record:
     else:
         address, _, person = by.removeprefix(_OPERATOR).partition(_FOR)
         is_operator = by.startswith(_OPERATOR)
-        row["by"] = {"address": address, "number": number, "operator": is_operator, "person": person or None}
+        row["by"] = _peer(address, number) | {"operator": is_operator, "person": person or None}
     if row["note"] is None:
         del row["note"]
     return row
