@@ -31,7 +31,7 @@ COMMANDS: Final = {
     "web": "web",
     "put": "put",
     **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
-    "pause": "change",
+    **dict.fromkeys(("note", "pause"), "change"),
     "policy": "policy",
     "schedule": "schedule",
     "cluster": "cluster",

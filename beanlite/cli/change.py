@@ -46,6 +46,10 @@ beanlite reprioritise --tube mail --older 1h --pri 10
 beanlite delay 17 --by 10min
 beanlite delay --tube mail --state ready --by 1h
 
+beanlite note 17 --note 'the customer has moved'
+beanlite note 17 --note ''                   take the note away
+beanlite note --tube mail --state buried --note 'see INC-4711'
+
 beanlite flush mail
 beanlite flush mail --yes                    without asking, for scripts
 
@@ -53,7 +57,7 @@ beanlite pause mail 10min
 beanlite pause mail 0                        end the pause
 """
 EPILOG: Final = dict.fromkeys(
-    ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"),
+    ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "note", "flush"),
     "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"
     " began are left alone. Ctrl-C ends the command between two slices. Exit codes: 0 done; 1 the server can't be"
     " reached or refuses the command, there is no such tube, a job given by its id was not changed, or the answer was"
@@ -160,6 +164,21 @@ def delay(
     if not by:
         raise ConfigError("--by: a delay is longer than 0 s; kick makes delayed jobs ready")
     return _carry_out({"do": "delay", "delay_s": seconds_of("--by", by)}, which.filter(ids), how)
+
+
+@grouped
+def note(
+    ids: Ids = None,
+    *,
+    left: Annotated[str, typer.Option("--note", metavar="TEXT", help="The note; '' takes it away.")],
+    which: Which,
+    how: How,
+) -> int:
+    """Leave a note on jobs, such as why they failed.
+
+    It replaces the one that a job has, and stays with the job until the job is deleted.
+    """
+    return _carry_out({"do": "note", "note": left}, which.filter(ids), how)
 
 
 @grouped

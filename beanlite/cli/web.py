@@ -113,7 +113,7 @@ def web(
         typer.Option("--host", metavar="NAME", help="A host name that browsers may use, without a port; repeatable."),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Allow no changes.")] = False,
-    hide_bodies: Annotated[bool, typer.Option("--hide-bodies", help="Don't show or search bodies.")] = False,
+    hide_bodies: Annotated[bool, typer.Option("--hide-bodies", help="Show no bodies, and no notes.")] = False,
     web_tls_cert: Annotated[
         Path | None,
         typer.Option(metavar="FILE", parser=as_path, help="Encrypt, and show browsers this certificate and its chain."),

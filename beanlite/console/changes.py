@@ -21,6 +21,7 @@ DONE_WORDS: Final = {
     "copy": "copied",
     "reprioritise": "reprioritised",
     "delay": "delayed",
+    "note": "noted",
 }
 
 

@@ -56,7 +56,7 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
     """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
     if sort not in JOB_SORTS:
         raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
-    request: Record = {**which.criteria(), "preview": _PREVIEW}
+    request: Record = {**which.criteria(), "preview": _PREVIEW, "notes": True}
     if sort in _SORTS:
         if after is not None:
             raise ConfigError("--after goes on only in a list that is sorted by id or queue")

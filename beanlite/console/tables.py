@@ -3,7 +3,7 @@
 import codecs
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from rich.text import Text
 from beanlite.console import units
 from beanlite.console.bodies import body_lines
 from beanlite.console.filters import Record
+from beanlite.core.notes import first_line
 from beanlite.core.tube import DUE_MAX
 from beanlite.journal.columns import SHOWN
 
@@ -48,9 +49,14 @@ class Column:
 
 
 def peer(peer: Record) -> str:
-    """Return a client's address and the number of its connection."""
+    """Return a client's address, the number of its connection, and what it calls itself."""
     number = f" #{peer['number']}" if peer["number"] else ""  # a schedule has no connection
-    return f"{peer['address']}{number}"
+    return f"{peer['address']}{number}{claim(peer)}"
+
+
+def claim(peer: Mapping[str, Any]) -> str:
+    """Return what a client calls itself, in quotes and with a blank before it; empty if it has not said."""
+    return f' "{peer["name"]}"' if peer.get("name") else ""
 
 
 def doer(by: Record) -> str:
@@ -87,6 +93,7 @@ JOBS: Final = (
     Column("releases", "releases", _if_any, leaves=6),
     Column("holder", "last holder", peer, leaves=5),
     Column("why", "why", str, leaves=3),
+    Column("note", "note", str, shrinks=True),
     Column("preview", "body", str, shrinks=True),
 )
 TUBES: Final = (
@@ -114,11 +121,15 @@ TUBES: Final = (
 CLIENTS: Final = (
     Column("number", "number", str),
     Column("address", "address", str, shrinks=True),
+    Column("name", "calls itself", str, shrinks=True),
     Column("uses", "uses", str, shrinks=True),
     Column("watches", "watches", ", ".join, shrinks=True),
     Column("waits_s", "waits for", units.age),
     Column("holds", "holds", units.count),
     Column("oldest_hold_s", "longest hold", units.age),
+    Column("stuck", "stuck", str),
+    Column("connected_s", "connected for", units.age, leaves=3),
+    Column("silent_s", "silent for", units.age, leaves=2),
     Column("buffered", "buffered", units.size, leaves=1),
 )
 
@@ -215,7 +226,10 @@ def print_facts(facts: Record) -> None:
 def job_text(job: Record, form: str) -> str:
     """Return the facts about a job, one per line, its body and its history. ConfigError: the body has no such form."""
     history = [event_line(event) for event in job.get("history", ())]
-    parts = [] if "body" not in job else ["\n".join(_job_lines(job)), body_lines(job["body"], form)]
+    parts = []
+    if "body" in job:
+        note = [f"note:\n{units.on_lines(job['note'].strip())}"] if job.get("note") else []
+        parts = ["\n".join(_job_lines(job)), *note, body_lines(job["body"], form)]
     if history:
         gone = "" if parts else f"job {job['id']} has gone; "
         parts.append("\n".join([f"{gone}its history:", *history]))
@@ -223,7 +237,7 @@ def job_text(job: Record, form: str) -> str:
 
 
 def _job_lines(job: Record) -> list[str]:
-    facts = {column.title: column.text(job) for column in JOBS} | {
+    facts = {column.title: column.text(job) for column in JOBS if column.key != "note"} | {
         "put": units.utc(job["created_at"]),
         "delay": units.age(job["delay_s"]),
         "ttr": units.age(job["ttr_s"]),
@@ -238,6 +252,8 @@ def event_line(event: Record) -> str:
         return f"{event['lost']:,} events were lost, because they were not read in time"
     if event["id"]:
         how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
+        if "note" in event:
+            how = [repr(first_line(event["note"].encode())) if event["note"] else "taken away"]
     elif "change" in event:
         how = [units.on_one_line(event["change"])]
     else:

@@ -34,6 +34,7 @@ from beanlite.core.job import (
 )
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
+from beanlite.core.notes import Notes
 from beanlite.core.operator import Operator
 from beanlite.core.policies import PolicyRow
 from beanlite.core.queues import URGENT_PRI, Queues
@@ -69,6 +70,7 @@ class Engine:
         self.scheduler = Scheduler(queues, self.clients, self.admission, self.memory, self.rulings, self.put)
         self.schedules = self.scheduler.schedules
         self.operator = Operator(queues, self.bodies)
+        self.notes = Notes(queues, self.memory, self.admission)
 
     # -- what a client does to jobs
 
@@ -348,6 +350,8 @@ class Engine:
     def take_changes(self, *, deferred: bool, totals: bool = False) -> Changes:
         """Take the changes since the last call and, if asked for, a slice of the deferred changes and of the totals."""
         self.jobs.make_room()
+        if self.memory.note_bytes:
+            self.notes.begin_batch()
         ledger = self.ledger
         jobs = self.last_id - ledger.taken_id
         self.memory.body_bytes += self.admission.take(jobs) + jobs * BODY_BYTES

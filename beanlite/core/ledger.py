@@ -42,6 +42,8 @@ class Changes(NamedTuple):
     """The pattern and key of each policy that was set, with its row, or with None if it was unset."""
     schedules: list[tuple[str, Schedule | None]]
     """The name of each schedule that was set or has advanced, with the schedule, or with None if it was unset."""
+    notes: list[tuple[int, bytes]]
+    """The id of each job whose note has changed, with the note, which is empty if it has none any more."""
     events: list[Event]
     """What was recorded, in order for each job; an event is in the same batch as the change that it describes."""
     tallies: list[Tally]
@@ -65,6 +67,7 @@ class Ledger:
         "deferred",
         "events",
         "measures",
+        "notes",
         "pauses",
         "policies",
         "recording",
@@ -97,6 +100,8 @@ class Ledger:
         """Policies that were set, and None for those that were unset, by pattern and key."""
         self.schedules: dict[str, Schedule | None] = {}
         """Schedules that were set or have advanced, and None for those that were unset, by name."""
+        self.notes: dict[int, bytes] = {}
+        """The notes that have changed, by the ids of their jobs; empty for a job that has none any more."""
         self.recording = 0
         """How many need everything recorded that happens to a job: the history, and each client that watches."""
         self.events: list[Event] = []
@@ -233,6 +238,7 @@ class Ledger:
             pauses,
             list(self.policies.items()),
             list(self.schedules.items()),
+            list(self.notes.items()),
             self.events,
             tallies,
         )
@@ -242,6 +248,7 @@ class Ledger:
         self.pauses = {}
         self.policies = {}
         self.schedules = {}
+        self.notes = {}
         self.events = []
         self._touches.clear()  # an event that has been taken does not change any more
         return changes

@@ -29,6 +29,9 @@ OPENING: Final = 8
 # How many delayed jobs of a tube are counted that are due soon. With so many a slice of a list ends.
 DUE_MAX: Final = 10_000
 PERSON_BYTES_MAX: Final = 128
+CLAIM_MAX: Final = 100
+_CLAIM: Final = re.compile(rb"[!#-~]{1,%d}" % CLAIM_MAX)
+_QUOTE: Final = '"'
 _NAME: Final = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 
 
@@ -42,6 +45,26 @@ def is_person(name: str) -> bool:
     return name != "" and name.isprintable() and len(name.encode()) <= PERSON_BYTES_MAX
 
 
+def is_claim(name: bytes) -> bool:
+    """Whether a client may call itself this: 1 to CLAIM_MAX printable ASCII characters without blanks and quotes."""
+    return _CLAIM.fullmatch(name) is not None
+
+
+def with_claim(address: str, claim: str) -> str:
+    """Return the address of a client that calls itself ``claim``, which is in quotes, as the server can't verify it."""
+    return f"{without_claim(address)} {_QUOTE}{claim}{_QUOTE}"
+
+
+def without_claim(address: str) -> str:
+    """Return what the server knows of a client's address."""
+    return address.partition(f" {_QUOTE}")[0] if address.endswith(_QUOTE) else address
+
+
+def claim_in(address: str) -> str | None:
+    """Return what the client of an address calls itself, if it has said so."""
+    return address.partition(f" {_QUOTE}")[2].removesuffix(_QUOTE) or None
+
+
 class Peer:
     """The identity of a client, which jobs remember long after its connection has been closed."""
 
@@ -49,7 +72,8 @@ class Peer:
 
     def __init__(self, address: str, number: int, person: str = "") -> None:
         self.address = address
-        """``host:port``, or ``unix``; followed by its name if the server knows it: ``10.0.0.1:5123 mailer``."""
+        """``host:port``, or ``unix``; followed by its name if the server knows it: ``10.0.0.1:5123 mailer``; and by
+        what it calls itself, in quotes: ``10.0.0.1:5123 mailer "web1/mail/17"``."""
         self.number = number
         """The number of the connection, counted from the start of the server."""
         self.person = person

@@ -1,5 +1,7 @@
 """A dict for very many entries, which grows without a pause."""
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 _Value = TypeVar("_Value")
@@ -46,6 +48,10 @@ class WideDict(Generic[_Value]):
         value = self._part(key).pop(key, None)
         self._count -= value is not None
         return value
+
+    def each_key(self) -> Iterator[int]:
+        """Return all keys, in no order; nothing may be changed meanwhile."""
+        return chain.from_iterable(self._parts)
 
     def free_part(self) -> bool:
         """Free a part of a dict that is not used any more; returns False if there is nothing left."""

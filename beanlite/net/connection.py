@@ -55,12 +55,26 @@ class Host:
 class Connection(asyncio.Protocol):
     """A client's transport and session."""
 
-    __slots__ = ("_flow", "_group", "_host", "_outbox", "_resuming", "_turns", "ending", "session", "transport")
+    __slots__ = (
+        "_flow",
+        "_group",
+        "_host",
+        "_outbox",
+        "_resuming",
+        "_turns",
+        "ending",
+        "heard_ns",
+        "session",
+        "since_ns",
+        "transport",
+    )
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._turns = host.turns
         self._group = host.group
+        self.since_ns = self.heard_ns = host.turns.glance()
+        """When it was made, and when its client has last sent something."""
         self._resuming = False
         """Set while a resumption is pending: a later turn, or a body being fetched, will continue the session."""
 
@@ -88,10 +102,12 @@ class Connection(asyncio.Protocol):
             ):
                 # Even while nobody else can be served, what goes on can be seen.
                 if not (self._group.flooded and self.session.begins_with_look(data)):
+                    self.heard_ns = self._turns.glance()
                     self.session.postpone(data)
                     self._settle_rest()
                     return
                 now_ns = self._turns.now()
+            self.heard_ns = now_ns
             self.session.receive(data, now_ns)
         except Exception as bug:  # noqa: BLE001 - a bug that concerns other clients is raised again
             self.ending.fail(bug)

@@ -18,6 +18,7 @@ REFUSALS: Final = (
     b"EXPECTED_CRLF",
     b"INTERNAL_ERROR",
     b"JOB_TOO_BIG",
+    b"NOTE_TOO_BIG",
     b"OUT_OF_MEMORY",
     b"UNAUTHORIZED",
     b"UNKNOWN_COMMAND",

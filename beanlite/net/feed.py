@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from beanlite.core.access import READER, Rights
-from beanlite.core.events import WORDS, Event
+from beanlite.core.events import NOTE, WORDS, Event
 from beanlite.core.ledger import Ledger
+from beanlite.core.notes import first_line
 from beanlite.core.tube import Client
 from beanlite.net.connection import Connection
 from beanlite.protocol.operators.replies import event_reply, lost_reply
@@ -127,7 +128,9 @@ class Feed:
         if not self._watchers:
             return
         for event in events:
-            if event.job_id:
+            if event.what == NOTE and event.body is not None:
+                event.body = first_line(event.body).encode()
+            elif event.job_id:
                 event.body = None  # it is of no use here, and would take memory
         self._events += events
         self._told += [b""] * len(events)

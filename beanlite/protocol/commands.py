@@ -20,6 +20,7 @@ from beanlite.core.tube import is_tube_name
 from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import KICKING, WAITING, WORKING
+from beanlite.protocol.noting import NoteLine, finish_note
 from beanlite.protocol.operators.commands import finish_request
 from beanlite.protocol.ruled_puts import put_by_rules
 from beanlite.protocol.session import Session
@@ -56,10 +57,14 @@ def put(session: Session, line: Put, _now_ns: int) -> bytes | None:
 
 
 def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> bytes | None:
-    """Carry out a put, or a request, whose body has come. ``body`` is None if CR LF does not follow it."""
+    """Carry out a put, a request or a note, whose body has come. ``body`` is None if CR LF does not follow it."""
     session.put = None
     if line.is_request:
-        return finish_request(session, line, body)
+        return (
+            finish_note(session, line, body, now_ns)
+            if isinstance(line, NoteLine)
+            else finish_request(session, line, body)
+        )
     if body is None:
         return replies.EXPECTED_CRLF
     engine = session.engine
@@ -330,6 +335,11 @@ def list_tube_used(session: Session, _none: bytes, _now_ns: int) -> bytes:
 
 def list_tubes_watched(session: Session, _none: bytes, _now_ns: int) -> bytes:
     return session.ok_reply(tube_list([tube.name for tube in session.client.watched]))
+
+
+def name(session: Session, claim: str, _now_ns: int) -> bytes:
+    session.engine.clients.call(session.client, claim)
+    return replies.NAMED
 
 
 def pause_tube(session: Session, line: tuple[bytes, int], now_ns: int) -> bytes:

@@ -8,6 +8,7 @@ from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.protocol import commands, replies
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, WAITING, YIELDING
+from beanlite.protocol.noting import NoteLine
 from beanlite.protocol.odd_lines import is_stranger, odd_line
 from beanlite.protocol.session import Service, Session
 
@@ -155,7 +156,7 @@ class FramedSession(Session):
         if self._parts or self.blocked is not None:
             return False
         if self.put is not None:
-            return self.put.is_request
+            return self.put.is_request and not isinstance(self.put, NoteLine)
         word = data[:LINE_MAX].partition(b"\r\n")[0].partition(b" ")[0]
         return word in commands.LOOKS or (self.operator and word in self.words.operators)
 

@@ -12,6 +12,7 @@ from beanlite.core.access import ALL_TUBES, ANY, OPERATOR, PRODUCER, READER, WOR
 from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import LOOKING
+from beanlite.protocol.noting import WORD as NOTE_WORD
 from beanlite.protocol.operators.commands import RequestCommand, RequestLine, receive_request
 from beanlite.protocol.operators.lists import TUBES_LOOKED_AT
 from beanlite.protocol.operators.named_tubes import permits_request
@@ -46,6 +47,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"touch": (WORKER, BY_ID),
     b"kick": (WORKER, USED),
     b"kick-job": (WORKER, BY_ID),
+    b"note": (WORKER, SOME),  # which tube it concerns is known when its text has come
     b"watch": (WORKER, NAMED),
     b"ignore": (WORKER, SOME),
     b"peek": (READER, BY_ID),
@@ -73,7 +75,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"act-for": (OPERATOR, ALL),
 }
 # The words of everybody.
-EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched"})
+EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched", b"name"})
 # Words that are in no table, and that everybody has.
 IN_NO_TABLE: Final = frozenset({b"auth", b"quit"})
 
@@ -112,7 +114,7 @@ class Denial(Command):
 
     def __init__(self, command: Command) -> None:
         super().__init__(command.word, command.read, command.carry_out)
-        self._takes_body = isinstance(command, RequestCommand)
+        self._takes_body = isinstance(command, RequestCommand) or command.word == NOTE_WORD
 
     def give(self, session: Session, args: bytes, now_ns: int) -> bytes | None:  # noqa: ARG002 - as for any command
         """Refuse it, and skip its body, if it has one."""
@@ -120,7 +122,8 @@ class Denial(Command):
         if given is None:
             return replies.BAD_FORMAT
         if self._takes_body:
-            given = Put(0, 0, 0, given, ends_well=True, is_request=True)
+            size = given[1] if isinstance(given, tuple) else given
+            given = Put(0, 0, 0, size, ends_well=True, is_request=True)
         return deny(session, self.word, given)
 
 

@@ -113,6 +113,7 @@ class Service:
         "policies_changed",
         "policies_file",
         "refused",
+        "times_of",
         "unauthorized",
         "utc_s",
         "watch",
@@ -157,6 +158,8 @@ class Service:
         """Called with the client and the word that it is refused."""
         self.act_for: Callable[[Client, str], None] = _untold
         """Called with a client and the person for whom it acts from now on; gives it the rights of that person."""
+        self.times_of: Callable[[Client], tuple[int, int] | None] = _unknown
+        """Returns when a client connected and when it sent something last, by the clock; None: that is not known."""
         self.words = Words(commands, operator_commands)
         """The commands of clients that may do everything."""
 
@@ -167,6 +170,10 @@ def _unheard(_by: str, _changes: dict[bytes, str]) -> None:
 
 def _untold(_who: object, _what: str) -> None:
     """Hear of something about a client, and do nothing."""
+
+
+def _unknown(_client: Client) -> None:
+    """Know nothing of a client."""
 
 
 class Gathering:

@@ -85,6 +85,10 @@ def make_parts(
         connection = roster.connections.get(client)
         return 0 if connection is None else buffers.amounts.get(connection.ending, 0)
 
+    def times_of(client: Client) -> tuple[int, int] | None:
+        connection = roster.connections.get(client)
+        return None if connection is None else (connection.since_ns, connection.heard_ns)
+
     service = Service(
         engine,
         max_job_size=settings.max_job_size,
@@ -98,6 +102,7 @@ def make_parts(
         journaled=not journal.immediate,
     )
     service.policies_changed = PolicyLog().note
+    service.times_of = times_of
     service.unauthorized = refusals.note_unauthorized
     service.act_for = roster.act_for
     gate.page_digest = sha256(beside.page_token.encode()).hexdigest()

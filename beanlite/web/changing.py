@@ -163,6 +163,8 @@ def _how(do: str, fields: dict[str, str]) -> Record:
         if pri is None:
             raise ConfigError("pri: say which")
         return {"pri": pri}
+    if do == "note":
+        return {"note": fields.get("note", "").replace("\r\n", "\n")}  # browsers send line breaks as CR LF
     if do == "delay":
         if not delay_s:
             raise ConfigError(f"delay: {_LENGTH}")

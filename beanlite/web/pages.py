@@ -15,6 +15,7 @@ from starlette.responses import HTMLResponse
 
 from beanlite.console import units
 from beanlite.console.filters import STATES, filter_by
+from beanlite.console.tables import claim
 from beanlite.console.units import parse_age, parse_moment
 from beanlite.core.job import U32_MAX
 from beanlite.core.policies import KEYS, OFF
@@ -50,7 +51,7 @@ def _time(at: float | None) -> Markup:
 
 
 def _peer(peer: Mapping[str, Any] | None) -> str:
-    return "" if peer is None else f"{peer['address']} #{peer['number']}"
+    return "" if peer is None else f"{peer['address']} #{peer['number']}{claim(peer)}"
 
 
 def _environment() -> Environment:

@@ -9,7 +9,7 @@ import random
 from beanlite.core.access import OPERATOR, PRODUCER, READER, WORKER
 from beanlite.protocol.blocked import CLOSING, KICKING, LOOKING, REPLETE, WAITING, WORKING, YIELDING
 from beanlite.protocol.session import REPLIES_MAX
-from tests.fuzz.grammar import LINE_MAX, REQUEST_MAX, Requests, check_answers, read_replies, read_requests
+from tests.fuzz.grammar import LINE_MAX, NOTE_MAX, REQUEST_MAX, Requests, check_answers, read_replies, read_requests
 from tests.support.core import Core
 
 CLIENTS = 4
@@ -65,7 +65,7 @@ class Talk:
         check_answers(requests.complete, replies, operator=self.operator, limited=self.limited)
         if session.blocked is None and not self.ended:
             assert len(replies) == len(requests.complete), (requests, replies)
-            body_max = REQUEST_MAX if self.operator else MAX_JOB_SIZE
+            body_max = REQUEST_MAX if self.operator else max(MAX_JOB_SIZE, NOTE_MAX)
             assert session.pending <= (body_max + 1 if requests.missing else LINE_MAX - 1)
         elif len(replies) > len(requests.complete):
             # What begins as another protocol's line does is answered when it is too long for a line, before its end.

@@ -260,7 +260,7 @@ def test_sound_rows_are_counted_by_verify(tmp_path):
             " VALUES ('a', 'fair', 'true', 1.5, 'b', 'a fair true 6291456 b')"
         )
     said = {finding.check: finding.said for finding in verify(tmp_path / "q.db") if finding.sound}
-    assert said["state"] == "last id 0, 0 pauses, 1 policies, 0 schedules"
+    assert said["state"] == "last id 0, 0 pauses, 1 policies, 0 schedules, 0 notes"
 
 
 # -- other programs

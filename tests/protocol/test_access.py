@@ -21,7 +21,7 @@ MAY = {
     PRODUCER: {"use", "put", "put-jobs"},
     WORKER: {
         *("use", "watch", "ignore", "reserve", "reserve-with-timeout", "reserve-job", "reserve-batch", "delete"),
-        *("release", "bury", "touch", "kick", "kick-job"),
+        *("release", "bury", "touch", "kick", "kick-job", "note"),
     },
     READER: {
         *("use", "peek", "peek-ready", "peek-delayed", "peek-buried", "stats-job", "stats-tube", "list-tubes"),
@@ -30,9 +30,9 @@ MAY = {
     },
     OPERATOR: set(WORDS) - {"act-for"},  # which is for the role on all tubes
 }
-EVERYONE = {"stats", "list-tube-used", "list-tubes-watched"}
+EVERYONE = {"stats", "list-tube-used", "list-tubes-watched", "name"}
 # Of a job that the client has no right to, it is said that there is none.
-BY_ID = {"reserve-job", "delete", "release", "bury", "touch", "kick-job", "peek", "stats-job", "show-job"}
+BY_ID = {"reserve-job", "delete", "release", "bury", "touch", "kick-job", "peek", "stats-job", "show-job", "note"}
 # The replies have only what the client may see.
 LISTS = {"list-tubes", "list-tube-stats", "list-clients", "list-policies", "list-schedules"}
 # The names of schedules are for those that may see them.
@@ -51,6 +51,8 @@ ARGUMENTS = {
     "act-for": "ann",
     "stats-tube": "TUBE",
     "pause-tube": "TUBE 5",
+    "note": "1 3\r\nwhy",
+    "name": "web1/mail/17",
     **dict.fromkeys(("reserve-job", "delete", "touch", "kick-job", "peek", "stats-job", "show-job"), "1"),
 }
 REQUESTS: dict[str, dict] = {
@@ -69,7 +71,7 @@ REQUESTS: dict[str, dict] = {
     "list-policies": {"tube": "TUBE"},
 }
 BURIED = {"kick", "kick-job", "peek-buried"}
-HELD = {"release", "bury", "touch"}
+HELD = {"release", "bury", "touch", "note"}
 
 
 def sent(word, tube, **more):

@@ -34,7 +34,7 @@ def test_all_that_is_told_of_a_job(core, operator):
     core.wait(50)
     core.send(worker, b"reserve\r\n")
     core.wait(20.5)
-    holder = {"address": "10.0.0.1:2", "number": 2}
+    holder = {"address": "10.0.0.1:2", "number": 2, "name": None}
     job = {
         "id": 1, "tube": "default", "state": "reserved", "pri": 7, "size": 10, "created_at": 947_684_800.0, "age_s": 70,
         "in_state_s": 20, "delay_s": 0, "ttr_s": 100, "left_s": 79, "reserves": 1, "timeouts": 0, "releases": 0,
@@ -43,11 +43,11 @@ def test_all_that_is_told_of_a_job(core, operator):
     listed = operator.ask("list-jobs", preview=6)
     assert listed == {"jobs": [{**job, "preview": "some\ufffd "}], "next": None, "looked": 1, "last_id": 1}
     body = base64.b64encode(b"some\xff body").decode()
-    assert operator_job(operator, 1) == {**job, "body": body}
+    assert operator_job(operator, 1) == {**job, "note": None, "body": body}
     core.send(worker, b"bury 1 9\r\n")
     core.wait(1)
     buried = {**job, "state": "buried", "pri": 9, "age_s": 71, "in_state_s": 1, "left_s": None, "buries": 1}
-    assert operator_job(operator, 1) == {**buried, "why": "client", "body": body}
+    assert operator_job(operator, 1) == {**buried, "why": "client", "note": None, "body": body}
 
 
 @pytest.mark.parametrize("look", [b"stats-job 1", b"show-job 1"])
@@ -499,8 +499,9 @@ def test_all_that_is_told_of_a_client(core, operator):
     me, worker_told = reply["clients"]
     assert (me["number"], me["holds"], me["oldest_hold_s"], me["producer"], me["worker"]) == (1, 0, None, False, False)
     assert worker_told == {
-        "number": 2, "address": "10.0.0.1:2", "uses": "a", "watches": ["a"], "waits_s": None, "holds": 2,
+        "number": 2, "address": "10.0.0.1:2", "name": None, "uses": "a", "watches": ["a"], "waits_s": None, "holds": 2,
         "oldest_hold_s": 7, "producer": True, "worker": True, "asks": False, "buffered": 3,
+        "connected_s": None, "silent_s": None, "stuck": None,
     }  # fmt: skip
     rest = operator.ask("list-clients", limit=2, after=reply["next"])
     assert rest["next"] is None

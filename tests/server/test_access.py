@@ -242,7 +242,7 @@ def test_user_of_a_unix_socket_has_its_rights_and_its_name(serve, who, shown):
         (client,) = wire.request("list-clients")["clients"]
         assert client["address"] == f"unix {shown}"
         (job,) = wire.request("list-jobs")["jobs"]
-        assert job["holder"] == {"address": f"unix {shown}", "number": client["number"]}
+        assert job["holder"] == {"address": f"unix {shown}", "number": client["number"], "name": None}
         assert wire.ask("pause-tube mail.de 5") == "UNAUTHORIZED"
         assert wire.stats()["refused-unauthorized"] == "2"
     assert f'refused: no right client="unix {shown}" word=put refused=1' in serving.server.log_text()

@@ -85,6 +85,22 @@ def test_each_change_of_one_job(web, wire, how, before, after):
         assert wire.stats(f"stats-job {job_id}")["pri"] == "5"
 
 
+def test_note_is_left_and_shown_and_taken_away(web, wire):
+    job_id = wire.put(b"job")
+    asked = web.post("/change", {"ids": str(job_id), "do": "note", "note": "<b>why</b>\r\nit failed", "back": "/"})
+    assert "Leave a note on 1 job?" in asked.text
+    assert "1 job noted" in web.post("/change", asked.fields).text
+    page = web.get(f"/job/{job_id}")
+    assert "<b>why</b> it failed" in page.text
+    assert "note: <b>why</b>" in page.text  # in the history
+    assert "Note Body" in web.get("/jobs").text
+    asked = web.post("/change", {"ids": str(job_id), "do": "note", "note": "", "back": "/"})
+    assert "the note is taken away" in asked.text
+    web.post("/change", asked.fields)
+    assert "Neither a worker nor an operator has left one" in web.get(f"/job/{job_id}").text
+    assert "Note Body" not in web.get("/jobs").text
+
+
 def test_a_change_that_takes_long_is_followed(web, wire, server):
     asked = web.post("/change", {"ids": wire.put(b"job"), "do": "bury"})
     server.signal(signal.SIGSTOP)

@@ -125,6 +125,10 @@ class PostgresJournal(Journal):
         # Stored times are by the database's clock: the clocks of two nodes may differ by hours.
         clock.set(await self._reader.now_ns())
         engine.restore_policies(await self._reader.policies())
+        async for notes in self._reader.notes():  # first, since they leave less room for bodies
+            engine.notes.restore(notes)
+            if self._stopped.is_set() or self._failure is not None:
+                return False
         of = await self._reader.count()
         jobs = 0
         memory = engine.memory
@@ -142,6 +146,9 @@ class PostgresJournal(Journal):
             if self._stopped.is_set() or self._failure is not None:
                 return False
         self._reader.check_names(engine.tubes)
+        job_id = engine.notes.stray_id()
+        if job_id is not None:
+            raise JournalRefused(f"{self._name} is damaged: the note of job {job_id} has no job; restore a backup")
         for pause in await self._reader.pauses():
             engine.restore_pause(*pause)
         for schedule in await self._reader.schedules():

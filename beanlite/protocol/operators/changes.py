@@ -3,7 +3,7 @@
 from beanlite.core.access import OPERATOR
 from beanlite.core.clients import Refusal
 from beanlite.core.engine import Engine
-from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, RELEASE
+from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, NOTE, RELEASE
 from beanlite.core.job import Job
 from beanlite.core.operator import CONCERNS
 from beanlite.core.operator_find import Filter, Matches, find
@@ -70,7 +70,7 @@ class Change:
         self._to: Tube | None = None
         """The tube to move or copy to, once a job needs it."""
         self._refusal: str | None = None
-        """Why the rest was left undone: the word with which a put is refused."""
+        """Why the rest was left undone: the word with which a put or a note is refused."""
 
     def carry_out(self, late_bodies: dict[Job, bytes | None], now_ns: int) -> bytes:
         """Make the change, and return the reply. ``late_bodies``: those that were not in memory."""
@@ -130,8 +130,19 @@ class Change:
             operator.release(job, pri, delay_s, by, now_ns)
         elif do == DELAY:
             operator.delay(job, delay_s, by, now_ns)
+        elif do == NOTE:
+            return self._note(job, request.note or b"", now_ns)
         else:
             operator.reprioritise(job, pri, by, now_ns)
+        return True
+
+    def _note(self, job: Job, text: bytes, now_ns: int) -> bool:
+        """Give a job a note, if there is room; returns whether that was done."""
+        notes = self._engine.notes
+        if not notes.has_room(text):
+            self._refusal = OUT_OF_MEMORY
+            return False
+        notes.set(job, text, self._by, now_ns, by_operator=True)
         return True
 
     def _copy(self, body: bytes, pri: int, delay_s: int, ttr_s: int, now_ns: int) -> bool:

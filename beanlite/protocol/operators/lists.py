@@ -14,6 +14,7 @@ from beanlite.core.access import ALL_TUBES, READER
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import GONE, ID_BITS, ID_MASK, SECOND_NS, Job
+from beanlite.core.notes import first_line
 from beanlite.core.operator_find import Filter, Matches, find
 from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
 from beanlite.core.tube import DUE_MAX, Client, Tube
@@ -69,7 +70,7 @@ def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
 
     def reply(late_bodies: dict[Job, bytes | None], then_ns: int) -> bytes:
         jobs = [
-            _record(session, job, late_bodies.get(job) or matches.bodies.get(job, b""), request.preview or 0, then_ns)
+            _record(session, job, late_bodies.get(job) or matches.bodies.get(job, b""), request, then_ns)
             for job in matches.jobs
             if not late_bodies or still_fits(conditions, job, late_bodies)
         ]
@@ -96,16 +97,19 @@ def still_fits(conditions: Filter, job: Job, late_bodies: dict[Job, bytes | None
     return job not in late_bodies or (body is not None and conditions.fits_body(body))
 
 
-def _record(session: Session, job: Job, body: bytes, preview: int, now_ns: int) -> Record:
+def _record(session: Session, job: Job, body: bytes, request: ListJobs, now_ns: int) -> Record:
     # Without ``session.show``: operators have to see something even while a commit can't be carried out.
     record = job_record(job, now_ns, session.service.utc_s)
-    if preview:
-        record["preview"] = body[:preview].decode(errors="replace")
+    if request.preview:
+        record["preview"] = body[: request.preview].decode(errors="replace")
+    if request.notes:
+        record["note"] = first_line(session.engine.notes.text(job)) or None
     return record
 
 
 def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
-    job = session.engine.jobs.find(job_id)
+    engine = session.engine
+    job = engine.jobs.find(job_id)
     if job is None:
         return replies.NOT_FOUND
     target = job
@@ -116,7 +120,8 @@ def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
             return replies.NOT_FOUND
         session.show(target)
         record = job_record(target, then_ns, session.service.utc_s)
-        return session.ok_reply(as_json({**record, "body": b64encode(body).decode()}))
+        note = engine.notes.text(target).decode() or None
+        return session.ok_reply(as_json({**record, "note": note, "body": b64encode(body).decode()}))
 
     if job.body is None:
         session.gather([job], reply, LOOKING)
@@ -231,7 +236,13 @@ def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
         facts += len(client.watched) + min(len(client.deadlines), HOLDS_MAX)
         if permits is None or _concerns(client, permits) or client is session.client:
             facts_of_client = client_snapshot(engine, client, now_ns)
-            record = client_record(facts_of_client, service.buffered(client), asks=client is session.client)
+            record = client_record(
+                facts_of_client,
+                service.buffered(client),
+                service.times_of(client),
+                now_ns,
+                asks=client is session.client,
+            )
             clients.append(record if permits is None else _without_others(record, client, permits))
         if facts > CLIENT_FACTS_MAX:
             break

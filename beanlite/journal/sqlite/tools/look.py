@@ -13,8 +13,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from beanlite.core.events import POLICY, SCHEDULE
+from beanlite.core.events import NOTE, POLICY, SCHEDULE
+from beanlite.core.notes import first_line
 from beanlite.core.policies import PolicyRow
+from beanlite.core.tube import claim_in, without_claim
 from beanlite.core.where import Where
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
@@ -46,7 +48,8 @@ _JOB: Final = f"""
 # Events, with the fields that a server sends to watchers.
 _EVENTS: Final = f"""
     SELECT n, at, job AS id, tube, what, by, conn, pri, delay_s,
-           CASE WHEN what IN ('{POLICY}', '{SCHEDULE}') THEN CAST(body AS TEXT) END AS change
+           CASE WHEN what IN ('{POLICY}', '{SCHEDULE}') THEN CAST(body AS TEXT) END AS change,
+           CASE what WHEN '{NOTE}' THEN coalesce(CAST(body AS TEXT), '') END AS note
     FROM history
 """
 _HISTORY: Final = f"{_EVENTS} WHERE job = :id ORDER BY n"
@@ -110,6 +113,7 @@ _TYPES: Final = {
     "created_at": float | int,
     "body": bytes,
     "preview": bytes | None,
+    "note": str | None,
 }
 # The last second that can be converted to a date.
 _LAST_S: Final = 253_402_300_799
@@ -139,7 +143,11 @@ class Look:
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         if "where" in parameters:
             self._connection.create_function("fits", 1, Where(parameters["where"]).fits)
-        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", parameters)
+        note = ", note" if request.get("notes") else ""
+        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview{note} FROM all_jobs {where} {end}", parameters)
+        for row in rows:
+            if isinstance(row.get("note"), str):
+                row["note"] = first_line(row["note"].encode(errors="surrogateescape")) or None
         jobs = [self._job(row) for row in rows]
         cursor = None
         if jobs and len(jobs) == parameters["limit"]:
@@ -148,7 +156,7 @@ class Look:
 
     def show_job(self, job_id: int) -> Record | None:
         """Return everything known about a job, with its history; one that is gone may still have a history."""
-        rows = self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
+        rows = self._rows(f"{_JOB}, note, body FROM all_jobs WHERE id = :id", {"id": job_id})
         history = self._rows(_HISTORY, {"id": job_id})
         if not rows and not history:
             return None
@@ -230,12 +238,16 @@ def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
 def _job(row: Record) -> Record:
     """Return a row in the form in which a server describes a job."""
     address, number = row.pop("holder"), row.pop("holder_conn")
-    row["holder"] = None if address is None else {"address": address, "number": number}
+    row["holder"] = None if address is None else _peer(address, number)
     if row["state"] not in {"delayed", "reserved"}:
         row["left_s"] = None
     if "preview" in row:
         row["preview"] = (row["preview"] or b"").decode(errors="replace")  # SQLite's substr of b"" is NULL
     return row
+
+
+def _peer(address: str, number: int | None) -> Record:
+    return {"address": without_claim(address), "number": number, "name": claim_in(address)}
 
 
 def _event(row: Record) -> Record:
@@ -250,7 +262,9 @@ def _event(row: Record) -> Record:
     else:
         address, _, person = by.removeprefix(_OPERATOR).partition(_FOR)
         is_operator = by.startswith(_OPERATOR)
-        row["by"] = {"address": address, "number": number, "operator": is_operator, "person": person or None}
+        row["by"] = _peer(address, number) | {"operator": is_operator, "person": person or None}
+    if row["note"] is None:
+        del row["note"]
     return row
 
 

@@ -28,6 +28,7 @@ from beanlite.journal.sqlite.file.migrations import (
     names_of_ours,
     read_version,
 )
+from beanlite.journal.sqlite.file.note_table import check_notes
 from beanlite.journal.sqlite.file.replay import changed_bodies, changed_rows, check_count, read_state
 from beanlite.journal.sqlite.file.wal import commit_frames, is_header_damaged, read_open_index
 from beanlite.journal.sqlite.tools.reading import check_readable, reading
@@ -172,7 +173,10 @@ def _schema(connection: sqlite3.Connection, path: Path) -> str:
 
 def _state(connection: sqlite3.Connection, path: Path) -> str:
     state = read_state(connection, path)
-    counts = f"{len(state.pauses)} pauses, {len(state.policies)} policies, {len(state.schedules)} schedules"
+    notes = check_notes(connection, path)
+    counts = (
+        f"{len(state.pauses)} pauses, {len(state.policies)} policies, {len(state.schedules)} schedules, {notes} notes"
+    )
     return f"last id {state.last_id}, {counts}"
 
 
