@@ -261,7 +261,8 @@ class Ledger:
             assert tally is not None
             if self.measures is not None:
                 self.measures.tally.add(tally)
-            if self.measures is not None or tube.rules is not None:  # stats-tube tells what rules have done
+            # Of other tubes than these, operators are told of nothing but the last two.
+            if self.measures is not None or tube.rules is not None or tally.client_gone or tally.delay_over:
                 tube.add_taken(tally)
             tube.tally = None
             first = tallies.setdefault(tube.name, tally)

@@ -67,6 +67,8 @@ class TubeSnapshot(NamedTuple):
     expired: int  # jobs that became too old
     refused: int  # puts that would have been too many jobs
     duplicates: int  # puts whose job was there already
+    client_gone: int  # reservations that ended because their client left
+    delay_over: int  # delayed jobs that became ready by themselves
 
 
 class JobSnapshot(NamedTuple):
@@ -135,6 +137,7 @@ def server_snapshot(engine: Engine) -> ServerSnapshot:
 def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
     """Return a snapshot of a tube."""
     dead, expired, refused, duplicates = policy_counts(tube)
+    tallies = [tally for tally in (tube.taken, tube.tally) if tally is not None]
     return TubeSnapshot(
         name=tube.name.decode(),
         urgent=tube.urgent,
@@ -155,6 +158,8 @@ def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
         expired=expired,
         refused=refused,
         duplicates=duplicates,
+        client_gone=sum([tally.client_gone for tally in tallies]),
+        delay_over=sum([tally.delay_over for tally in tallies]),
     )
 
 

@@ -81,6 +81,7 @@ class Ticker:
         while keys and cost < budget:
             job = self._jobs[keys[0] & ID_MASK]
             self._queues.leave_state(job, now_ns)
+            self._ledger.tally(job.tube).client_gone += 1
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, CLIENT_GONE, client.peer, now_ns)
@@ -155,6 +156,7 @@ class Ticker:
         while keys and cost < budget and keys[0] >> ID_BITS <= now_ns:
             job = self._jobs[keys[0] & ID_MASK]
             self._queues.leave_state(job, now_ns)
+            (tube.tally or self._ledger.tally(tube)).delay_over += 1
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, DELAY_OVER, None, now_ns)

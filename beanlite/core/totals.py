@@ -8,7 +8,9 @@ class Tally:
 
     __slots__ = (
         "buried",
+        "client_gone",
         "dead",
+        "delay_over",
         "deleted",
         "duplicates",
         "expired",
@@ -41,6 +43,10 @@ class Tally:
         """Puts that would have been too many jobs."""
         self.duplicates = 0
         """Puts whose job was there already."""
+        self.client_gone = 0
+        """Reservations that ended because their client left."""
+        self.delay_over = 0
+        """Delayed jobs that became ready by themselves."""
         self.waited_ns = 0
         """How long the jobs that were reserved had been ready before, in total."""
         self.held_ns = 0
@@ -59,5 +65,7 @@ class Tally:
         self.expired += other.expired
         self.refused += other.refused
         self.duplicates += other.duplicates
+        self.client_gone += other.client_gone
+        self.delay_over += other.delay_over
         self.waited_ns += other.waited_ns
         self.held_ns += other.held_ns

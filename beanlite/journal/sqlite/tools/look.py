@@ -55,7 +55,7 @@ _CONDITIONS: Final = {
 # The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
     SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
-           dead, expired, refused, duplicates
+           dead, expired, refused, duplicates, client_gone, delay_over
     FROM totals
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
