@@ -8,7 +8,7 @@ import typer
 from beanlite.cli.groups import NUMBER_MAX, Json, Limit, ServerOption, ServerOrFile, Which, grouped
 from beanlite.console import listing, tables
 from beanlite.console.bodies import FORMS
-from beanlite.console.filters import encode_tube
+from beanlite.console.filters import WILDCARDS, encode_tube
 from beanlite.console.live import Live
 from beanlite.core.events import WORDS
 from beanlite.errors import BeanliteError, ConfigError
@@ -43,9 +43,6 @@ beanlite tail --tube mail --what bury --what delete
 beanlite tail --json | tee -a transitions.jsonl
 """
 
-# What makes a name stand for any number of tubes, of which there may be none.
-_WILDCARDS: Final = frozenset("*?")
-
 
 @grouped
 def tubes(
@@ -61,7 +58,7 @@ def tubes(
     """Show the tubes, and how many jobs each has."""
     with place.open() as source:
         records, total = listing.tubes(source, like, sort, limit)
-        if not records and not _WILDCARDS & set(like):
+        if not records and not WILDCARDS & set(like):
             source.check_tube(like)
     if as_json:
         tables.print_json(records)

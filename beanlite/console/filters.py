@@ -10,6 +10,8 @@ from beanlite.protocol.operators.filters import CRITERIA, Filter
 Record = dict[str, Any]
 """The facts about a job, a tube or a client, under the protocol's names."""
 
+# What makes a name stand for any number of tubes, of which there may be none.
+WILDCARDS: Final = frozenset("*?")
 STATES: Final = ("ready", "reserved", "delayed", "buried")
 
 

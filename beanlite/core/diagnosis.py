@@ -126,7 +126,7 @@ class Diagnosis:
         elif kind == findings.SHUT:
             case.why = " and ".join([word for word in shut_words(tube) if word != "paused"])
         elif pulse is not None:
-            case.coming, case.going = _rates(tube, pulse, self._now_ns)
+            case.coming, case.going = rates(tube, pulse, self._now_ns)
             case.left_s = empty_in_s(tube, case.coming, case.going)
             if kind == findings.GROWING and case.left_s is not None and case.left_s < GRAVE_S:
                 case.severity = NOTE
@@ -180,7 +180,7 @@ class Diagnosis:
         if first_ns > self._now_ns + STORM_NS:
             return 0
         jobs = tube.delayed.about_up_to((self._now_ns + STORM_NS + 1) << ID_BITS, STORM_LEAST)
-        going = 0.0 if pulse is None else _rates(tube, pulse, self._now_ns)[1]
+        going = 0.0 if pulse is None else rates(tube, pulse, self._now_ns)[1]
         if jobs >= max(STORM_LEAST, going * (STORM_TIMES * STORM_NS // SECOND_NS)):
             case = Case(tube.name.decode(), WARNING, jobs, 0)
             case.left_s = max(0, first_ns - self._now_ns) // SECOND_NS
@@ -240,7 +240,7 @@ class Diagnosis:
         return found
 
 
-def _rates(tube: Tube, pulse: Pulse, now_ns: int) -> tuple[float, float]:
+def rates(tube: Tube, pulse: Pulse, now_ns: int) -> tuple[float, float]:
     """Return how many jobs have come, and how many were deleted, in a second of the last minutes."""
     level = pulse.start(now_ns)
     took_s = max(1.0, (now_ns - level.at_ns) / SECOND_NS)

@@ -25,7 +25,7 @@ MAY = {
     READER: {
         *("use", "peek", "peek-ready", "peek-delayed", "peek-buried", "stats-job", "stats-tube", "list-tubes"),
         *("list-jobs", "show-job", "list-tube-stats", "list-clients", "list-policies", "list-schedules"),
-        "watch-events",
+        *("watch-events", "diagnose"),
     },
     OPERATOR: set(WORDS),
 }
@@ -55,6 +55,7 @@ REQUESTS: dict[str, dict] = {
     "list-jobs": {"tube": "TUBE"},
     "list-tube-stats": {},
     "list-clients": {},
+    "diagnose": {"tube": "TUBE"},
     "change-jobs": {"do": "bury", "tube": "TUBE", "state": "ready"},
     "put-jobs": {"jobs": [{"body": "x", "tube": "TUBE"}]},
     "set-schedule": {"name": "new", "when": "0 3 * * *", "tube": "TUBE", "body": "x"},
