@@ -16,7 +16,7 @@ from beanlite.protocol.operators.lists import CLIENT_FACTS_MAX, permits_for
 from beanlite.protocol.operators.replies import Record, as_json, peer_record, tube_record
 from beanlite.protocol.operators.requests import Diagnose
 from beanlite.protocol.session import Session
-from beanlite.protocol.stats import Facts
+from beanlite.protocol.stats import has_failed_backup
 
 # How many jobs that crash their clients are named of a tube.
 CRASHES_TOLD: Final = 10
@@ -25,11 +25,6 @@ CRASHES_TOLD: Final = 10
 def diagnose(session: Session, request: Diagnose, now_ns: int) -> bytes | None:
     """Tell what is wrong, once all tubes have been examined."""
     return Examination(session, request, now_ns).go_on(session, now_ns)
-
-
-def has_failed_backup(facts: Facts) -> bool:
-    """Whether the last scheduled backup failed."""
-    return facts.backup_failed_at > facts.backup_succeeded_at
 
 
 class Examination:
