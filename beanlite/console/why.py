@@ -87,19 +87,22 @@ def _clients(tube: Record) -> str:
     if not tube["watching"]:
         watch = "nobody watches it"
     else:
+        watch = units.quantity(tube["watching"], "client watches it", "clients watch it")
         waiting = f"{tube['waiting']:,}" if tube["waiting"] else "nobody"
-        waits = f"{waiting} {'wait' if tube['waiting'] > 1 else 'waits'} for a job"
-        watch = f"{tube['watching']:,} {'watches' if tube['watching'] == 1 else 'watch'} it, {waits}"
-    use = f"{tube['using']:,} {'uses' if tube['using'] == 1 else 'use'} it" if tube["using"] else "nobody uses it"
+        watch += f", {waiting} {'wait' if tube['waiting'] > 1 else 'waits'} for a job"
+    use = units.quantity(tube["using"], "client uses it", "clients use it") if tube["using"] else "nobody uses it"
     return f"{watch}; {use}"
 
 
 def _pace(tube: Record) -> str:
     if tube["coming_per_s"] is None:
         return "nothing has happened for some minutes"
-    rates = f"{rate_text(tube['coming_per_s'])} come, {rate_text(tube['deleted_per_s'])} are deleted"
+    coming, deleted = tube["coming_per_s"], tube["deleted_per_s"]
+    rates = f"{rate_text(coming)} come, {rate_text(deleted)} are deleted"
+    if not coming and not deleted:
+        rates = "no job comes, and none is deleted"
     moved = f"; last reserved, deleted, released or buried {units.age(tube['moved_s'])} ago"
-    if not tube["ready"]:
+    if not tube["ready"] or coming == deleted:
         return f"{rates}{moved}"
     empty = "never empty" if tube["empty_in_s"] is None else f"empty in {units.age(tube['empty_in_s'])}"
     return f"{rates}: at this rate {empty}{moved}"

@@ -153,17 +153,19 @@ _Words = tuple[str, str, str | None]
 
 def _hung(group: Group, worst: Case) -> _Words:
     still = "stands still" if group.tubes == 1 else "stand still"
-    if group.tubes > 1:
-        clients = "clients watch, but nothing was reserved, deleted, released or buried"
-    elif worst.reserved:
-        clients = f"{jobs_text(worst.reserved)} reserved, and none was deleted, released or buried"
-    else:
-        clients = f"{quantity(worst.watching, 'client watches', 'clients watch')} it, but reserved nothing"
+    state, watch = f"{jobs_text(group.jobs)} ready", ""
     command = "beanlite clients"
     if worst.reserved:
         command = f"beanlite jobs --tube {shell_word(worst.tube)} --state reserved"
+    if group.tubes > 1:
+        watch = ", though clients watch them"
+    elif worst.reserved:
+        state += f", {worst.reserved:,} reserved"
+    else:
+        watch = f", though {quantity(worst.watching, 'client watches', 'clients watch')} it"
+    moved = f"for {age(group.seconds)} none was reserved, deleted, released or buried"
     return (
-        f"{group.names} {still}: {jobs_text(group.jobs)} ready; for {age(group.seconds)} {clients}",
+        f"{group.names} {still}: {state}, and {moved}{watch}",
         "look at what the workers do, and restart those that hang: their jobs become ready again",
         command,
     )

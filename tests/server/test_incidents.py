@@ -100,9 +100,9 @@ def test_worker_that_hangs(scene, capsys):
     assert (hung["jobs"], hung["worst"][0]["tube"]) == (4, "mail")
     assert main(["why", "mail", "--connect", scene.connect]) == 1
     told = capsys.readouterr().out
-    assert "urgent:  mail stands still: 4 jobs ready; for " in told
+    assert "urgent:  mail stands still: 4 jobs ready, 1 reserved, and for " in told
     assert f"beanlite jobs --tube mail --state reserved --connect {scene.connect}" in told
-    assert "clients  1 watches it, nobody waits for a job; 1 uses it" in told
+    assert "clients  1 client watches it, nobody waits for a job; 1 client uses it" in told
     assert "reserved 1 job by 1 client, for longest job 1 for " in told
     assert worker.ask("delete 1") == "DELETED"
     assert "hung" not in scene.why()[1]
