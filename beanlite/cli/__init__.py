@@ -27,6 +27,7 @@ COMMANDS: Final = {
     **dict.fromkeys(("backup", "restore", "verify", "salvage", "compact"), "files"),
     **dict.fromkeys(("export", "import", "import-binlog"), "exchange"),
     **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail", "history"), "see"),
+    "why": "why",
     "top": "top",
     "web": "web",
     "put": "put",

@@ -20,7 +20,7 @@ from beanlite.cli.options import ConfigFile, Db, path_of_db
 from beanlite.console import listing, tables
 from beanlite.console.bodies import FORMS
 from beanlite.console.file import File
-from beanlite.console.filters import encode_tube
+from beanlite.console.filters import WILDCARDS, encode_tube
 from beanlite.console.live import Live
 from beanlite.core.events import WORDS
 from beanlite.errors import BeanliteError, ConfigError
@@ -67,9 +67,6 @@ What = Annotated[
     list[str] | None, typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.")
 ]
 
-# What makes a name stand for any number of tubes, of which there may be none.
-_WILDCARDS: Final = frozenset("*?")
-
 
 @grouped
 def tubes(
@@ -92,7 +89,7 @@ def tubes(
     """
     with place.open() as source:
         records, total = listing.tubes(source, like, sort, limit, over)
-        if not records and not _WILDCARDS & set(like):
+        if not records and not WILDCARDS & set(like):
             source.check_tube(like)
     if as_json:
         tables.print_json(records)

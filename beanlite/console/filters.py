@@ -13,7 +13,8 @@ Record = dict[str, Any]
 
 # How a value is told, by what its key has behind the name.
 _WORDS: Final[dict[str, Callable[[Any], str]]] = {"_s": units.age, "_at": units.utc}
-
+# What makes a name stand for any number of tubes, of which there may be none.
+WILDCARDS: Final = frozenset("*?")
 STATES: Final = ("ready", "reserved", "delayed", "buried")
 
 

@@ -132,6 +132,10 @@ class Live:
         """Return a slice of the clients."""
         return self.ask("list-clients", request)
 
+    def diagnose(self, request: Record) -> Record:
+        """Return what is wrong with the tubes that a request names, and with the server."""
+        return self.ask("diagnose", request)
+
     def list_policies(self, request: Record) -> Record:
         """Return all policies or, with ``tube``, those that hold for that tube."""
         return self.ask("list-policies", request)

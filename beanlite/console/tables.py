@@ -16,7 +16,6 @@ from beanlite.console import units
 from beanlite.console.bodies import body_lines
 from beanlite.console.filters import Record
 from beanlite.core.notes import first_line
-from beanlite.core.tube import DUE_MAX
 from beanlite.journal.columns import SHOWN
 
 # The width of output that does not go to a terminal: nothing is cut to fit.
@@ -69,11 +68,6 @@ def _if_any(number: int) -> str:
     return units.count(number) if number else ""
 
 
-def _due(jobs: int) -> str:
-    """Return a number of jobs, of which a server counts no more than DUE_MAX."""
-    return f"{jobs:,}{'+' if jobs == DUE_MAX else ''}" if jobs else ""
-
-
 def shut_by(shut: Sequence[str]) -> str:
     """Return the policies that keep jobs from being reserved from a tube. A pause has a column of its own."""
     return ", ".join(word for word in shut if word != "paused")
@@ -114,7 +108,7 @@ TUBES: Final = (
     Column("hold_s", "mean hold", units.age, leaves=8),
     Column("failed", "failed", "{:.1%}".format, leaves=3),
     Column("drain_s", "empty in", lambda drain_s: units.age(drain_s) if drain_s else "", none="never", leaves=3),
-    Column("due", "due in 30 min", _due, leaves=4),
+    Column("due", "due in 30 min", _if_any, leaves=4),
     Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", leaves=2),
     Column("shut", "shut by", shut_by),
 )

@@ -5,6 +5,8 @@ import re
 import time
 from datetime import UTC, datetime, time as time_of_day, timedelta
 
+from beanlite.core import phrases
+
 _UNITS_S = {
     "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800,
 }  # fmt: skip
@@ -13,6 +15,8 @@ AGE_MAX_S = 100_000_000_000
 _TIME_OF_DAY = re.compile(r"\d?\d:\d\d(:\d\d)?Z?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+quantity = phrases.quantity
+jobs = phrases.jobs_text
 # Characters that make a terminal move the cursor, change colours or reverse the writing direction.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -63,19 +67,7 @@ def whole_seconds(seconds: float) -> int:
 
 def age(seconds: float | None) -> str:
     """Return a length of time in its two largest units: "3 h 12 min"."""
-    if seconds is None:
-        return ""
-    rest = round(abs(seconds))
-    parts: list[str] = []
-    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, rest = divmod(rest, length_s)
-        if number or (unit == "s" and not parts):
-            parts.append(f"{number} {unit}")
-        elif parts:
-            break
-        if len(parts) == 2:
-            break
-    return ("-" if seconds <= -0.5 else "") + " ".join(parts)
+    return "" if seconds is None else phrases.age(seconds)
 
 
 def size(number: float | None) -> str:
@@ -112,11 +104,6 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms"
 
 
-def quantity(number: int, thing: str, things: str = "") -> str:
-    """Return a number of things as text: "1 pause", "1,234 pauses"; ``things`` is a plural that does not end in -s."""
-    return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
-
-
 def settings(pauses: int, policies: int, schedules: int) -> list[str]:
     """Return the numbers of what a queue has besides jobs, as texts; policies and schedules only if there are any."""
     texts = [quantity(pauses, "pause")]
@@ -125,11 +112,6 @@ def settings(pauses: int, policies: int, schedules: int) -> list[str]:
     if schedules:
         texts.append(quantity(schedules, "schedule"))
     return texts
-
-
-def jobs(number: int) -> str:
-    """Return a number of jobs as text: "1 job", "1,234 jobs"."""
-    return quantity(number, "job")
 
 
 def rate(per_s: float | None) -> str:

@@ -347,8 +347,11 @@ class Engine:
         """Forget all jobs: when memory is too small to restore them, this frees enough of it to exit properly."""
         self.jobs.clear()
 
-    def take_changes(self, *, deferred: bool, totals: bool = False) -> Changes:
-        """Take the changes since the last call and, if asked for, a slice of the deferred changes and of the totals."""
+    def take_changes(self, *, deferred: bool, totals: bool = False, now_ns: int = 0) -> Changes:
+        """Take the changes since the last call and, if asked for, a slice of the deferred changes and of the totals.
+
+        With the totals, the pulses of tubes go on to ``now_ns``.
+        """
         self.jobs.make_room()
         if self.memory.note_bytes:
             self.notes.begin_batch()
@@ -356,7 +359,7 @@ class Engine:
         jobs = self.last_id - ledger.taken_id
         self.memory.body_bytes += self.admission.take(jobs) + jobs * BODY_BYTES
         self.admission.grant()
-        return ledger.take(self.last_id, deferred=deferred, totals=totals)
+        return ledger.take(self.last_id, deferred=deferred, totals=totals, now_ns=now_ns)
 
     def stored(self, batch: int, last_id: int) -> None:
         """Note that the journal has stored this batch, and with it all jobs up to ``last_id``."""

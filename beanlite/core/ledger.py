@@ -9,6 +9,7 @@ from beanlite.core.events import PAUSE, POLICY, RESTART, TOUCH, Event
 from beanlite.core.job import GONE, SLICE, Job
 from beanlite.core.measures import Measures
 from beanlite.core.policies import PolicyRow
+from beanlite.core.pulse import EXAMINED, Pulses
 from beanlite.core.schedules import Schedule
 from beanlite.core.totals import Tally
 from beanlite.core.tube import Peer, Tube
@@ -70,6 +71,7 @@ class Ledger:
         "notes",
         "pauses",
         "policies",
+        "pulses",
         "recording",
         "schedules",
         "stored_batch",
@@ -116,6 +118,8 @@ class Ledger:
         """Tubes with a tally that is still to be taken."""
         self.measures: Measures | None = None
         """What is measured; None if nobody can ask for it."""
+        self.pulses = Pulses()
+        """What has changed in tubes over the last minutes."""
 
     def start_recording(self) -> None:
         """Record everything from now on, until ``stop_recording`` has been called as often as this."""
@@ -224,11 +228,11 @@ class Ledger:
         pending = (self.changed, self.deferred, *self._older_deferred)
         return job_id <= self.taken_id and not any(job_id in each for each in pending)
 
-    def take(self, last_id: int, *, deferred: bool, totals: bool) -> Changes:
+    def take(self, last_id: int, *, deferred: bool, totals: bool, now_ns: int) -> Changes:
         """Take the batch that has been gathered, which ends with ``last_id``, and begin the next one."""
         if deferred:
             self._take_deferred()
-        tallies = self._take_tallies() if totals else []
+        tallies = self._take_tallies(now_ns) if totals else []
         jobs, pauses = list(self.changed.values()), list(self.pauses.values())
         changes = Changes(
             self.batch,
@@ -258,9 +262,9 @@ class Ledger:
         self._take_deferred()
         for job in self.changed.values():
             self.record(job, RESTART, None, now_ns)
-        return self.take(self.taken_id, deferred=False, totals=False)
+        return self.take(self.taken_id, deferred=False, totals=False, now_ns=now_ns)
 
-    def _take_tallies(self) -> list[Tally]:
+    def _take_tallies(self, now_ns: int) -> list[Tally]:
         taken, self.tallied = self.tallied[:TALLIES], self.tallied[TALLIES:]
         tallies: dict[bytes, Tally] = {}
         for tube in taken:
@@ -268,13 +272,14 @@ class Ledger:
             assert tally is not None
             if self.measures is not None:
                 self.measures.tally.add(tally)
-            # Of other tubes than these, operators are told of nothing but the last three.
-            if self.measures is not None or tube.rules is not None or tally.released or tally.timed_out or tally.buried:
+            if self.measures is not None or tube.rules is not None or tally.is_told:
                 tube.add_taken(tally)
             tube.tally = None
+            self.pulses.note(tube, tally, now_ns)
             first = tallies.setdefault(tube.name, tally)
             if first is not tally:
                 first.add(tally)  # the tube was dropped and made again
+        self.pulses.prune(len(taken) + EXAMINED, now_ns)
         return list(tallies.values())
 
     def _take_deferred(self) -> None:

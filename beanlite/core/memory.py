@@ -25,6 +25,8 @@ WATCHED_BYTES: Final = 150
 NOTE_BYTES: Final = 200
 # Bodies of many sizes fragment the heap: for every four bytes of bodies one more is taken.
 GAPS: Final = 4
+# What is known of a tube in which something has happened recently.
+PULSE_BYTES: Final = 500
 # Clients' buffers may take a quarter of the memory, replies that are held another one. So may notes, and so may tubes,
 # which may also take more as long as there is room.
 PART: Final = 4
@@ -147,7 +149,8 @@ class Memory:
         """Bytes taken by tubes, and by what clients watch."""
         counts = self._counts
         ruled_bytes = counts.ruled_tubes * KEPT_BYTES
-        return len(self._queues.tubes) * TUBE_BYTES + ruled_bytes + counts.watched * WATCHED_BYTES
+        pulse_bytes = len(self._queues.ledger.pulses) * PULSE_BYTES
+        return len(self._queues.tubes) * TUBE_BYTES + pulse_bytes + ruled_bytes + counts.watched * WATCHED_BYTES
 
     def takes_tubes(self, tubes: int) -> bool:
         """Whether clients may make or watch so many tubes more: a part of the memory is theirs in any case."""

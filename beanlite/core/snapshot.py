@@ -72,6 +72,8 @@ class TubeSnapshot(NamedTuple):
     releases: int  # jobs that were released
     timeouts: int  # reservations that timed out
     buries: int  # jobs that were buried
+    client_gone: int  # reservations that ended because their client left
+    delay_over: int  # delayed jobs that became ready by themselves
 
 
 class JobSnapshot(NamedTuple):
@@ -166,6 +168,8 @@ def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
         releases=sum([tally.released for tally in tallies]),
         timeouts=sum([tally.timed_out for tally in tallies]),
         buries=sum([tally.buried for tally in tallies]),
+        client_gone=sum([tally.client_gone for tally in tallies]),
+        delay_over=sum([tally.delay_over for tally in tallies]),
     )
 
 

@@ -26,7 +26,7 @@ FULL: Final = 2
 SLOWED: Final = 4
 OPENING: Final = 8
 
-# How many delayed jobs of a tube are counted that are due soon. With so many a slice of a list ends.
+# Up to so many delayed jobs that are due soon are counted, more are estimated. With so many a slice of a list ends.
 DUE_MAX: Final = 10_000
 PERSON_BYTES_MAX: Final = 128
 CLAIM_MAX: Final = 100

@@ -63,6 +63,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"show-job": (READER, BY_ID),
     b"list-tube-stats": (READER, SOME),
     b"list-clients": (READER, SOME),
+    b"diagnose": (READER, SOME),
     b"watch-events": (READER, SOME),
     b"list-policies": (READER, SOME),
     b"list-schedules": (READER, SOME),

@@ -32,6 +32,11 @@ class Facts(NamedTuple):
     certificate_ends_s: Mapping[str, float] | None = None  # by setting, in UTC seconds; for the metrics only
 
 
+def has_failed_backup(facts: Facts) -> bool:
+    """Whether the last scheduled backup failed."""
+    return facts.backup_failed_at > facts.backup_succeeded_at
+
+
 def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], facts: Facts, max_job_size: int) -> bytes:
     """Return the body of ``stats``. ``commands``: how often each command was given, as keys and numbers."""
     return _yaml(

@@ -147,6 +147,7 @@ def wire(
         tell_failure=tell_failure,
         tell_room=tell_room,
         tell_events=parts.feed.tell,
+        clock=clock,
         latencies=latencies,
     )
     turns = Turns(loop, engine, group_commit, clock, roster.wake)

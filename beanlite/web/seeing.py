@@ -57,15 +57,14 @@ async def overview(request: Request) -> Response:
     fits = like if not like or {"*", "?"} & set(like) else f"*{like}*"
     ask, person = site.questions.ask_seldom, person_of(request)
     stats = await ask("", "stats", Live.stats)
-    problems = await ask(person, "problems", partial(looks.problems, stats=stats))
+    findings = await ask(person, "findings", looks.findings)
     tubes = await ask(person, ("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
     hours, unreadable = await _hours(site, [tube["name"] for tube in tubes.tubes])
-    if unreadable:
-        problems = [*problems, looks.Problem(f"The history and the longer curves can't be read: {unreadable}")]
     context = {
         "stats": stats,
         "rates": site.rates.since_last(stats),
-        "problems": problems,
+        "findings": findings,
+        "unreadable": unreadable,
         "tubes": tubes,
         "hours": hours,
         "flows": {tube["name"]: site.samples.rates(tube["name"], time.time()) for tube in tubes.tubes},

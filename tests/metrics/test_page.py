@@ -48,7 +48,8 @@ def test_what_clients_do_is_in_the_metrics(tmp_path):
         assert found["beanlite_jobs", state] == jobs
         assert found["beanlite_tube_jobs", state, "mail"] == jobs
         assert found["beanlite_tube_jobs", state, "default"] == 0
-    for event, times in {"put": 6, "reserved": 3, "deleted": 1, "buried": 1, "kicked": 0, "timed_out": 0}.items():
+    events = {"put": 6, "reserved": 3, "deleted": 1, "buried": 1, "kicked": 0, "timed_out": 0}
+    for event, times in (events | {"client_gone": 0, "delay_over": 0}).items():
         assert found["beanlite_job_events_total", event] == times
         assert found["beanlite_tube_job_events_total", event, "mail"] == times
     assert found["beanlite_commands_total", "put"] == 6

@@ -212,7 +212,8 @@ def test_watchers_hear_of_changes_of_policies(policy, server):
     assert event["by"] | {"address": "", "number": 0} == {
         "address": "",
         "number": 0,
-        "name": None, "operator": True,
+        "name": None,
+        "operator": True,
         "person": "ann",
     }
     assert "  mail.*  policy  max_tries=5 retry=5s  by operator " in tables.event_line(event)

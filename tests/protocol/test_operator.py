@@ -133,6 +133,7 @@ def test_nothing_is_done_after_quit(core, operator):
         ("list-tube-stats", {"only": ["name"], "limit": 1}, "only takes no order and no limit"),
         ("list-tube-stats", {"due_s": 5, "order": "name"}, "due_s takes no order and no only"),
         ("list-tube-stats", {"due_s": 5, "only": ["name"]}, "due_s takes no order and no only"),
+        ("diagnose", {"tube": "a", "like": "a"}, "it is either tube or like"),
         ("list-clients", {"limit": "1"}, "limit: '1' is not a whole number"),
         ("change-jobs", {"ids": [1]}, "do: this key is required"),
         ("change-jobs", {"do": "eat", "ids": [1]}, "do: "),
@@ -231,6 +232,6 @@ def test_whatever_is_asked_the_reply_is_whole_and_nothing_breaks(record_property
             assert bool(rest) == first.startswith(b"RESERVED")
         words.add((word, first.split()[0]))
     recount(core.engine)
-    often = (b"list-jobs", b"list-tube-stats", b"list-clients", b"change-jobs", b"put-jobs", b"set-policy")
+    often = (b"list-jobs", b"list-tube-stats", b"list-clients", b"diagnose", b"change-jobs", b"put-jobs", b"set-policy")
     assert {(word, reply) for word in often for reply in (b"OK", b"REFUSED")} <= words
     record_property("model steps", (STEPS, f"MODEL_SEED={SEED}"))

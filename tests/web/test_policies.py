@@ -4,8 +4,6 @@ import re
 
 import pytest
 
-from beanlite.console.live import Live
-from beanlite.web import overview
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire
@@ -174,14 +172,3 @@ def test_policies_of_a_file_are_only_shown(tmp_path):
             assert 'action="/policy"' not in page.html
         refused = web.post("/policy", {"pattern": "*", "key": "max_tries", "value": "6"})
         assert (refused.status, f"policies come from {file}" in refused.text) == (409, True)
-
-
-def test_overview_says_why_jobs_have_waited_long(wire, server, monkeypatch):
-    monkeypatch.setattr(overview, "LONG_S", 0)
-    wire.request("set-policy", pattern="mail", set={"max_reserved": 1})
-    wire.put(b"first")
-    wire.ask("reserve")
-    wire.put(b"second")
-    with Live((server.host, server.port)) as live:
-        (problem,) = [each for each in overview.problems(live, live.stats()) if each.tube == "mail"]
-    assert problem.text.endswith(", because of its max_reserved")

@@ -18,12 +18,15 @@ from beanlite.console import listing, tables, units
 from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.live import Live
 from beanlite.console.top.sampling import Sample, Sampler
+from beanlite.console.why import STYLES
 from beanlite.errors import BeanliteError
 
 # Seconds between samples.
 _EVERY_S: Final = 1.0
 # From this age on the screen shows how old the list of tubes is.
 _OLD_S: Final = 2.0
+# How many findings the screen shows.
+_FINDINGS: Final = 3
 # The most rows of a table.
 _ROWS: Final = 200
 
@@ -224,7 +227,7 @@ class TubesScreen(Screen[None]):
 
 
 def summary(sample: Sample, name: str) -> Text:
-    """Return the facts about the server as a whole, on five lines of no more than 80 characters."""
+    """Return the facts about the server as a whole, on five lines of no more than 80 characters, and what is wrong."""
     stats = sample.stats
     now, middle, worst = map(units.milliseconds, sample.latency)
     jobs = ", ".join(f"{units.short(stats[f'current-jobs-{state}'])} {state}" for state in STATES)
@@ -247,7 +250,13 @@ def summary(sample: Sample, name: str) -> Text:
     for title, line in lines:
         text.append(f"{title:<9}", style="bold").append(f"{line}\n")
     text.right_crop(1)
-    return text.append(f"  {' '.join(trouble)}", style="bold red") if trouble else text
+    if trouble:
+        text.append(f"  {' '.join(trouble)}", style="bold red")
+    for finding in sample.findings[:_FINDINGS]:
+        text.append(f"\n{finding['severity']:<9}", style=STYLES[finding["severity"]])
+        text.append(units.on_one_line(finding["text"]))
+    more = len(sample.findings) - _FINDINGS
+    return text.append(f"\n{'':9}and {more} more: beanlite why", style="dim") if more > 0 else text
 
 
 class JobsScreen(Screen[None]):

@@ -11,6 +11,7 @@ from beanlite.beanstalk.client import Server
 from beanlite.console import listing
 from beanlite.console.filters import Record
 from beanlite.console.live import COUNTERS, Live
+from beanlite.core.findings import NOTE
 
 # For how many samples latencies are kept: about a minute.
 _LATENCIES: Final = 60
@@ -18,6 +19,8 @@ _SERVER_RATES: Final = {f"{what}_per_s": keys for what, keys in COUNTERS.items()
 # After listing the tubes, wait this many times as long as it took before listing them again, to spare servers with
 # many.
 _PAUSE_FACTOR: Final = 10
+# Seconds from one diagnosis to the next, at least.
+_DIAGNOSED_S: Final = 5.0
 _TUBE_RATES: Final = {"puts_per_s": ("total_jobs",), "deletes_per_s": ("deletes",)}
 
 
@@ -32,6 +35,8 @@ class Sample:
     """All tubes, likewise; the same list as in the previous sample, unless it was time to list them again."""
     tubes_at_s: float
     """When the tubes were listed."""
+    findings: list[Record]
+    """What is wrong, the worst first, without notes; as of some seconds ago."""
     latencies_s: list[float]
     """How long a command that does nothing took, in recent samples; this one is the last."""
 
@@ -50,6 +55,9 @@ class Sampler:
         self._before: Sample | None = None
         self._list_at_s = 0.0
         """When it is time to list the tubes again."""
+        self._findings: list[Record] = []
+        self._diagnose_at_s = 0.0
+        """When it is time to ask again what is wrong."""
 
     def sample(self) -> Sample:
         """Take a sample."""
@@ -65,7 +73,9 @@ class Sampler:
             tubes, tubes_at_s = self._list_tubes(before, at_s), at_s
         else:
             tubes, tubes_at_s = before.tubes, before.tubes_at_s
-        self._before = Sample(at_s, stats, tubes, tubes_at_s, list(self._latencies_s))
+        if at_s >= self._diagnose_at_s:
+            self._findings = self._diagnose(at_s)
+        self._before = Sample(at_s, stats, tubes, tubes_at_s, self._findings, list(self._latencies_s))
         return self._before
 
     def _list_tubes(self, before: Sample | None, at_s: float) -> list[Record]:
@@ -78,6 +88,12 @@ class Sampler:
                 # A tube that did not exist before has had all its jobs since then.
                 tube.update(_rates(tube, earlier.get(tube["name"], {}), _TUBE_RATES, at_s - before.tubes_at_s))
         return tubes
+
+    def _diagnose(self, at_s: float) -> list[Record]:
+        found = self._server.diagnose({})["findings"]
+        ended_s = time.monotonic()
+        self._diagnose_at_s = ended_s + max(_DIAGNOSED_S, _PAUSE_FACTOR * (ended_s - at_s))
+        return [finding for finding in found if finding["severity"] != NOTE]
 
     def close(self) -> None:
         """Close the connection."""

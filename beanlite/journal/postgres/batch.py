@@ -159,7 +159,7 @@ _NOTES_UNSET: Final = _Part(
 )
 _TOTALS: Final = _Part(
     "added",
-    ("bigint", "bigint", "text", *("bigint",) * 7, "float8", "float8", *("bigint",) * 4),
+    ("bigint", "bigint", "text", *("bigint",) * 7, "float8", "float8", *("bigint",) * 6),
     f"""
     INSERT INTO totals AS old SELECT * FROM {{rows}} AS new {_FENCED}
     ON CONFLICT (span_s, at, tube) DO UPDATE SET
@@ -169,7 +169,8 @@ _TOTALS: Final = _Part(
         kicked = old.kicked + excluded.kicked,
         waited_s = old.waited_s + excluded.waited_s, held_s = old.held_s + excluded.held_s,
         dead = old.dead + excluded.dead, expired = old.expired + excluded.expired,
-        refused = old.refused + excluded.refused, duplicates = old.duplicates + excluded.duplicates
+        refused = old.refused + excluded.refused, duplicates = old.duplicates + excluded.duplicates,
+        client_gone = old.client_gone + excluded.client_gone, delay_over = old.delay_over + excluded.delay_over
     RETURNING 1
     """,
     "count(*)",

@@ -20,7 +20,7 @@ _WITH_BATCHES: Final = 3
 # That in which there are policies and schedules.
 _WITH_POLICIES: Final = 4
 # That in which there are notes.
-_WITH_NOTES: Final = 5
+_WITH_NOTES: Final = 6
 # The time by the database's clock, which is the same for all servers.
 NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 _FACTS: Final = """

@@ -41,10 +41,10 @@ def filter_of(session: Session, role: str, request: Selection, now_ns: int) -> F
     """
     last_id = session.engine.last_id if request.after is None else request.bound
     now_s = session.service.utc_s(now_ns)
-    return Filter(session.engine, last_id, now_ns, now_s, request.criteria(), _permits(session, role))
+    return Filter(session.engine, last_id, now_ns, now_s, request.criteria(), permits_for(session, role))
 
 
-def _permits(session: Session, role: str) -> Callable[[bytes], bool] | None:
+def permits_for(session: Session, role: str) -> Callable[[bytes], bool] | None:
     """Return what says whether the client has a role on a tube; None if it has on all."""
     rights = session.rights
     return None if rights is None or rights.may(role, ALL_TUBES) else partial(rights.may, role)
@@ -134,7 +134,7 @@ def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
 
 def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> bytes:
     engine = session.engine
-    permits = _permits(session, READER)
+    permits = permits_for(session, READER)
     if request.names is None:
         tubes = list(engine.tubes.values())  # these are in the order of their serial numbers
     else:  # without those that are not permitted, so that their number does not tell which of them there are
@@ -199,7 +199,7 @@ def _dues(tubes: list[Tube], until_ns: int) -> list[int]:
     dues: list[int] = []
     looks = 0
     for tube in tubes:
-        dues.append(tube.delayed.count_up_to(until_ns << ID_BITS | ID_MASK, DUE_MAX))
+        dues.append(tube.delayed.about_up_to(until_ns << ID_BITS | ID_MASK, DUE_MAX))
         looks += dues[-1]
         if looks >= DUE_MAX:
             break
@@ -227,7 +227,7 @@ def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
     numbers = list(connected)
     first = 0 if request.place is None else bisect_right(numbers, request.place)
     clients: list[Record] = []
-    permits = _permits(session, READER)
+    permits = permits_for(session, READER)
     last = first
     facts = 0
     for number in numbers[first : first + (request.limit or LIMIT)]:

@@ -6,6 +6,7 @@ from typing import Any, Final
 from beanlite.core.access import ALL_TUBES, OPERATOR, PRODUCER, READER
 from beanlite.protocol.operators.requests import (
     ChangeJobs,
+    Diagnose,
     ListJobs,
     ListPolicies,
     PutJobs,
@@ -72,6 +73,7 @@ def _of_set_policy(_session: Session, request: Any) -> _Names:  # noqa: ANN401
 _NAMES_OF: Final[dict[type[Request], Callable[[Session, Any], _Names]]] = {
     PutJobs: _of_put_jobs,
     ListJobs: _of_list_jobs,
+    Diagnose: _of_looks,
     WatchEvents: _of_looks,
     ListPolicies: _of_looks,
     ChangeJobs: _of_change_jobs,

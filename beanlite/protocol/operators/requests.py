@@ -168,6 +168,19 @@ class ListTubeStats(PagedRequest):
         return self
 
 
+class Diagnose(Request):
+    """The body of ``diagnose``."""
+
+    tube: TubeName | None = None
+    like: Annotated[str, Field(max_length=200)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.tube is not None and self.like is not None:
+            raise ValueError("it is either tube or like")
+        return self
+
+
 class ListClients(PagedRequest):
     """The body of ``list-clients``."""
 

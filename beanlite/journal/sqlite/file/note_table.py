@@ -13,7 +13,7 @@ SET_NOTE: Final = f"REPLACE INTO notes ({COLUMNS}, crc32) VALUES (?, ?, ?)"
 UNSET_NOTE: Final = "DELETE FROM notes WHERE id = ?"
 
 # The first version with this table.
-_HAS_NOTES: Final = 6
+_HAS_NOTES: Final = 7
 _NOTES: Final = f"SELECT {COLUMNS}, crc32 FROM notes ORDER BY id"
 _STRAY: Final = "SELECT id FROM notes WHERE id NOT IN (SELECT id FROM jobs) LIMIT 1"
 # How many notes are read at a time.

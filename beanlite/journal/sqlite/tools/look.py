@@ -58,7 +58,8 @@ _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
            rates.put AS puts_per_min, rates.reserved AS reserves_per_min, rates.deleted AS deletes_per_min,
            rates.released AS releases_per_min, rates.timed_out AS timeouts_per_min, rates.buried AS buries_per_min,
-           rates.wait_s, rates.hold_s, CASE WHEN :due_s IS NOT NULL THEN coalesce(soon.due, 0) END AS due
+           rates.client_gone AS client_gone_per_min, rates.wait_s, rates.hold_s,
+           CASE WHEN :due_s IS NOT NULL THEN coalesce(soon.due, 0) END AS due
     FROM tubes LEFT JOIN rates USING (tube) LEFT JOIN (
         SELECT tube, count(*) AS due FROM all_jobs WHERE state = 'delayed' AND due_in_s <= :due_s GROUP BY tube
     ) AS soon USING (tube)
@@ -97,7 +98,7 @@ _EVENTS_READ: Final = 1000
 # The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
     SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
-           dead, expired, refused, duplicates
+           dead, expired, refused, duplicates, client_gone, delay_over
     FROM totals
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
