@@ -218,6 +218,24 @@ def test_a_proxy_says_who_asks(connect):
         assert "carol" in web.get("/", **{"X-Forwarded-User": "carol"}).text
 
 
+def test_name_of_the_proxy_is_one_in_utf8(connect):
+    with Web(connect, "--user-header", "X-User") as web:
+        assert web.get("/", **{"X-User": "J\xf6rg"}).status == 401  # sent as Latin-1
+        for names in (("ann", "bob"), ("ann", "ann"), ("", "bob")):
+            assert status_with(web, *names) == 401
+
+
+def status_with(web, *names):
+    """Return the status of a request in which the header of the user stands several times."""
+    connection = http.client.HTTPConnection(web.where, timeout=30)
+    with contextlib.closing(connection):
+        connection.putrequest("GET", "/")
+        for name in names:
+            connection.putheader("X-User", name)
+        connection.endheaders()
+        return connection.getresponse().status
+
+
 def put_and_bury(web, **headers):
     """Put a job and bury it as this user; its id."""
     page = web.post("/put", PUT, **headers)
