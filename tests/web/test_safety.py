@@ -92,6 +92,8 @@ def test_a_name_of_this_page_may_be_written_in_any_way(connect):
 def test_a_large_form_is_refused(connect):
     with Web(connect) as web:
         assert web.post("/put", {"tube": "default", "body": "x" * (1 << 20)}).status == 413
+        chunks = {"content-length": "5", "transfer-encoding": "chunked"}  # of which only the second counts
+        assert web.post("/put", {}, **chunks).status == 413
 
 
 @pytest.fixture(scope="module")
