@@ -41,6 +41,8 @@ _REFUSALS: Final = {
 _COMPARED_MAX: Final = 20_000
 # Where to continue in a list of a server's.
 _CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
+# The end of a person's name that the server can't take.
+_DIGESTED: Final = re.compile("…[0-9a-f]{16}$")
 
 
 def login_name() -> str:
@@ -63,8 +65,11 @@ def _printable(person: str, max_bytes: int) -> str:
 
 
 def identity_for(person: str) -> str:
-    """Return the name by which a person has rights: what the server can't take is told apart by a digest."""
-    if is_person(person):
+    """Return the name by which a person has rights: what the server can't take is told apart by a digest.
+
+    So is a name that looks as if it had been, since people may choose their names.
+    """
+    if is_person(person) and _DIGESTED.search(person) is None:
         return person
     end = f"…{sha256(person.encode()).hexdigest()[:16]}"
     return _printable(person, PERSON_BYTES_MAX - len(end.encode())) + end

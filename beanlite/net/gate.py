@@ -39,24 +39,23 @@ class ClientGate:
         """The words of clients with these rights."""
         self._tokens: dict[Client, tuple[str, str]] = {}
         """The tokens that clients have given: the name of each, and its digest."""
-        self._pending = Pending(loop, self._dismiss, most)
+        self._pending = Pending(loop, self._dismiss, self._cut_off, most)
         self.page_digest = ""
         """The digest of the token that the server has made for its page."""
 
-    def admit(self, connection: Connection, transport: asyncio.BaseTransport) -> bool:
-        """Give a new client its rights; returns False if there are too many that have none."""
+    def admit(self, connection: Connection, transport: asyncio.BaseTransport) -> None:
+        """Give a new client its rights; if it has none, one of those may be closed that have none, either."""
         session, access = connection.session, self._access
         if access is None:
             session.operator = self._operators.include(transport.get_extra_info("peername"))
-            return True
+            return
         identity = identity_of(transport)
         rights = self._rights_of(access, identity)
-        if not rights.grants and not self._pending.add(connection, identity):
-            return False
+        if not rights.grants:
+            self._pending.add(connection, identity)
         session.authenticate = partial(self._authenticate, connection, identity)
         self._give(connection, rights)
         _show(connection, self._shown(access, identity))
-        return True
 
     def forget(self, connection: Connection) -> None:
         """Forget a client that is gone."""
@@ -149,6 +148,11 @@ class ClientGate:
         """End the connection of a client without rights, or with fewer than it had."""
         self._refused(connection.session.client.peer.address, "")
         connection.dismiss()
+
+    def _cut_off(self, connection: Connection) -> None:
+        """Close the connection of a client without rights, to make room for another."""
+        self._refused(connection.session.client.peer.address, "")
+        connection.ending.cut_off()
 
 
 _NOTHING: Final = Rights([])

@@ -73,7 +73,8 @@ class Handshakes:
         self._refusals = refusals
         self._memory = memory
         self._most = most
-        self._addresses = Addresses(max(SHARE_LEAST, most // SHARE), spare_local=True)
+        self._share = max(SHARE_LEAST, most // SHARE)
+        self._addresses = Addresses(self._share, spare_local=True)
         self._pending: dict[Tls, float] = {}
         """Until when each connection may take, the earliest first."""
         self._ready: deque[Tls] = deque()
@@ -113,7 +114,7 @@ class Handshakes:
         return Tls(self)
 
     def begin(self, tls: Tls) -> None:
-        """Give a new connection some time, in place of the earliest one if too many are pending."""
+        """Give a new connection some time, in place of an earlier one if too many are pending."""
         peer = tls.get_extra_info("peername")
         if peer is None:  # it is gone already
             tls.abort()
@@ -122,12 +123,21 @@ class Handshakes:
         if self._addresses.is_full(address):
             self._dismiss(tls, _TOO_MANY)
             return
-        if len(self._pending) >= self._most:  # the earliest is silent, or slow
-            self._dismiss(next(iter(self._pending)), _TOO_MANY)
+        if len(self._pending) >= self._most:
+            self._dismiss(self._earliest(), _TOO_MANY)
         self._addresses.add(tls, address)
         self._pending[tls] = self._loop.time() + LASTS_S
         if self._timer is None:
             self._timer = self._loop.call_later(LASTS_S, self._on_timer)
+
+    def _earliest(self) -> Tls:
+        """Return the earliest connection, which is silent or slow: of those of this machine, if they are many.
+
+        Otherwise a program of this machine, which may begin any number, could have all others closed.
+        """
+        if len(self._pending) - len(self._addresses) > self._share:
+            return next(tls for tls in self._pending if self._addresses.has(tls, None))
+        return next(iter(self._pending))
 
     def new_session(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
         """Make what encrypts and decrypts for a connection."""

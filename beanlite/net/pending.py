@@ -17,10 +17,20 @@ PENDING_S: Final = 10.0
 class Pending:
     """The connections without rights, the earliest first, and one timer for all."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, dismiss: Callable[[Connection], None], most: int) -> None:
-        """``dismiss`` ends a connection whose time is over. There may be ``most``, a part of them from one place."""
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        dismiss: Callable[[Connection], None],
+        cut_off: Callable[[Connection], None],
+        most: int,
+    ) -> None:
+        """``dismiss`` ends a connection whose time is over, and ``cut_off`` one that makes room for another at once.
+
+        There may be ``most``, a part of them from one place.
+        """
         self._loop = loop
         self._dismiss = dismiss
+        self._cut_off = cut_off
         self._most = most
         self._addresses = Addresses(max(SHARE_LEAST, most // SHARE), spare_local=False)
         self._until_s: dict[Connection, float] = {}
@@ -29,17 +39,25 @@ class Pending:
     def __len__(self) -> int:
         return len(self._until_s)
 
-    def add(self, connection: Connection, identity: Identity) -> bool:
-        """Give a connection its time; returns False if there are too many, or of its address or its user."""
+    def add(self, connection: Connection, identity: Identity) -> None:
+        """Give a connection its time, in place of the earliest if there are too many, or of its address or its user.
+
+        A client with a token sends it at once, so that the earliest hardly has one.
+        """
         host = identity.host
         place = identity.shown.encode() if host is None else self._addresses.address_of((host,))
-        if len(self) >= self._most or self._addresses.is_full(place):
-            return False
+        if self._addresses.is_full(place):
+            self._make_room(next(each for each in self._until_s if self._addresses.has(each, place)))
+        elif len(self) >= self._most:
+            self._make_room(next(iter(self._until_s)))
         self._addresses.add(connection, place)
         self._until_s[connection] = self._loop.time() + PENDING_S
         if self._timer is None:
             self._timer = self._loop.call_later(PENDING_S, self._end)
-        return True
+
+    def _make_room(self, connection: Connection) -> None:
+        self.drop(connection)
+        self._cut_off(connection)
 
     def drop(self, connection: Connection) -> None:
         """Forget a connection that has rights by now, or is closed."""

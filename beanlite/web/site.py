@@ -80,12 +80,24 @@ class Site:
             address = "unix" if request.client is None else request.client.host
             user = await self.guesses.check(header, address)
         elif self.user_header is not None:
-            # Starlette reads headers as Latin-1; names are UTF-8.
-            name = request.headers.get(self.user_header, "").encode("latin-1").decode(errors="replace")
+            name = _only_name(request.headers.getlist(self.user_header))
             user = User(name, may_change=True) if name else None
         else:
             user = User("", may_change=True)
         return user and User(user.name, user.may_change and not self.read_only)
+
+
+def _only_name(values: list[str]) -> str:
+    """Return the name that a header has; empty if it has none or several, or one that could be that of several people.
+
+    Starlette reads headers as Latin-1; names are UTF-8.
+    """
+    if len(values) != 1:
+        return ""
+    try:
+        return values[0].encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return ""
 
 
 def person_of(request: Request) -> str:

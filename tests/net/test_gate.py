@@ -161,43 +161,58 @@ def user(uid):
 
 def test_connection_without_rights_is_ended_after_its_time(loop):
     ended: list[Any] = []
-    waiting: Any = Pending(loop, lambda connection: ended.append((connection, loop.now_s)), MOST)
-    assert waiting.add("first", user(1))
+    waiting: Any = Pending(loop, lambda connection: ended.append((connection, loop.now_s)), lambda _: None, MOST)
+    waiting.add("first", user(1))
     loop.wait(4)
-    assert waiting.add("second", user(1))
-    assert waiting.add("third", user(1))
+    waiting.add("second", user(1))
+    waiting.add("third", user(1))
     waiting.drop("third")
     loop.wait(20)
     assert ended == [("first", 100 + PENDING_S), ("second", 104 + PENDING_S)]
     assert not len(waiting)
     assert not loop.timers
-    assert waiting.add("fourth", user(1))
+    waiting.add("fourth", user(1))
     loop.wait(PENDING_S)
     assert ended[-1] == ("fourth", loop.now_s)
 
 
 @pytest.mark.parametrize(("one", "another"), [(at("10.0.0.1"), at("10.0.0.2")), (user(1), user(2))])
-def test_connections_without_rights_are_bounded(loop, one, another):
-    waiting: Any = Pending(loop, lambda _: None, MOST)
-    assert all(waiting.add((1, number), one) for number in range(PER_PLACE))
-    assert not waiting.add("too many", one)
-    assert waiting.add("another", another)
-    waiting.drop((1, 0))
-    assert waiting.add("again", one)
-    assert all(waiting.add((2, number), user(1000 + number)) for number in range(MOST - len(waiting)))
-    assert not waiting.add("too many", at("10.0.0.3"))
+def test_earliest_connection_without_rights_makes_room(loop, one, another):
+    closed = []
+    waiting: Any = Pending(loop, lambda _: None, closed.append, MOST)
+    waiting.add("another", another)
+    for number in range(PER_PLACE):
+        waiting.add(number, one)
+    assert closed == []
+    waiting.add("too many of its place", one)
+    assert closed == [0]
+    waiting.drop(1)
+    waiting.add("again", one)
+    for number in range(MOST - len(waiting)):
+        waiting.add((2, number), user(1000 + number))
+    assert closed == [0]
+    waiting.add("too many of all", at("10.0.0.3"))
+    assert closed == [0, "another"]
+    assert len(waiting) == MOST
     loop.wait(PENDING_S)
     assert not len(waiting)
-    assert all(waiting.add(number, one) for number in range(PER_PLACE))
+    for number in range(PER_PLACE):
+        waiting.add(number, one)
+    assert closed == [0, "another"]
 
 
 def test_addresses_of_one_network_are_one_address_for_the_bound(loop):
-    waiting: Any = Pending(loop, lambda _: None, MOST)
-    assert all(waiting.add(number, at(f"2001:db8::{number:x}")) for number in range(PER_PLACE))
-    assert not waiting.add("too many", at("2001:db8::ffff"))
-    assert waiting.add("another", at("2001:db8:0:1::1"))
-    assert all(waiting.add((1, number), at("10.0.0.1")) for number in range(PER_PLACE))
-    assert not waiting.add("mapped", at("::ffff:10.0.0.1"))
+    closed = []
+    waiting: Any = Pending(loop, lambda _: None, closed.append, MOST)
+    for number in range(PER_PLACE):
+        waiting.add(number, at(f"2001:db8::{number:x}"))
+    waiting.add("another", at("2001:db8:0:1::1"))
+    for number in range(PER_PLACE):
+        waiting.add((1, number), at("10.0.0.1"))
+    assert closed == []
+    waiting.add("too many", at("2001:db8::ffff"))
+    waiting.add("mapped", at("::ffff:10.0.0.1"))
+    assert closed == [0, (1, 0)]
 
 
 def test_connections_without_rights_are_a_tenth_of_all():
@@ -243,15 +258,16 @@ def test_client_without_rights_is_told_and_closed_in_a_server():
     assert simulated(play) is None
 
 
-def test_one_client_too_many_without_rights_is_not_admitted():
+def test_earliest_client_without_rights_is_closed_for_another():
     async def play(server, _journal):
         without_rights(server)
         server.parts.roster._gate._pending._addresses.limit(2, spare_local=False)
         first, second, third = (FromNetwork(server) for _ in range(3))
         await settle()
-        assert (first.closed, second.closed, third.closed) == (False, False, True)
+        assert (first.closed, second.closed, third.closed) == (True, False, False)
         assert server.parts.refusals.counts["unauthorized"] == 1
-        first.close()
+        assert len(server.parts.engine.clients.connected) == 2
+        second.close()
         await settle()
         assert not FromNetwork(server).closed
         await asyncio.sleep(PENDING_S + 1)
@@ -267,6 +283,20 @@ def test_token_of_the_page_is_of_no_use_on_another_machine():
         gate.page_digest = sha256(b"right").hexdigest()
         assert await OfThisMachine(server).ask(b"auth right\r\nuse a\r\n") == b"AUTHENTICATED\r\nUSING a\r\n"
         assert await FromNetwork(server).ask(b"auth right\r\nuse a\r\n") == b"UNAUTHORIZED\r\n"
+
+    assert simulated(play) is None
+
+
+def test_silent_clients_do_not_shut_the_page_out():
+    async def play(server, _journal):
+        without_rights(server)
+        gate = server.parts.roster._gate
+        gate.change(Operators("none"), Access([rule(1, "page", "operator", [b"*"])], {}, {}))
+        gate.page_digest = sha256(b"right").hexdigest()
+        silent = [OfThisMachine(server) for _ in range(100)]
+        assert await OfThisMachine(server).ask(b"auth right\r\nuse a\r\n") == b"AUTHENTICATED\r\nUSING a\r\n"
+        assert not all(client.closed for client in silent)
+        await asyncio.sleep(PENDING_S + 1)
 
     assert simulated(play) is None
 

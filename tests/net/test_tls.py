@@ -18,6 +18,7 @@ import pytest
 from beanlite import is_compiled
 from beanlite.core.memory import TLS_BYTES
 from beanlite.net import handshakes, tls as tls_module
+from beanlite.net.refusals import Refusals
 from tests.support.certificates import Authority, tls_flags, tls_port, wrap
 from tests.support.inside import serving, until as until_inside
 from tests.support.needs import need
@@ -512,6 +513,37 @@ def test_silent_connections_do_not_shut_a_client_out(tmp_path, own, authority):
             )
         with Wire(wrap(server, authority.client())) as wire:
             assert int(wire.stats()["refused-handshake"]) >= 600 - handshakes.PENDING_MAX
+
+
+class Newcomer:
+    """A connection of which nothing has come yet."""
+
+    def __init__(self, host):
+        self.host = host
+        self.closed = False
+
+    def get_extra_info(self, _name):
+        return self.host, 1
+
+    def abort(self):
+        self.closed = True
+
+
+async def test_clients_of_this_machine_make_room_for_each_other():
+    """Of them there may be any number, so the earliest of all would soon be that of another."""
+    door = handshakes.Handshakes(asyncio.get_running_loop(), cast(Any, None), 20, Refusals(), cast(Any, None))
+    far = [Newcomer("10.0.0.1") for _ in range(3)]
+    near = [Newcomer("127.0.0.1") for _ in range(100)]
+    for newcomer in (*far, *near):
+        door.begin(cast(Any, newcomer))
+    assert [newcomer.closed for newcomer in far] == [False] * 3
+    assert [newcomer.closed for newcomer in near] == [True] * 83 + [False] * 17
+    others = [Newcomer(f"10.0.1.{number}") for number in range(10)]
+    for newcomer in others:
+        door.begin(cast(Any, newcomer))
+    assert [newcomer.closed for newcomer in (*far, *others)] == [True] + [False] * 12
+    assert sum(not newcomer.closed for newcomer in near) == handshakes.SHARE_LEAST
+    door.close()
 
 
 async def test_handshakes_give_way_to_others_in_each_turn(monkeypatch):

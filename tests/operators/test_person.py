@@ -51,3 +51,10 @@ def test_no_name_becomes_that_of_another_person():
     assert len(set(taken)) == len(names)
     assert taken[:2] == names[:2]
     assert taken[2].startswith("x" * 100)
+
+
+@pytest.mark.parametrize("name", ["x" * 129, "a\x1bb"])
+def test_name_that_looks_shortened_is_another_than_the_shortened_one(name):
+    shortened = identity_for(name)
+    assert is_person(identity_for(shortened))
+    assert identity_for(shortened) != shortened

@@ -92,6 +92,8 @@ def test_a_name_of_this_page_may_be_written_in_any_way(connect):
 def test_a_large_form_is_refused(connect):
     with Web(connect) as web:
         assert web.post("/put", {"tube": "default", "body": "x" * (1 << 20)}).status == 413
+        chunks = {"content-length": "5", "transfer-encoding": "chunked"}  # of which only the second counts
+        assert web.post("/put", {}, **chunks).status == 413
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +218,24 @@ def test_a_proxy_says_who_asks(connect):
     with Web(connect, "--user-header", "X-Forwarded-User") as web:
         assert web.get("/").status == 401
         assert "carol" in web.get("/", **{"X-Forwarded-User": "carol"}).text
+
+
+def test_name_of_the_proxy_is_one_in_utf8(connect):
+    with Web(connect, "--user-header", "X-User") as web:
+        assert web.get("/", **{"X-User": "J\xf6rg"}).status == 401  # sent as Latin-1
+        for names in (("ann", "bob"), ("ann", "ann"), ("", "bob")):
+            assert status_with(web, *names) == 401
+
+
+def status_with(web, *names):
+    """Return the status of a request in which the header of the user stands several times."""
+    connection = http.client.HTTPConnection(web.where, timeout=30)
+    with contextlib.closing(connection):
+        connection.putrequest("GET", "/")
+        for name in names:
+            connection.putheader("X-User", name)
+        connection.endheaders()
+        return connection.getresponse().status
 
 
 def put_and_bury(web, **headers):
