@@ -15,7 +15,9 @@ from beanlite.console.live import Live, Unreachable, on_behalf_of
 from beanlite.console.policies import in_words
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
+from beanlite.web.again import delete_old, fields_of
 from beanlite.web.notices import Mistake, Notice, WrongForm
 from beanlite.web.pages import filter_of, form, link, number, render, tube_name, whole_seconds
 from beanlite.web.running import WORDS, description
@@ -181,26 +183,45 @@ async def schedule(request: Request) -> Response:
 
 
 async def put(request: Request) -> Response:
-    """Put a job by hand."""
+    """Put a job by hand, or one that is there again, edited."""
+    questions, none = site_of(request).questions, WrongForm()
     if request.method != "POST":
-        fields = {"tube": request.query_params.get("tube", "default")}
-        return render(request, "put.html", {"fields": fields, "error": ""})
+        return render(request, "put.html", {"fields": await _fields_to_put(request), "wrong": none})
     fields = await form(request)
     try:
         pri, ttr_s = number(fields, "pri", U32_MAX), whole_seconds(fields, "ttr")
-        tube = tube_name(fields, "tube") or "default"
+        old = number(fields, "old", U64_MAX) if fields.get("delete") else None
         job = {
-            "tube": tube,
+            "tube": tube_name(fields, "tube") or "default",
             "pri": 1024 if pri is None else pri,
             "delay_s": whole_seconds(fields, "delay") or 0,
             "ttr_s": 60 if ttr_s is None else ttr_s,
             "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
         }
         what = {"jobs": [job], **_on_behalf(request)}
-        reply = await site_of(request).questions.ask_once(lambda live: live.ask("put-jobs", what))
+        reply = await questions.ask_once(lambda live: live.ask("put-jobs", what))
     except BeanliteError as error:
-        return render(request, "put.html", {"fields": fields, "error": str(error)}, 422)
-    return _redirect(request, f"/job/{reply['ids'][0]}", "The job was put")
+        name, why = (error.name, error.why) if isinstance(error, Mistake) else ("", str(error))
+        context = {"fields": fields, "wrong": WrongForm("/put", name, why, fields)}
+        return render(request, "put.html", context, 422)
+    message = "The job was put"
+    if old is not None:
+        state, by = fields.get("old_state", ""), _on_behalf(request)
+        message = await questions.ask_once(partial(delete_old, job_id=old, state=state, person=by))
+    return _redirect(request, f"/job/{reply['ids'][0]}", message)
+
+
+async def _fields_to_put(request: Request) -> dict[str, str]:
+    """Return what the form to put a job begins with. BeanliteError: the job that is to be put again can't be edited."""
+    site, job_id = site_of(request), number(request.query_params, "from", U64_MAX)
+    if job_id is None:
+        return {"tube": request.query_params.get("tube", "default")}
+    if site.hide_bodies:
+        raise BeanliteError("bodies are hidden here")
+    job = await site.questions.ask(lambda live: live.show_job(job_id))
+    if job is None:
+        raise BeanliteError(f"job {job_id} has gone")
+    return fields_of(job)
 
 
 async def back_up(request: Request) -> Response:

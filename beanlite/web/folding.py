@@ -8,7 +8,7 @@ from beanlite.console.filters import Record
 # How many lines, or events one by one, a page shows.
 LINES_MAX: Final = 100
 # How many events may recur together, and how often at least.
-_CYCLE_MAX: Final = 4
+_CYCLE_MAX: Final = 25
 _TIMES_MIN: Final = 3
 
 
@@ -22,6 +22,16 @@ class Line(NamedTuple):
     last_at: float
     end: int
     """How many events of the history it ends with."""
+
+    @property
+    def words(self) -> str:
+        """What happened each time."""
+        if len(self.events) == 1:
+            return str(self.events[0]["what"])
+        return ", ".join(
+            line.words if line.times == 1 else f"({line.times} \N{MULTIPLICATION SIGN} {line.words})"
+            for line in fold(self.events)
+        )
 
 
 def fold(history: Sequence[Record]) -> list[Line]:

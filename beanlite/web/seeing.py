@@ -21,6 +21,7 @@ from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import NAMES, Filter
 from beanlite.web import overview as looks
+from beanlite.web.again import unfit
 from beanlite.web.backups import Backup
 from beanlite.web.curves import Curve, curve
 from beanlite.web.folding import LINES_MAX, Line, fold
@@ -93,6 +94,7 @@ async def tube(request: Request) -> Response:
     """Show a tube, its curves and its jobs."""
     site, name = site_of(request), request.path_params["name"]
     encode_tube(name)
+    stats = await site.questions.ask_seldom("stats", Live.stats)
     reply, policies = await _ask(
         request,
         ("tube", name),
@@ -108,6 +110,7 @@ async def tube(request: Request) -> Response:
     curves, unreadable = await _curves(site, name, span)
     context = {
         "tube": reply["tubes"][0],
+        "started_at": time.time() - stats["uptime"],
         "policies": policies["policies"],
         "policies_file": policies["file"],
         "curves": curves,
@@ -214,6 +217,7 @@ async def job(request: Request) -> Response:
         "has_db": site.db is not None,
         "unreadable": unreadable,
         "hides": site.hide_bodies,
+        "unfit": unfit(body),
         "shown": text,
         "cut": len(body) > BODY_BYTES_MAX,
         "form": form,
@@ -283,7 +287,9 @@ async def journal(request: Request) -> Response:
     """Show the statistics of the server: its journal, its memory, its backups, what it has refused."""
     stats = await site_of(request).questions.ask_seldom("stats", Live.stats)
     refusals = {key.removeprefix("refused-"): times for key, times in stats.items() if key.startswith("refused-")}
-    return render(request, "journal.html", {"stats": stats, "refused": refusals})
+    return render(
+        request, "journal.html", {"stats": stats, "refused": refusals, "started_at": time.time() - stats["uptime"]}
+    )
 
 
 async def backups(request: Request) -> Response:

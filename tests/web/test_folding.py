@@ -50,6 +50,12 @@ def test_longest_cycle_is_found():
     assert words([]) == []
 
 
+def test_words_of_a_cycle_are_folded_too():
+    tries = [event(what) for what in ("reserve", "release")] * 5
+    (line,) = fold([*tries, event("bury", by=None, policy="max_tries")] * 80)
+    assert (line.times, line.words) == (80, f"(5 {TIMES} reserve, release), bury")
+
+
 def test_page_of_a_job_that_was_tried_often_is_short(tmp_path):
     with start_beanlite(tmp_path, "--history", "1d") as server, Wire(server.connect()) as wire:
         job_id = wire.put(b"job")

@@ -120,6 +120,19 @@ function forgetNotice() {
   history.replaceState(history.state, "", here);
 }
 
+// Leads back to the same place of the page after a form was sent.
+function keepPlace() {
+  const place = sessionStorage.getItem("place");
+  sessionStorage.removeItem("place");
+  if (place && document.querySelector(".notice.done")) {
+    const [path, top] = JSON.parse(place);
+    if (path === location.pathname) window.scrollTo(0, top);
+  }
+  document.addEventListener("submit", () => {
+    sessionStorage.setItem("place", JSON.stringify([location.pathname, window.scrollY]));
+  });
+}
+
 // Keys of one character; those that lead to a page are pressed after g.
 let isAfterG = false;
 
@@ -139,6 +152,7 @@ function onKey(event) {
 }
 
 forgetNotice();
+keepPlace();
 showTimes(document);
 document.addEventListener("keydown", onKey);
 for (const button of document.querySelectorAll("[data-help]")) {
