@@ -182,7 +182,7 @@ def _matching(live: Live, which: Filter) -> str:
     until_s = time.monotonic() + _COUNT_S
     for records, after in listing.slices(live.list_jobs, {**which.criteria(), "limit": _COUNTED}, "jobs"):
         number += len(records)
-        if after is not None and (number >= COUNT_MAX or time.monotonic() > until_s):
+        if after is not None and (number > COUNT_MAX or time.monotonic() > until_s):
             return f"of more than {count(number)}"
     return count(number)
 

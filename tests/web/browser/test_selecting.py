@@ -126,3 +126,29 @@ def test_nothing_refreshes_while_something_is_typed(web, wire, visit):
     expect(page.get_by_role("alert")).to_have_text(re.compile("'soon' is not a length of time"))
     expect(page.get_by_label("Pause for")).to_have_value("soon")
     expect(page.get_by_label("Pause for")).to_be_focused()
+
+
+def test_job_is_a_card_on_a_phone(web, wire, visit):
+    wire.ask("use cards")
+    job_id = wire.put(b"a body that is seen")
+    page = visit(web, "/tube/cards", viewport={"width": 390, "height": 800})
+    body = page.locator("td.body")
+    expect(body).to_have_text("a body that is seen")
+    place, box_of_id = body.bounding_box(), page.get_by_role("link", name=str(job_id), exact=True).bounding_box()
+    assert 0 <= place["x"] <= place["x"] + place["width"] <= 390
+    assert place["y"] > box_of_id["y"]
+    assert page.locator(".bar").bounding_box()["height"] < 130
+    assert page.evaluate("document.querySelector('.wide').scrollWidth <= document.querySelector('.wide').clientWidth")
+    expect(page.locator("thead")).not_to_be_in_viewport(ratio=0.5)
+
+
+def test_bar_stays_in_view(web, wire, visit):
+    put(wire, "long", 50)
+    page = visit(web, "/tube/long")
+    page.evaluate("window.scrollTo(0, document.body.scrollHeight)")
+    expect(page.locator(".bar")).to_be_in_viewport(ratio=1)
+    page.locator("tbody input").last.check()
+    button(page, "Bury").click()
+    expect(page.get_by_role("status")).to_have_text("1 job buried.")
+    expect(page.get_by_role("button", name="Undo")).to_be_in_viewport()
+    expect(page.locator(".bar")).to_be_in_viewport(ratio=1)
