@@ -93,6 +93,25 @@ def test_a_tube_shows_its_jobs_by_state_and_text(web):
     assert web.get("/tube/none").status == 404
 
 
+def test_tables_that_refresh_share_an_answer(server, web):
+    with Wire(server.connect()) as wire:
+        wire.ask("use shared")
+        first = wire.put(b"first")
+        path, live = "/tube/shared", {"beanlite-live": "1"}
+        assert f'data-id="{first}"' in web.get(path, **live).html
+        until(lambda: shares(web, wire, path, live))
+        assert wire.request("change-jobs", do="delete", tube="shared")["next"] is None
+
+
+def shares(web, wire, path, live):
+    """Whether an answer does not show the job that was put since another one; under load it takes some attempts."""
+    web.get(path, **live)
+    job_id = f'data-id="{wire.put(b"late")}"'
+    shared = job_id not in web.get(path, **live).html
+    assert job_id in web.get(path).html
+    return shared
+
+
 def test_the_next_page_goes_on_behind_the_last_job(web):
     page = web.get("/tube/mail?state=ready")
     (more,) = [line for line in page.html.splitlines() if 'rel="next"' in line]

@@ -98,7 +98,7 @@ const KEYS = {
 
 function onTableKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping()) return;
-  if (document.getElementById("keys").open || !Object.hasOwn(KEYS, event.key)) return;
+  if (help.open || !Object.hasOwn(KEYS, event.key)) return;
   KEYS[event.key]();
   offer();
   event.preventDefault();

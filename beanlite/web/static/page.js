@@ -4,6 +4,8 @@
 
 const EVERY_MS = 2000;
 const TRY_AGAIN_MS = 5000;
+// After a reply that took long, for how many times as long nothing is asked.
+const REST = 10;
 
 const TIME = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 
@@ -97,13 +99,14 @@ async function refresh() {
   let wait = EVERY_MS;
   if (!document.hidden && !isTyping()) {
     let page = null;
+    const began = performance.now();
     try {
       const reply = await fetch(location.href, { headers: { Accept: "text/html", "Beanlite-Live": "1" } });
       if (reply.status !== 503) page = new DOMParser().parseFromString(await reply.text(), "text/html");
     } catch {
       // The page can't be reached: what it shows is stale.
     }
-    if (!page) wait = TRY_AGAIN_MS;
+    wait = page ? Math.max(EVERY_MS, REST * (performance.now() - began)) : TRY_AGAIN_MS;
     if (!isTyping()) {
       for (const part of parts) refreshPart(part, page);
       document.dispatchEvent(new Event("refreshed"));
@@ -133,6 +136,8 @@ function keepPlace() {
   });
 }
 
+const help = document.getElementById("keys");
+
 // Keys of one character; those that lead to a page are pressed after g.
 let isAfterG = false;
 
@@ -141,7 +146,6 @@ function onKey(event) {
   if (event.target.matches("input:not([type=checkbox], [type=radio])")) return;
   const key = isAfterG ? `g ${event.key}` : event.key;
   isAfterG = key === "g";
-  const help = document.getElementById("keys");
   if (help.open) return;
   const element = document.querySelector(`[data-key="${CSS.escape(key)}"]`);
   if (key === "?") help.showModal();
@@ -155,8 +159,8 @@ forgetNotice();
 keepPlace();
 showTimes(document);
 document.addEventListener("keydown", onKey);
-for (const button of document.querySelectorAll("[data-help]")) {
-  button.hidden = false;
-  button.addEventListener("click", () => document.getElementById("keys").showModal());
-}
+const helpButton = document.querySelector("[data-help]");
+helpButton.hidden = false;
+helpButton.addEventListener("click", () => help.showModal());
+help.querySelector("[data-close]").addEventListener("click", () => help.close());
 setTimeout(refresh, EVERY_MS);
