@@ -150,6 +150,7 @@ def make_app(site: Site) -> Starlette:
             Route("/policy", changing.policy, methods=["POST"]),
             Route("/schedule", changing.schedule, methods=["POST"]),
             Route("/change", changing.change, methods=["POST"]),
+            Route("/undo", changing.undo, methods=["POST"]),
             Route("/change/{number:id}", changing.follow),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],

@@ -1,42 +1,20 @@
 """What requests share: the options, the connections to the server, and the users."""
 
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from starlette.requests import Request
 
 from beanlite.beanstalk.client import Server, address_text
 from beanlite.web.backups import Folder
 from beanlite.web.guesses import Guesses
+from beanlite.web.notices import Notices
 from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
 from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
 from beanlite.web.samples import Samples
-
-# How many notices that nobody has seen are kept.
-NOTICES_MAX: Final = 100
-
-
-class Notices:
-    """Texts to be shown once each. They are found by a token, so that no link can make a page say anything."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
-
-    def leave(self, text: str) -> str:
-        """Keep a text, and return the token by which it is found."""
-        token = secrets.token_urlsafe(16)
-        self._texts[token] = text
-        while len(self._texts) > NOTICES_MAX:
-            del self._texts[next(iter(self._texts))]
-        return token
-
-    def take(self, token: str) -> str:
-        """Return the text of this token, once; empty if there is none."""
-        return self._texts.pop(token, "")
+from beanlite.web.undoing import Undos
 
 
 @dataclass(kw_only=True)
@@ -60,6 +38,7 @@ class Site:
     changes: Ongoing = field(init=False, default_factory=Ongoing)
     samples: Samples = field(init=False, default_factory=Samples)
     notices: Notices = field(init=False, default_factory=Notices)
+    undos: Undos = field(init=False, default_factory=Undos)
     guesses: Guesses | None = field(init=False, default=None)
     """Checks the passwords; None if there are none."""
 

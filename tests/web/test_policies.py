@@ -88,9 +88,9 @@ def test_policy_is_set_and_unset_under_a_tube(web, wire):
     assert [row[:2] for row in rows(page, "policies")] == [["max_tries", "5"]]
     assert "Nothing has changed" in web.post("/policy", {**form, "key": "max_tries", "value": "5"}).text
     refused = web.post("/policy", {**form, "key": "max_tries", "value": "many"})
-    assert (refused.status, "many" in refused.text) == (409, True)
-    assert web.post("/policy", {**form, "key": "max_tries"}).status == 400
-    assert web.post("/policy", {"key": "max_tries", "value": "5"}).status == 400
+    assert (refused.path.partition("?")[0], "many" in refused.text) == ("/tube/mail", True)
+    assert "say which" in web.post("/policy", {**form, "key": "max_tries"}).text
+    assert "say for which tubes" in web.post("/policy", {"key": "max_tries", "value": "5", "back": "/policies"}).text
     page = web.post("/policy", {**form, "key": "max_tries", "unset": "1"})
     assert "mail: unset max_tries (was 5)." in page.text
     assert wire.request("list-policies")["policies"] == []
@@ -171,4 +171,4 @@ def test_policies_of_a_file_are_only_shown(tmp_path):
             assert "max_tries" in page.text
             assert 'action="/policy"' not in page.html
         refused = web.post("/policy", {"pattern": "*", "key": "max_tries", "value": "6"})
-        assert (refused.status, f"policies come from {file}" in refused.text) == (409, True)
+        assert f"policies come from {file}" in refused.text
