@@ -408,7 +408,7 @@ def test_page_has_the_rights_of_its_rules(serve):
     status, text = ask(where)
     assert status == 403
     assert "No rule of the server at unix:" in text
-    assert "allows list-tube-stats to page" in text
+    assert "allows diagnose to page" in text
     assert serving.server.log_text().count("the page may do nothing: no rule names page") == 1
     serving.reload(everybody + allow(["page"], ["mail"], ["reader"]))
     with serving.connect() as wire:
@@ -436,6 +436,7 @@ def test_person_has_its_rights_and_its_name(serve):
         assert wire.request("list-jobs")["jobs"][0]["holder"] == {
             "address": "unix Ann_Smith",
             "number": client["number"],
+            "name": None,
         }
         assert other.request("watch-events") == {}
         wire.request("change-jobs", do="bury", ids=[1], by="bob")
