@@ -441,7 +441,7 @@ def test_person_has_its_rights_and_its_name(serve):
         assert other.request("watch-events") == {}
         wire.request("change-jobs", do="bury", ids=[1], by="bob")
         assert other.reply().startswith("EVENT ")
-        by = {"address": "unix", "number": client["number"], "operator": True, "person": "Ann Smith"}
+        by = {"address": "unix", "number": client["number"], "name": None, "operator": True, "person": "Ann Smith"}
         assert json.loads(other.body)["by"] == by
         serving.reload(allow([f"uid:{UID}"], ["*"], ["operator"]))
         assert wire.reply() == "UNAUTHORIZED"
