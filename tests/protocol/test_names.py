@@ -50,6 +50,14 @@ def test_holder_and_events_have_the_name(core, operator):
     assert [event.by.address for event in core.store().events] == ["10.0.0.1:2", '10.0.0.1:2 "web1/mail/17"']
 
 
+def test_client_that_repeats_its_name_stays_one_identity(core):
+    session = core.client()
+    core.send(session, b"name web1/mail/17\r\n")
+    peer = session.client.peer
+    core.send(session, b"name web1/mail/17\r\n")
+    assert session.client.peer is peer
+
+
 def test_touches_of_a_client_under_several_names_are_one_event(core):
     session = core.client()
     put(core, session)
