@@ -74,8 +74,9 @@ class Clients:
 
     def call(self, client: Client, claim: str) -> None:
         """Have a client recorded by what it calls itself from now on."""
-        peer = client.peer
-        client.peer = Peer(with_claim(peer.address, claim), peer.number)
+        peer, address = client.peer, with_claim(client.peer.address, claim)
+        if address != peer.address:  # jobs remember each identity that a client has had
+            client.peer = Peer(address, peer.number)
 
     def becomes_producer(self, client: Client) -> None:
         """Note that the client puts for the first time; the statistics count producers."""

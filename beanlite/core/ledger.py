@@ -175,8 +175,9 @@ class Ledger:
         events faster than they can be stored, without ever waiting for a commit.
         """
         touched = self._touches.pop(job.id, None)
-        if touched is not None and what is TOUCH and touched.by is by:
+        if touched is not None and what is TOUCH and _are_one(touched.by, by):
             touched.at_ns = now_ns
+            touched.by = by  # it may call itself something else by now
             self._touches[job.id] = touched
             return
         event = Event(now_ns, job.id, job.tube, what, by, job.pri, 0, job.size, None, by_operator=False)
@@ -311,3 +312,8 @@ class Ledger:
         waiting = self._waiting.pop(job_id)
         self.waiting_events -= max(0, len(waiting) - UNCOUNTED_EACH)
         self.events += waiting
+
+
+def _are_one(peer: Peer | None, other: Peer | None) -> bool:
+    """Whether both are the same client, whatever it calls itself."""
+    return peer is other or (peer is not None and other is not None and peer.number == other.number)

@@ -174,4 +174,5 @@ def _show(connection: Connection, name: str) -> None:
     client = connection.session.client
     peer = client.peer
     if name:
-        client.peer = Peer(f"{peer.address.partition(' ')[0]} {name}", peer.number)
+        shown = name.replace('"', "'")  # what the client calls itself is in quotes
+        client.peer = Peer(f"{peer.address.partition(' ')[0]} {shown}", peer.number)

@@ -50,6 +50,25 @@ def test_holder_and_events_have_the_name(core, operator):
     assert [event.by.address for event in core.store().events] == ["10.0.0.1:2", '10.0.0.1:2 "web1/mail/17"']
 
 
+def test_client_that_repeats_its_name_stays_one_identity(core):
+    session = core.client()
+    core.send(session, b"name web1/mail/17\r\n")
+    peer = session.client.peer
+    core.send(session, b"name web1/mail/17\r\n")
+    assert session.client.peer is peer
+
+
+def test_touches_of_a_client_under_several_names_are_one_event(core):
+    session = core.client()
+    put(core, session)
+    core.send(session, b"reserve\r\n")
+    core.engine.ledger.start_recording()
+    for name in (b"first", b"second"):
+        core.receive(session, b"name %b\r\ntouch 1\r\n" % name)
+    core.engine.ledger.hasten(core.engine.jobs[1])
+    assert [event.by.address for event in core.store().events] == ['10.0.0.1:1 "second"']
+
+
 @pytest.mark.parametrize("address", ["unix", "10.0.0.1:5", "[::1]:5 mailer.example.org"])
 def test_claim_is_told_apart_from_what_is_known(address):
     assert (without_claim(address), claim_in(address)) == (address, None)

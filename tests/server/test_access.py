@@ -450,6 +450,14 @@ def test_person_has_its_rights_and_its_name(serve):
             assert [again.ask(line) for line in ("act-for Ann Smith", "use a")] == ["ACTING", "UNAUTHORIZED"]
 
 
+def test_quotes_of_a_person_are_not_those_of_a_claim(serve):
+    serving = serve(allow([f"uid:{UID}"], ["*"], ["operator"]) + allow(['person:"ann"'], ["*"], ["operator"]))
+    with serving.connect() as wire, serving.connect() as other:
+        assert [wire.ask(line) for line in ('act-for "ann"', "name web1")] == ["ACTING", "NAMED"]
+        client = other.request("list-clients")["clients"][0]
+        assert (client["address"], client["name"]) == ("unix 'ann'", "web1")
+
+
 def test_client_that_may_not_everything_acts_for_nobody(serve):
     serving = serve(allow([f"uid:{UID}"], ["a*"], ["operator"]) + allow(["person:ann"], ["*"], ["operator"]))
     with serving.connect() as wire:

@@ -160,7 +160,10 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
             for rows in _rows(source, above_id, burials):
                 await connection.copy_records_to_table("jobs", records=rows, columns=_COLUMNS)
             notes = source.execute("SELECT id + ?, note FROM notes", (above_id,)).fetchall()
-            await connection.copy_records_to_table("notes", records=notes, columns=note_rows.NAMES)
+            if notes:
+                if not await has_notes(link, public_url(url)):
+                    raise JournalRefused(f"{public_url(url)} has no notes yet; serve it once with this beanlite")
+                await connection.copy_records_to_table("notes", records=notes, columns=note_rows.NAMES)
             pauses = source.execute("SELECT tube, pause_s, until FROM pauses").fetchall()
             await connection.executemany(
                 "INSERT INTO pauses VALUES ($1, $2, $3) ON CONFLICT (tube) DO UPDATE SET"

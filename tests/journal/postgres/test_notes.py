@@ -6,6 +6,7 @@ import json
 import pytest
 
 from beanlite.core.notes import NOTE_MAX
+from beanlite.errors import BeanliteError
 from beanlite.journal.postgres import dump
 from beanlite.journal.sqlite.tools.load import load
 from tests.journal.postgres.serving import made_by_an_older_version, refusal, served, sql
@@ -75,3 +76,24 @@ async def test_older_database_is_exported_and_migrated(database):
     serving = await served(database)
     assert notes_of(serving) == {}
     await serving.stop()
+
+
+async def import_into_older(postgres, database, path, *, notes):
+    await (await filled(database)).stop()
+    lines = [json.loads(line) for line in await exported(database)]
+    load([json.dumps({key: line[key] for key in line if notes or key != "note"}).encode() for line in lines], path)
+    older = await asyncio.to_thread(postgres.new_database)
+    await made_by_an_older_version(older, 5)
+    await asyncio.to_thread(dump.load, path, older, new_ids=False)
+    return older
+
+
+async def test_jobs_without_notes_are_imported_into_an_older_database(postgres, database, tmp_path):
+    serving = await served(await import_into_older(postgres, database, tmp_path / "q.db", notes=False))
+    assert list(serving.core.engine.jobs.newest) == [1, 3, 4, 5, 6]
+    await serving.stop()
+
+
+async def test_notes_are_not_imported_into_an_older_database(postgres, database, tmp_path):
+    with pytest.raises(BeanliteError, match="has no notes yet; serve it once"):
+        await import_into_older(postgres, database, tmp_path / "q.db", notes=True)
