@@ -73,10 +73,8 @@ class Clients:
         self._ticker.give_back(client, now_ns, SLICE)
 
     def call(self, client: Client, claim: str) -> None:
-        """Have a client recorded by what it calls itself from now on."""
-        peer, address = client.peer, with_claim(client.peer.address, claim)
-        if address != peer.address:  # jobs remember each identity that a client has had
-            client.peer = Peer(address, peer.number)
+        """Have a client shown and recorded by what it calls itself, also as the holder of jobs that it has had."""
+        client.peer.address = with_claim(client.peer.address, claim)  # a Peer for each name would be without bound
 
     def becomes_producer(self, client: Client) -> None:
         """Note that the client puts for the first time; the statistics count producers."""

@@ -44,10 +44,11 @@ def test_holder_and_events_have_the_name(core, operator):
     session = core.client()
     core.engine.ledger.start_recording()
     put(core, session)
-    core.send(session, b"name web1/mail/17\r\nreserve\r\n")
+    assert [event.by.address for event in core.store().events] == ["10.0.0.1:2"]
+    core.send(session, b"name web1/mail/16\r\nreserve\r\nname web1/mail/17\r\n")
     job = json.loads(core.send(operator.session, b"show-job 1\r\n").split(b"\r\n")[1])
     assert job["holder"] == {"address": "10.0.0.1:2", "number": 2, "name": "web1/mail/17"}
-    assert [event.by.address for event in core.store().events] == ["10.0.0.1:2", '10.0.0.1:2 "web1/mail/17"']
+    assert [event.by.address for event in core.store().events] == ['10.0.0.1:2 "web1/mail/17"']
 
 
 def test_client_that_repeats_its_name_stays_one_identity(core):
