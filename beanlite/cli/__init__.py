@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from beanlite.cli.epilogs import SectionedCommand, epilog
+from beanlite.cli.epilogs import Commands, SectionedCommand, epilog
 from beanlite.cli.printing import print_no_more
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.host.stderr import last_words
@@ -26,7 +26,8 @@ COMMANDS: Final = {
     "config": "config",
     **dict.fromkeys(("backup", "restore", "verify", "salvage", "compact"), "files"),
     **dict.fromkeys(("export", "import", "import-binlog"), "exchange"),
-    **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail", "history"), "see"),
+    **dict.fromkeys(("tubes", "job", "clients", "stats", "tail", "history"), "see"),
+    "jobs": "jobs",
     "why": "why",
     "top": "top",
     "web": "web",
@@ -50,6 +51,7 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
     # No rich, and completion only on request: they take longer than the whole rest of the start.
     app = typer.Typer(
         name="beanlite",
+        cls=Commands,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=completes,

@@ -9,9 +9,10 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import Ids, Json, ServerOption, Which, age_option, grouped, seconds_of
+from beanlite.cli.groups import Ids, Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.options import ids_text
 from beanlite.cli.printing import print_done
+from beanlite.cli.which import Which
 from beanlite.console import changes, units
 from beanlite.console.filters import Record, encode_tube, filter_by, in_words
 from beanlite.console.live import Live, login_name, on_behalf_of

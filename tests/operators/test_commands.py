@@ -28,6 +28,22 @@ def ids(queue, **which):
         return [job["id"] for job in listing.jobs(live, filter_by(**which), "id", 0, None).records]
 
 
+# -- how fast they are there
+
+
+@pytest.mark.parametrize("line", ["tubes", "tubes mail --sort ready --json", "why mail", "stats --json"])
+def test_command_imports_nothing_slow(line, queue):
+    """What takes longer to import than the server takes to answer is imported only where it is used."""
+    words = [*line.split(), "--connect", "{}:{}".format(*queue.address)]
+    program = f"import sys; from beanlite import cli; print(cli.main({words!r})); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True, env=ENVIRONMENT)
+    *_, exit_code, modules = done.stdout.splitlines()
+    assert exit_code == "0"
+    slow = {"asyncio", "jinja2", "prometheus_client", "pydantic", "sqlite3", "textual", "tomllib", "uvloop"}
+    slow |= set() if line.startswith("why") else {"rich.console", "rich.table"}
+    assert set(modules.split()) & slow == set()
+
+
 # -- changing
 
 
