@@ -86,7 +86,7 @@ def main(args: list[str]) -> int:
     if not completes and (not args or (args[0].startswith("-") and args[0] not in _GENERAL)):
         args = ["serve", *args]  # like an init script of beanstalkd
     _print_anything()
-    app = build_app(args[:1] if not completes and args[0] in COMMANDS else COMMANDS, completes=completes)
+    app = build_app(_needed(args, completes=completes), completes=completes)
     try:
         exit_code = int(app(args, prog_name="beanlite", standalone_mode=False) or 0)
         _flush()
@@ -111,6 +111,16 @@ def main(args: list[str]) -> int:
         message, exit_code = f"output can't be written: {error.strerror}", BeanliteError.exit_code
     last_words(f"beanlite: {message}")
     return exit_code
+
+
+def _needed(args: list[str], *, completes: bool) -> Collection[str]:
+    """Return the commands to import: the one that was typed, or all."""
+    if completes:
+        from beanlite.cli.completion import command_to_complete  # noqa: PLC0415 - a server starts without it
+
+        command = command_to_complete(COMMANDS)
+        return COMMANDS if command is None else [command]
+    return args[:1] if args[0] in COMMANDS else COMMANDS
 
 
 def _print_anything() -> None:

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from beanlite.cli import completion
 from beanlite.cli.groups import Ids, Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.options import ids_text
 from beanlite.cli.printing import print_done
@@ -71,7 +72,8 @@ EPILOG: Final = dict.fromkeys(
 }
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
-To = Annotated[str, typer.Option(metavar="TUBE", help="The tube to put them in.")]
+Tube = Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)]
+To = Annotated[str, typer.Option(metavar="TUBE", help="The tube to put them in.", autocompletion=completion.tubes)]
 Pri = Annotated[int, typer.Option("--pri", min=0, max=U32_MAX, metavar="N", help="The new pri; 0 comes first.")]
 
 
@@ -113,7 +115,7 @@ def delete(ids: Ids = None, *, which: Which, how: How, yes: Yes = False) -> int:
 
 
 @grouped
-def flush(tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")], *, how: How, yes: Yes = False) -> int:
+def flush(tube: Tube, *, how: How, yes: Yes = False) -> int:
     """Delete all jobs in a tube.
 
     They are deleted whatever their state; jobs put in the meantime stay.
@@ -184,7 +186,7 @@ def note(
 
 @grouped
 def pause(
-    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")],
+    tube: Tube,
     time: Annotated[float, age_option(text="How long, such as 90s, 5min or 3h; 0 ends a pause.")],
     *,
     server: ServerOption,

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli import see
+from beanlite.cli import completion, see
 from beanlite.cli.groups import Json, Limit, ServerOrFile, grouped
 from beanlite.cli.which import Which
 from beanlite.console import listing, tables
@@ -24,7 +24,14 @@ beanlite jobs --sort reserves -n 10                          those that fail aga
 def jobs(
     *,
     which: Which,
-    sort: Annotated[str, typer.Option(metavar="KEY", help=f"One of {', '.join(listing.JOB_SORTS)}.")] = "id",
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY",
+            help=f"One of {', '.join(listing.JOB_SORTS)}.",
+            autocompletion=completion.one_of(listing.JOB_SORTS),
+        ),
+    ] = "id",
     limit: Limit = 100,
     after: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Continue an earlier list that had the same options.")

@@ -7,6 +7,7 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 
+from beanlite.cli import completion
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
@@ -44,7 +45,13 @@ def put(
     *,
     tube: Annotated[
         str | None,
-        typer.Option("--tube", "-t", metavar="TUBE", help="The tube; required with several BODYs. Default: default."),
+        typer.Option(
+            "--tube",
+            "-t",
+            metavar="TUBE",
+            help="The tube; required with several BODYs. Default: default.",
+            autocompletion=completion.tubes,
+        ),
     ] = None,
     pri: Annotated[int, typer.Option(min=0, max=U32_MAX, metavar="N", help="The pri; 0 comes first.")] = 1024,
     delay: Annotated[

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from beanlite.cli import completion
 from beanlite.cli.groups import (
     NUMBER_MAX,
     Json,
@@ -53,19 +54,43 @@ beanlite history --tube mail --what pause                   when it was paused, 
 beanlite history --id 17 --db /backups/queue.db
 """
 
-TubeOfEvents = Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Only events in this tube.")]
+
+def _words(incomplete: str) -> list[str]:
+    from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
+
+    # A shell would take a word with a blank in it for two.
+    return [word for word in WORDS if word.startswith(incomplete) and " " not in word]
+
+
+TubeOfEvents = Annotated[
+    str | None,
+    typer.Option("--tube", "-t", metavar="TUBE", help="Only events in this tube.", autocompletion=completion.tubes),
+]
 What = Annotated[
-    list[str] | None, typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.")
+    list[str] | None,
+    typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.", autocompletion=_words),
 ]
 
 
 @grouped
 def tubes(
     like: Annotated[
-        str, typer.Argument(metavar="NAME", help="Tubes with this name; * is any text, ? any character.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Tubes with this name; * is any text, ? any character.",
+            autocompletion=completion.tubes,
+        ),
     ] = "*",
     *,
-    sort: Annotated[str, typer.Option(metavar="COLUMN", help=f"One of {', '.join(listing.TUBE_SORTS)}.")] = "name",
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMN",
+            help=f"One of {', '.join(listing.TUBE_SORTS)}.",
+            autocompletion=completion.one_of(listing.TUBE_SORTS),
+        ),
+    ] = "name",
     over: Annotated[
         float, age_option("--over", text="Measure for this long, such as 10s, how fast jobs come and go.")
     ] = 0,
@@ -97,7 +122,9 @@ def job(
     body: Annotated[
         str,
         typer.Option(
-            metavar="FORM", help=f"How to show the body: {', '.join(FORMS)}. With raw, nothing else is printed."
+            metavar="FORM",
+            help=f"How to show the body: {', '.join(FORMS)}. With raw, nothing else is printed.",
+            autocompletion=completion.one_of(FORMS),
         ),
     ] = "auto",
     place: ServerOrFile,

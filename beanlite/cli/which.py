@@ -2,15 +2,19 @@
 
 import inspect
 from collections.abc import Iterator
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Final, get_args
 
 import typer
 
+from beanlite.cli import completion
 from beanlite.cli.epilogs import WHICH
 from beanlite.cli.groups import NUMBER_MAX, OptionGroup, age_option, moment_option
-from beanlite.console.filters import filter_by
+from beanlite.console.filters import STATES, filter_by
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
+
+# What a shell completes the values of.
+_COMPLETIONS: Final = {"tube": completion.tubes, "state": completion.one_of(STATES)}
 
 
 def _options() -> Iterator[inspect.Parameter]:
@@ -27,7 +31,7 @@ def _options() -> Iterator[inspect.Parameter]:
         elif int in get_args(field.annotation):
             kind = int
             option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=item.number, help=item.help)
-        option.rich_help_panel = WHICH
+        option.rich_help_panel, option.autocompletion = WHICH, _COMPLETIONS.get(key)
         annotation = Annotated[kind | None, option]
         yield inspect.Parameter(NAMES[key], inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
