@@ -36,7 +36,7 @@ Progress = Callable[[int], None] | None
 Result = TypeVar("Result")
 
 # How many ids of jobs are listed in a message.
-_IDS_MAX: Final = 20
+IDS_SHOWN: Final = 20
 
 
 def path_of_db(db: str | None, config_file: Path | None, command: str | None = None) -> Path:
@@ -94,4 +94,4 @@ def measure(work: Callable[[Progress], Result], unit: str, per_unit: int = 1) ->
 
 def ids_text(ids: list[int]) -> str:
     """List ids of jobs, the first ones if there are many."""
-    return ", ".join(map(str, ids[:_IDS_MAX])) + (", …" if len(ids) > _IDS_MAX else "")
+    return ", ".join(map(str, ids[:IDS_SHOWN])) + (", …" if len(ids) > IDS_SHOWN else "")

@@ -243,6 +243,8 @@ def history(
                 tables.print_json([event])
             else:
                 print(tables.event_line(event))
+        if not count and tube is not None:
+            file.check_tube(tube)
     if not count:
         print("no events", file=sys.stderr)
     elif count == limit and sys.stderr.isatty():
