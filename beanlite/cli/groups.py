@@ -1,29 +1,28 @@
-"""Options that several commands share: where to look, which jobs to select, and how to print."""
+"""Options that several commands share: where to look, and how to print. What selects jobs is in ``which``."""
 
 import dataclasses
 import inspect
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from beanlite.beanstalk.client import Server, parse_server
-from beanlite.cli.epilogs import PLACE, WHICH
+from beanlite.cli.epilogs import PLACE
 from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.console import units
-from beanlite.console.file import File
-from beanlite.console.filters import filter_by
-from beanlite.console.listing import Source
 from beanlite.console.live import Live
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.host.places import reached_at
-from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
-from beanlite.settings import sources
+from beanlite.settings.defaults import HOST, PORT, are_in_environment
+
+if TYPE_CHECKING:
+    from beanlite.console.listing import Source
 
 Result = TypeVar("Result")
 
@@ -72,8 +71,12 @@ def seconds_of(option: str, length_s: float) -> int:
     return units.whole_seconds(length_s)
 
 
+class OptionGroup:
+    """Options that a command takes as one parameter."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServerOption:
+class ServerOption(OptionGroup):
     """Which server to ask."""
 
     connect: Annotated[
@@ -105,6 +108,10 @@ class ServerOption:
         files = [None if path is None else str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key)]
         if self.connect is not None or any(files):
             return parse_server(self.connect or "", *files)
+        if self.config_file is None and not are_in_environment():
+            return (HOST, PORT)
+        from beanlite.settings import sources  # noqa: PLC0415 - pydantic is slow to import
+
         settings = sources.load(self.config_file, {})
         if settings.socket is not None:
             return (str(settings.socket),)
@@ -120,48 +127,15 @@ class ServerOrFile(ServerOption):
         _place_option("--db", metavar="PATH", help="Read this database file instead, in use by a server or not."),
     ] = None
 
-    def open(self) -> Source:
+    def open(self) -> "Source":
         """Connect to the server, or open the file. BeanliteError, ConfigError: that fails."""
         if self.db is None:
             return Live(self.address)
         if self.connect is not None or self.tls_ca or self.tls_cert or self.tls_key:
             raise ConfigError("--connect and --db exclude each other")
+        from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
+
         return File(path_of_db(self.db, None))
-
-
-def _options() -> Iterator[inspect.Parameter]:
-    """Make the options of a filter from its fields."""
-    for key, item in CRITERIA.items():
-        field = Filter.model_fields[key]
-        names = [name for name in ("--" + NAMES[key].replace("_", "-"), item.short) if name]
-        kind: Any = str
-        option: Any = typer.Option(*names, metavar=item.value or key.upper(), help=item.help)
-        if key.endswith("_at"):
-            kind, option = float, moment_option(*names, text=item.help)
-        elif float in get_args(field.annotation):
-            kind, option = float, age_option(*names, text=item.help)
-        elif int in get_args(field.annotation):
-            kind = int
-            option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=item.number, help=item.help)
-        option.rich_help_panel = WHICH
-        annotation = Annotated[kind | None, option]
-        yield inspect.Parameter(NAMES[key], inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-class Which:
-    """Which jobs to select: those that match all of this."""
-
-    __signature__ = inspect.Signature(list(_options()))
-
-    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - the values of these options
-        self._values = {key: values[NAMES[key]] for key in CRITERIA if values[NAMES[key]] is not None}
-
-    def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
-        """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
-        if self._values.get("text") == "":  # as from a script whose variable is not set
-            raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
-        default = {} if ids or not self._values else {"state": state}
-        return filter_by(ids=ids or None, **default | self._values)
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -170,7 +144,7 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
     groups = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
-        if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, (ServerOption, Which))
+        if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, OptionGroup)
     }
     parameters = [parameter for name, parameter in signature.parameters.items() if name not in groups]
     for group in groups.values():

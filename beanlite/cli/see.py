@@ -1,17 +1,17 @@
-"""``beanlite tubes``, ``jobs``, ``job``, ``clients``, ``stats``, ``tail``, ``history``."""
+"""``beanlite tubes``, ``job``, ``clients``, ``stats``, ``tail``, ``history``."""
 
 import sys
 from typing import Annotated, Final
 
 import typer
 
+from beanlite.cli import completion
 from beanlite.cli.groups import (
     NUMBER_MAX,
     Json,
     Limit,
     ServerOption,
     ServerOrFile,
-    Which,
     age_option,
     grouped,
     moment_option,
@@ -19,10 +19,8 @@ from beanlite.cli.groups import (
 from beanlite.cli.options import ConfigFile, Db, path_of_db
 from beanlite.console import listing, tables
 from beanlite.console.bodies import FORMS
-from beanlite.console.file import File
 from beanlite.console.filters import WILDCARDS, encode_tube
 from beanlite.console.live import Live
-from beanlite.core.events import WORDS
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 
@@ -35,12 +33,6 @@ beanlite tubes
 beanlite tubes 'mail*' --sort buried
 beanlite tubes --sort ready --over 10s                      when will they be empty?
 beanlite tubes --db /backups/queue.db --json
-
-beanlite jobs --tube mail --state ready --sort queue -n 1    the next one
-beanlite jobs --tube mail --state buried --text timeout
-beanlite jobs --state reserved --in-state 1h --json
-beanlite jobs --where customer=4711 --since 02:00            of one customer, changed since 2 o'clock
-beanlite jobs --sort reserves -n 10                          those that fail again and again
 
 beanlite job 17
 beanlite job 17 --body hex
@@ -62,19 +54,43 @@ beanlite history --tube mail --what pause                   when it was paused, 
 beanlite history --id 17 --db /backups/queue.db
 """
 
-TubeOfEvents = Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Only events in this tube.")]
+
+def _words(incomplete: str) -> list[str]:
+    from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
+
+    # A shell would take a word with a blank in it for two.
+    return [word for word in WORDS if word.startswith(incomplete) and " " not in word]
+
+
+TubeOfEvents = Annotated[
+    str | None,
+    typer.Option("--tube", "-t", metavar="TUBE", help="Only events in this tube.", autocompletion=completion.tubes),
+]
 What = Annotated[
-    list[str] | None, typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.")
+    list[str] | None,
+    typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.", autocompletion=_words),
 ]
 
 
 @grouped
 def tubes(
     like: Annotated[
-        str, typer.Argument(metavar="NAME", help="Tubes with this name; * is any text, ? any character.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Tubes with this name; * is any text, ? any character.",
+            autocompletion=completion.tubes,
+        ),
     ] = "*",
     *,
-    sort: Annotated[str, typer.Option(metavar="COLUMN", help=f"One of {', '.join(listing.TUBE_SORTS)}.")] = "name",
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMN",
+            help=f"One of {', '.join(listing.TUBE_SORTS)}.",
+            autocompletion=completion.one_of(listing.TUBE_SORTS),
+        ),
+    ] = "name",
     over: Annotated[
         float, age_option("--over", text="Measure for this long, such as 10s, how fast jobs come and go.")
     ] = 0,
@@ -100,43 +116,15 @@ def tubes(
 
 
 @grouped
-def jobs(
-    *,
-    which: Which,
-    sort: Annotated[str, typer.Option(metavar="KEY", help=f"One of {', '.join(listing.JOB_SORTS)}.")] = "id",
-    limit: Limit = 100,
-    after: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Continue an earlier list that had the same options.")
-    ] = None,
-    place: ServerOrFile,
-    as_json: Json = False,
-) -> None:
-    """Show jobs, with the first 200 bytes of each body.
-
-    They are sorted by id, the order in which they were put; by queue, the order in which the jobs of one tube and state
-    come out of it; by age, in-state, size, timeouts or reserves, the largest first; or by pri, the smallest first.
-    """
-    with place.open() as source:
-        filter_ = which.filter()
-        page = listing.jobs(source, filter_, sort, limit, after)
-        if filter_.tube is not None and not page.records:
-            source.check_tube(filter_.tube)
-    if as_json:
-        tables.print_json(page.records)
-    elif not tables.print_table(page.records, tables.JOBS):
-        print("no jobs", file=sys.stderr)
-    if page.after is not None:
-        print(f"There may be more: --after {page.after}", file=sys.stderr)
-
-
-@grouped
 def job(
     job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=NUMBER_MAX, help="The job.")],
     *,
     body: Annotated[
         str,
         typer.Option(
-            metavar="FORM", help=f"How to show the body: {', '.join(FORMS)}. With raw, nothing else is printed."
+            metavar="FORM",
+            help=f"How to show the body: {', '.join(FORMS)}. With raw, nothing else is printed.",
+            autocompletion=completion.one_of(FORMS),
         ),
     ] = "auto",
     place: ServerOrFile,
@@ -246,6 +234,8 @@ def history(
     _check_words(what)
     which = {"id": job_id, "tube": tube, "what": what, "by": by, "since_at": since, "until_at": until}
     count = 0
+    from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
+
     with File(path_of_db(db, config_file)) as file:
         for event in file.history({key: value for key, value in which.items() if value is not None}, limit):
             count += 1
@@ -253,6 +243,8 @@ def history(
                 tables.print_json([event])
             else:
                 print(tables.event_line(event))
+        if not count and tube is not None:
+            file.check_tube(tube)
     if not count:
         print("no events", file=sys.stderr)
     elif count == limit and sys.stderr.isatty():
@@ -260,6 +252,8 @@ def history(
 
 
 def _check_words(what: list[str] | None) -> None:
+    from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
+
     for word in what or ():
         if word not in WORDS:
             raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(WORDS)}")

@@ -5,6 +5,7 @@ from typing import Annotated, Final
 
 import typer
 
+from beanlite.cli import completion
 from beanlite.cli.groups import Json, ServerOption, grouped
 from beanlite.console import tables, why as telling
 from beanlite.console.filters import WILDCARDS, encode_tube
@@ -28,7 +29,11 @@ beanlite why --connect queue.example.org:11300 || send-a-page
 def why(
     tube: Annotated[
         str | None,
-        typer.Argument(metavar="TUBE", help="Only this tube, and what is known of it; * is any text, ? any character."),
+        typer.Argument(
+            metavar="TUBE",
+            help="Only this tube, and what is known of it; * is any text, ? any character.",
+            autocompletion=completion.tubes,
+        ),
     ] = None,
     *,
     server: ServerOption,

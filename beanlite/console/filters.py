@@ -1,12 +1,14 @@
 """Filters as operators give them, and as they are told of them; and the names of tubes in them."""
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from beanlite.console import units
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import ConfigError
-from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, check_where
+
+if TYPE_CHECKING:
+    from beanlite.protocol.operators.filters import Filter
 
 Record = dict[str, Any]
 """The facts about a job, a tube or a client, under the protocol's names."""
@@ -18,8 +20,10 @@ WILDCARDS: Final = frozenset("*?")
 STATES: Final = ("ready", "reserved", "delayed", "buried")
 
 
-def filter_by(**criteria: Any) -> Filter:  # noqa: ANN401 - as the fields of the model
+def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of the model
     """Return a filter, unchecked but for the tube, the state and where. ConfigError: there can't be such ones."""
+    from beanlite.protocol.operators.filters import Filter, check_where  # noqa: PLC0415 - pydantic is slow to import
+
     filter_ = Filter.model_construct(**criteria)
     if filter_.tube is not None:
         encode_tube(filter_.tube)
@@ -33,8 +37,10 @@ def filter_by(**criteria: Any) -> Filter:  # noqa: ANN401 - as the fields of the
     return filter_
 
 
-def in_words(which: Filter) -> str:
+def in_words(which: "Filter") -> str:
     """Describe a filter, to follow a number of jobs: "buried in tube mail, put more than 2 d ago"."""
+    from beanlite.protocol.operators.filters import CRITERIA, NAMES  # noqa: PLC0415 - likewise
+
     where = " ".join(part for part in (which.state, which.tube and f"in tube {which.tube}") if part)
     parts = [where] if where else []
     for key, value in which.criteria().items():

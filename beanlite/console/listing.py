@@ -2,14 +2,16 @@
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from beanlite.console import outlook
-from beanlite.console.file import File
 from beanlite.console.filters import Record
 from beanlite.console.live import Live
 from beanlite.errors import ConfigError
-from beanlite.protocol.operators.filters import Filter
+
+if TYPE_CHECKING:
+    from beanlite.console.file import File
+    from beanlite.protocol.operators.filters import Filter
 
 # How many records to ask for at a time.
 _SLICE: Final = 200
@@ -34,7 +36,7 @@ _UNKNOWN: Final = {
     "waiting": "--sort waiting needs a server: a file has no clients",
 }
 
-Source = Live | File
+Source: TypeAlias = "Live | File"
 """A source of jobs and tubes."""
 
 
@@ -52,7 +54,7 @@ def everything(ask: Callable[[Record], Record], request: Record, key: str) -> It
         yield from records
 
 
-def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None) -> Page:
+def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | None) -> Page:
     """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
     if sort not in JOB_SORTS:
         raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
@@ -94,7 +96,7 @@ def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -
     """
     if sort not in TUBE_SORTS:
         raise ConfigError(f"tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
-    if over_s and isinstance(source, File):
+    if over_s and not isinstance(source, Live):
         raise ConfigError("--over needs a server: a file has the rates of this hour and the last")
 
     def list_tubes() -> list[Record]:

@@ -2,21 +2,21 @@
 
 import codecs
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from beanlite.console import units
 from beanlite.console.bodies import body_lines
 from beanlite.console.filters import Record
-from beanlite.core.notes import first_line
-from beanlite.journal.columns import SHOWN
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # The width of output that does not go to a terminal: nothing is cut to fit.
 _ENDLESS: Final = 1 << 20
@@ -148,10 +148,27 @@ SCHEDULES: Final = (
 )
 
 
-def console() -> Console:
+def console() -> "Console":
     """Return the console that tables are printed to: as wide as the terminal, or unlimited if stdout is not one."""
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and a table of jobs or tubes does without
+
+    _print_anything()
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _ENDLESS)
+
+
+def _print_anything() -> None:
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _width() -> int:
+    """Return how wide a table may be."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _ENDLESS
+
+
+def _bold(text: str) -> str:
+    """Return a text that is bold on a terminal."""
+    plain = not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in {"dumb", "unknown"}
+    return text if plain else f"\x1b[1m{text}\x1b[0m"
 
 
 def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
@@ -159,25 +176,22 @@ def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
     rows = [[column.text(record) for column in columns] for record in records]
     shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     widths = [max(map(cell_len, [column.title, *(row[at] for row in rows)])) for at, column in enumerate(columns)]
-    target = console()
-    while sum(_least(columns[at], widths[at]) for at in shown) > target.width + len(_GAP):
+    _print_anything()
+    width = _width()
+    while sum(_least(columns[at], widths[at]) for at in shown) > width + len(_GAP):
         leaving = max(shown, key=lambda at: columns[at].leaves)
         if not columns[leaving].leaves:
             break
         shown.remove(leaving)
-    _shrink(widths, [at for at in shown if columns[at].shrinks], sum(widths[at] for at in shown) - _room(shown, target))
+    room = width - len(_GAP) * (len(shown) - 1)
+    _shrink(widths, [at for at in shown if columns[at].shrinks], sum(widths[at] for at in shown) - room)
     # Print line by line: laying out a rich Table of 50,000 rows takes a minute.
     if rows:
         title = _GAP.join(_cell(columns[at], columns[at].title, widths[at]) for at in shown)
-        target.print(Text(title.rstrip(), style="bold"), soft_wrap=True)
+        print(_bold(title.rstrip()))  # noqa: T201 - as the command line does
     for row in rows:
         print(_GAP.join(_cell(columns[at], row[at], widths[at]) for at in shown).rstrip())  # noqa: T201 - as the command line does
     return len(rows)
-
-
-def _room(shown: Sequence[int], target: Console) -> int:
-    """Return how many characters of a line are left for the columns, without the gaps."""
-    return target.width - len(_GAP) * (len(shown) - 1)
 
 
 def _shrink(widths: list[int], shrinking: Sequence[int], over: int) -> None:
@@ -204,6 +218,9 @@ def _least(column: Column, width: int) -> int:
 
 def print_facts(facts: Record) -> None:
     """Print facts, one per line; those that are None are left out."""
+    from rich.table import Table  # noqa: PLC0415 - as for the console
+    from rich.text import Text  # noqa: PLC0415 - likewise
+
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, len(_GAP), 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -231,6 +248,8 @@ def job_text(job: Record, form: str) -> str:
 
 
 def _job_lines(job: Record) -> list[str]:
+    from beanlite.journal.columns import SHOWN  # noqa: PLC0415 - only for a single job
+
     facts = {column.title: column.text(job) for column in JOBS if column.key != "note"} | {
         "put": units.utc(job["created_at"]),
         "delay": units.age(job["delay_s"]),
@@ -247,6 +266,8 @@ def event_line(event: Record) -> str:
     if event["id"]:
         how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
         if "note" in event:
+            from beanlite.core.notes import first_line  # noqa: PLC0415 - few events
+
             how = [repr(first_line(event["note"].encode())) if event["note"] else "taken away"]
     elif "change" in event:
         how = [units.on_one_line(event["change"])]

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import resource
+import time
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -20,6 +22,7 @@ from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 from beanlite.settings.config import Settings
 
+_STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # The kinds of refusals that concern connections.
 _CONNECTIONS: Final = ("connections", "connections-per-address")
@@ -83,7 +86,26 @@ def _process(source: Measured) -> Iterator[Metric]:
     yield _gauge("standing_by", "1 while another server with the same database is active.", source.journal.stands_by)
     yield _gauge("draining", "1 in drain mode.", admission.draining)
     yield _gauge("disk_full", "1 while puts are refused because the disk is full.", admission.disk_full)
-    yield _gauge("open_fds", "Open file descriptors.", _open_descriptors())
+    descriptors = _open_descriptors()
+    yield _gauge("open_fds", "Open file descriptors.", descriptors)
+    yield from _usual(source, descriptors)
+
+
+def _usual(source: Measured, descriptors: int) -> Iterator[Metric]:
+    """Yield what most programs tell of their process, under the names that general dashboards and alerts ask for."""
+    virtual, resident = (int(pages) * _PAGE_BYTES for pages in _STATM.read_bytes().split()[:2])
+    yield CounterMetricFamily(
+        "process_cpu_seconds", "CPU time of the process, user and system.", value=time.process_time()
+    )
+    gauges = {
+        "process_open_fds": ("Open file descriptors.", descriptors),
+        "process_max_fds": ("The limit of open file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        "process_resident_memory_bytes": ("Memory of the process that is in RAM.", resident),
+        "process_virtual_memory_bytes": ("Address space of the process.", virtual),
+        "process_start_time_seconds": ("When the server started, in UTC seconds.", source.started_s),
+    }
+    for name, (meaning, value) in gauges.items():
+        yield GaugeMetricFamily(name, meaning, value=value)
 
 
 def _jobs(source: Measured) -> Iterator[Metric]:
@@ -127,7 +149,7 @@ def _clients(source: Measured) -> Iterator[Metric]:
 
 def _memory(source: Measured) -> Iterator[Metric]:
     memory = source.engine.memory
-    resident = int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    resident = int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
     yield _gauge("memory_resident_bytes", "Memory of the process that is in RAM.", resident)
     yield _gauge(
         "memory_used_bytes", "Memory that counts towards the limit, by the server's own count.", memory.used_bytes

@@ -71,6 +71,10 @@ def test_what_clients_do_is_in_the_metrics(tmp_path):
     assert found["beanlite_wal_bytes",] > 0
     assert found["beanlite_database_bytes",] > 0
     assert found["beanlite_open_fds",] > 5
+    assert found["process_open_fds",] == found["beanlite_open_fds",] < found["process_max_fds",]
+    assert found["process_start_time_seconds",] == found["beanlite_start_time_seconds",]
+    assert found["process_virtual_memory_bytes",] > found["process_resident_memory_bytes",] > 1 << 20
+    assert found["process_cpu_seconds_total",] > 0
     assert abs(time.time() - found["beanlite_start_time_seconds",]) < 60
 
 

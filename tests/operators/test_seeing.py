@@ -79,12 +79,11 @@ def test_tables_fit_the_terminal(queue, run, monkeypatch):
 
 
 def test_a_long_table_is_not_laid_out_as_a_whole(capsys, monkeypatch):
-    """That takes rich a minute for 50,000 rows, and so it is not given more than the titles."""
-    given = []
-    monkeypatch.setattr(Console, "print", lambda _, text, **__: given.append(text.plain))
+    """That takes rich a minute for 50,000 rows."""
+    monkeypatch.delattr(Console, "print")
     assert tables.print_table([{"number": n, "address": f"peer {n}"} for n in range(1000)], tables.CLIENTS) == 1000
-    assert given == ["number  address"]
-    assert capsys.readouterr().out.splitlines()[7] == "     7  peer 7"
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], lines[8]) == ("number  address", "     7  peer 7")
 
 
 @pytest.mark.parametrize(("columns", "title"), [(23, "number  holds  buffered"), (22, "number  holds")])

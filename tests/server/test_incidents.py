@@ -12,8 +12,8 @@ from functools import cached_property
 import pytest
 
 from beanlite.cli import main
-from beanlite.console.top.app import summary
 from beanlite.console.top.sampling import Sampler
+from beanlite.console.top.summary import summary
 from tests.support.fast_time import start_fast
 from tests.support.health import metrics
 from tests.support.servers import free_port

@@ -13,6 +13,12 @@ from beanlite.console.filters import Record
 from beanlite.console.live import COUNTERS, Live
 from beanlite.core.findings import NOTE
 
+# Seconds between samples.
+EVERY_S: Final = 1.0
+# How many rates of a tube are kept, for its trend.
+TREND: Final = 10
+# Most tubes are idle, and share this.
+_IDLE: Final = (0.0, 0.0)
 # For how many samples latencies are kept: about a minute.
 _LATENCIES: Final = 60
 _SERVER_RATES: Final = {f"{what}_per_s": keys for what, keys in COUNTERS.items()}
@@ -32,7 +38,10 @@ class Sample:
     stats: Record
     """The reply to ``stats``, and rates since the previous sample."""
     tubes: list[Record]
-    """All tubes, likewise; the same list as in the previous sample, unless it was time to list them again."""
+    """All tubes, likewise; the same list as in the previous sample, unless it was time to list them again.
+
+    ``trend`` has the last rates of each, and ``wrong`` the kinds of findings of which it is one of the worst.
+    """
     tubes_at_s: float
     """When the tubes were listed."""
     findings: list[Record]
@@ -75,6 +84,7 @@ class Sampler:
             tubes, tubes_at_s = before.tubes, before.tubes_at_s
         if at_s >= self._diagnose_at_s:
             self._findings = self._diagnose(at_s)
+        mark(tubes, self._findings)
         self._before = Sample(at_s, stats, tubes, tubes_at_s, self._findings, list(self._latencies_s))
         return self._before
 
@@ -86,7 +96,10 @@ class Sampler:
             earlier = {tube["name"]: tube for tube in before.tubes}
             for tube in tubes:
                 # A tube that did not exist before has had all its jobs since then.
-                tube.update(_rates(tube, earlier.get(tube["name"], {}), _TUBE_RATES, at_s - before.tubes_at_s))
+                was = earlier.get(tube["name"], {})
+                tube.update(_rates(tube, was, _TUBE_RATES, at_s - before.tubes_at_s))
+                rates = (tube["puts_per_s"], tube["deletes_per_s"])
+                tube["trend"] = (*was.get("trend", ())[1 - TREND :], rates if any(rates) else _IDLE)
         return tubes
 
     def _diagnose(self, at_s: float) -> list[Record]:
@@ -98,6 +111,16 @@ class Sampler:
     def close(self) -> None:
         """Close the connection."""
         self._server.close()
+
+
+def mark(tubes: list[Record], findings: list[Record]) -> None:
+    """Note at each tube what is wrong with it."""
+    wrong: dict[str, list[str]] = {}
+    for finding in findings:
+        for place in finding["worst"]:
+            wrong.setdefault(place["tube"], []).append(finding["kind"])
+    for tube in tubes:
+        tube["wrong"] = ", ".join(wrong.get(tube["name"], ()))
 
 
 def _rates(now: Record, before: Record, rates: Mapping[str, tuple[str, ...]], passed_s: float) -> Record:

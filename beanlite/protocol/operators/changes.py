@@ -92,12 +92,13 @@ class Change:
         reply: Record = {
             "done": len(self._changed_ids),
             "skipped": len(self._skipped_ids),
+            "left": self._skipped_ids,
             "next": cursor(next_place, self._conditions.up_to_id),
             "looked": looked(session, matches),
             "last_id": self._last_id,
         }
         if self._request.ids is not None:
-            reply["changed"], reply["left"] = self._changed_ids, self._skipped_ids
+            reply["changed"] = self._changed_ids
         if self._refusal is not None:
             reply["stopped"] = self._refusal
         return session.ok_reply(as_json(reply))
