@@ -138,8 +138,8 @@ class Diagnosis:
             paused_s = tube.pause_s - max(0, tube.pause_until_ns - self._now_ns) // SECOND_NS
             return findings.PAUSED, WARNING if waits_s >= LATE_S else NOTE, paused_s
         if not tube.watching:
-            kind = findings.NOBODY_CONSUMES if waits_s >= AWAY_S else ""
-            return kind, URGENT if waits_s >= GRAVE_S else WARNING, waits_s
+            kind = findings.NOBODY_CONSUMES if self._away_s(tube, waits_s) >= AWAY_S else ""
+            return kind, self._severity_of_nobody(tube, waits_s), waits_s
         if tube.shut:
             kind = findings.SHUT if shut_words(tube) and waits_s >= STILL_S else ""
             return kind, WARNING if waits_s >= GRAVE_S else NOTE, waits_s
@@ -149,9 +149,11 @@ class Diagnosis:
         """Return the same of a tube that is watched, and that nothing keeps shut."""
         still_s = 0 if tube.waiting else self._still_s(tube, pulse, waits_s)
         if still_s and tube.name == DEFAULT_TUBE and not tube.reserved:  # which each client watches that connects
-            return findings.NOBODY_CONSUMES, URGENT if waits_s >= GRAVE_S else WARNING, waits_s
-        if still_s and pulse is not None:
-            return findings.HUNG, URGENT, still_s
+            return findings.NOBODY_CONSUMES, self._severity_of_nobody(tube, waits_s), waits_s
+        if still_s:
+            # The first of long jobs may be under way.
+            is_known = not tube.reserved or (pulse is not None and pulse.hold_ns >= 0)
+            return findings.HUNG, URGENT if is_known else WARNING, still_s
         if pulse is not None and _grows(tube, pulse, self._now_ns):
             return findings.GROWING, WARNING, (self._now_ns - pulse.older.at_ns) // SECOND_NS
         return findings.LATE if waits_s >= LATE_S else "", WARNING, waits_s
@@ -162,9 +164,17 @@ class Diagnosis:
         if tally is not None and (tally.reserved or tally.deleted or tally.released or tally.buried):
             return 0
         if pulse is None:
-            return waits_s if waits_s >= STILL_S else 0
-        still_s = (self._now_ns - pulse.moved_ns) // SECOND_NS
+            still_s = self._away_s(tube, waits_s)
+            return still_s if still_s >= STILL_S else 0
+        still_s = (self._now_ns - max(tube.moved_ns, pulse.made_ns)) // SECOND_NS
         return still_s if still_s >= max(STILL_S, HOLDS * pulse.hold_ns // SECOND_NS) else 0
+
+    def _away_s(self, tube: Tube, waits_s: int) -> int:
+        """Return for how long the next job has waited and no job of the tube has moved."""
+        return min(waits_s, (self._now_ns - tube.moved_ns) // SECOND_NS) if tube.moved_ns else waits_s
+
+    def _severity_of_nobody(self, tube: Tube, waits_s: int) -> str:
+        return URGENT if self._away_s(tube, waits_s) >= GRAVE_S else WARNING
 
     def _examine_buried(self, tube: Tube, pulse: Pulse | None) -> None:
         if pulse is not None and pulse.buries_ns:

@@ -163,7 +163,7 @@ def _hung(group: Group, worst: Case) -> _Words:
         state += f", {worst.reserved:,} reserved"
     else:
         watch = f", though {quantity(worst.watching, 'client watches', 'clients watch')} it"
-    moved = f"for {age(group.seconds)} none was reserved, deleted, released or buried"
+    moved = f"for {age(group.seconds)} none was reserved, touched, deleted, released or buried"
     return (
         f"{group.names} {still}: {state}, and {moved}{watch}",
         "look at what the workers do, and restart those that hang: their jobs become ready again",

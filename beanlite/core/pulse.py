@@ -58,7 +58,8 @@ class Pulse:
         "deleted",
         "ended",
         "held_ns",
-        "moved_ns",
+        "hold_before_ns",
+        "made_ns",
         "newer",
         "noted_ns",
         "older",
@@ -72,8 +73,8 @@ class Pulse:
         """Reservations that ended, and deletions of jobs that were not reserved."""
         self.held_ns = 0
         """How long jobs had been reserved when these ended, in total."""
-        self.moved_ns = now_ns
-        """When a job was last reserved, deleted, released or buried, or the pulse was made."""
+        self.hold_before_ns = tube.hold_ns
+        self.made_ns = now_ns
         self.noted_ns = now_ns
         """When anything last happened."""
         self.older = self.newer = self._level(tube, tally, now_ns)
@@ -89,8 +90,6 @@ class Pulse:
             self.older = level if now_ns - self.noted_ns > IDLE_NS else self.newer
             self.newer = level
         self.noted_ns = now_ns
-        if tally.reserved or tally.deleted or tally.released or tally.buried:
-            self.moved_ns = now_ns
         self.deleted += tally.deleted
         self.buried += tally.buried
         self.refused += tally.refused
@@ -120,8 +119,8 @@ class Pulse:
 
     @property
     def hold_ns(self) -> int:
-        """For how long a job is reserved on average."""
-        return self.held_ns // self.ended if self.ended else 0
+        """For how long a job is reserved on average; -1: that is not known."""
+        return self.held_ns // self.ended if self.ended else self.hold_before_ns
 
     def start(self, now_ns: int) -> Level:
         """Return the level to compute rates from: the newer one, unless it has only just been made."""
@@ -167,9 +166,11 @@ class Pulses:
 
     def note(self, tube: Tube, tally: Tally, now_ns: int) -> None:
         """Note the tally of a tube, which has just been taken."""
+        if tally.reserved or tally.deleted or tally.released or tally.buried:
+            tube.moved_ns = now_ns
         pulse = self._pulses.get(tube)
         if pulse is None:
-            if not tube.holds_jobs:  # it may be gone by now, and there may be very many such tubes
+            if not (tube.holds_jobs or tube.watching):  # it may be gone, and there may be very many such tubes
                 return
             pulse = self._pulses[tube] = Pulse(tube, tally, now_ns)
         pulse.note(tube, tally, now_ns)
@@ -182,7 +183,7 @@ class Pulses:
             if _is_needed(tube, pulses[tube], now_ns):
                 pulses.move_to_end(tube)
             else:
-                del pulses[tube]
+                tube.hold_ns = pulses.pop(tube).hold_ns
 
     def note_loss(self, job: Job, peer: Peer, now_ns: int) -> None:
         """Note that a client has left that had this job."""
