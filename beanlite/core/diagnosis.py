@@ -13,7 +13,7 @@ from beanlite.core import findings
 from beanlite.core.engine import Engine
 from beanlite.core.findings import NOTE, URGENT, WARNING, Case, Finding, Group
 from beanlite.core.job import BURIED, GONE, ID_BITS, SECOND_NS
-from beanlite.core.pulse import CRASHES_NS, IDLE_NS, MINUTE_NS, Pulse
+from beanlite.core.pulse import CRASHES_NS, GROWN_NS, IDLE_NS, MINUTE_NS, Pulse
 from beanlite.core.queues import DEFAULT_TUBE
 from beanlite.core.snapshot import first_s, shut_words
 from beanlite.core.tube import PAUSED, Tube
@@ -32,11 +32,6 @@ STILL_S: Final = 60
 # What waits for this long is grave, or very late.
 GRAVE_S: Final = 600
 LATE_S: Final = 3600
-# A tube grows if it has so many jobs ready, and has so many more and so much more than it works off than at the older
-# level, which is this old at least.
-GROWN_LEAST: Final = 100
-GROWN_SHARE: Final = 0.1
-OBSERVED_NS: Final = 30 * SECOND_NS
 # So many jobs that come due within this time, and so many times more than the tube works off, are a storm.
 STORM_LEAST: Final = 1000
 STORM_NS: Final = 5 * MINUTE_NS
@@ -128,7 +123,7 @@ class Diagnosis:
         elif pulse is not None:
             case.coming, case.going = rates(tube, pulse, self._now_ns)
             case.left_s = empty_in_s(tube, case.coming, case.going)
-            if kind == findings.GROWING and case.left_s is not None and case.left_s < GRAVE_S:
+            if kind == findings.GROWING and case.left_s is not None and case.left_s < LATE_S:
                 case.severity = NOTE
         self._add(kind, case)
 
@@ -154,7 +149,7 @@ class Diagnosis:
             # The first of long jobs may be under way.
             is_known = not tube.reserved or (pulse is not None and pulse.hold_ns >= 0)
             return findings.HUNG, URGENT if is_known else WARNING, still_s
-        if pulse is not None and _grows(tube, pulse, self._now_ns):
+        if pulse is not None and _grows(pulse, self._now_ns):
             return findings.GROWING, WARNING, (self._now_ns - pulse.older.at_ns) // SECOND_NS
         return findings.LATE if waits_s >= LATE_S else "", WARNING, waits_s
 
@@ -264,10 +259,6 @@ def empty_in_s(tube: Tube, coming: float, going: float) -> int | None:
     return int(len(tube.ready) / (going - coming)) if going > coming else None
 
 
-def _grows(tube: Tube, pulse: Pulse, now_ns: int) -> bool:
+def _grows(pulse: Pulse, now_ns: int) -> bool:
     """Whether more jobs have come into a tube than it has worked off, over the last minutes."""
-    level = pulse.older
-    if now_ns - level.at_ns < OBSERVED_NS or now_ns - pulse.noted_ns > IDLE_NS or len(tube.ready) < GROWN_LEAST:
-        return False
-    more = len(tube.ready) + tube.reserved - level.backlog
-    return more >= GROWN_LEAST and more >= GROWN_SHARE * (pulse.deleted - level.deleted)
+    return 0 < pulse.grown_ns <= now_ns - GROWN_NS and now_ns - pulse.noted_ns <= IDLE_NS

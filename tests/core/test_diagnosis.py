@@ -231,7 +231,7 @@ def test_tube_that_is_worked_off_tells_when_it_is_empty(core):
     growing = core.findings()["growing"]
     assert growing.severity == "note"
     rates = "0 a minute come and 120 a minute are deleted"
-    assert growing.text == f"mail grows: 360 jobs ready, {rates}; empty in 3 min at the present rate"
+    assert growing.text == f"mail has grown: 360 jobs ready, {rates}; empty in 3 min at the present rate"
 
 
 def test_backlog_whose_next_job_waits_for_an_hour_is_late(core):
@@ -254,7 +254,7 @@ def test_jobs_buried_beyond_the_past_are_found_until_they_are_kicked(core):
     assert (buried.severity, buried.jobs) == ("warning", 21)
     core.live(7200)
     buried = core.findings()["buried"]
-    assert buried.text == "21 jobs of mail were buried within 2 h, more than its past explains"
+    assert buried.text == "21 jobs of mail were buried within the last 2 h, more than its past explains"
     assert "left buried" not in core.findings()
     core.send(core.producer(), b"kick 100\r\n")
     assert "buried" not in core.findings()

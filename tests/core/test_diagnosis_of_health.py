@@ -89,3 +89,23 @@ def test_long_jobs_are_given_time_by_what_jobs_took_before(core):
     assert "hung" not in core.findings()
     core.live(20)
     assert core.findings()["hung"].seconds > 300
+
+
+def test_burst_that_is_worked_off_is_no_growth(core):
+    worker = core.worker()
+    core.live(300, each=lambda: (core.fill(b"mail", 2), core.work(worker, 2)))
+    core.fill(b"mail", 1000)
+    for _ in range(100):
+        core.live(1, each=lambda: core.work(worker, 10))
+        for finding in core.findings().values():
+            assert finding.severity == "note"
+            assert finding.text.startswith("mail has grown: ")
+            assert "0 a minute come and 10 a second are deleted; empty in " in finding.text
+
+
+def test_batch_of_half_an_hour_is_no_growth(core):
+    worker = core.worker()
+    core.fill(b"mail", 2000)
+    for _ in range(300):
+        core.live(1, each=lambda: core.work(worker))
+        assert all(finding.severity == "note" for finding in core.findings().values())
