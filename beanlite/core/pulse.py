@@ -171,9 +171,12 @@ class Crash:
 
 
 def losses_of(job: Job) -> int:
-    """Return how many reservations of a job ended because a client left or the server stopped, or have not ended."""
+    """Return how many reservations of a job ended because a client left, or have not ended, at most.
+
+    Those that a stop of the server ended are forgiven, as are all before a kick.
+    """
     past = job.past
-    return job.reserves - past.timeouts - past.releases - past.buries
+    return min(job.reserves - past.timeouts - past.releases - past.buries, job.tries)
 
 
 class Pulses:

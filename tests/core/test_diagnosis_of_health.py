@@ -109,3 +109,12 @@ def test_batch_of_half_an_hour_is_no_growth(core):
     for _ in range(300):
         core.live(1, each=lambda: core.work(worker))
         assert all(finding.severity == "note" for finding in core.findings().values())
+
+
+def test_restarts_of_the_server_are_no_crash_loop(core):
+    stored = stored_job(1, 0, tube=b"mail", state="reserved", place=5, reserves=4, forgiven=3)
+    core.engine.restore([stored], core.now_ns)
+    worker = core.worker()
+    core.send(worker, b"reserve\r\n")
+    core.close(worker)
+    assert core.findings() == {}
