@@ -31,6 +31,8 @@ AWAY_S: Final = 10
 STILL_S: Final = 60
 # What waits for this long is grave, or very late.
 GRAVE_S: Final = 600
+# So many names of watched tubes are looked at to find those whose clients are given jobs of other tubes.
+WATCHED_MAX: Final = 10_000
 LATE_S: Final = 3600
 # So many jobs that come due within this time, and so many times more than the tube works off, are a storm.
 STORM_LEAST: Final = 1000
@@ -53,6 +55,8 @@ class Diagnosis:
         self._fits = fits
         self._named = named
         self._groups: dict[str, Group] = {}
+        self._served: set[Tube] | None = None
+        """The tubes whose clients have been given jobs recently, of whatever tube; None: not known yet."""
         self.looked = 0
         """Tubes that were examined."""
         self.jobs = 0
@@ -143,6 +147,8 @@ class Diagnosis:
     def _cause_of_open(self, tube: Tube, pulse: Pulse | None, waits_s: int) -> tuple[str, str, int]:
         """Return the same of a tube that is watched, and that nothing keeps shut."""
         still_s = 0 if tube.waiting else self._still_s(tube, pulse, waits_s)
+        if still_s and not tube.reserved and self._is_passed_over(tube):
+            still_s = 0
         if still_s and tube.name == DEFAULT_TUBE and not tube.reserved:  # which each client watches that connects
             return findings.NOBODY_CONSUMES, self._severity_of_nobody(tube, waits_s), waits_s
         if still_s:
@@ -163,6 +169,21 @@ class Diagnosis:
             return still_s if still_s >= STILL_S else 0
         still_s = (self._now_ns - max(tube.moved_ns, pulse.made_ns)) // SECOND_NS
         return still_s if still_s >= max(STILL_S, HOLDS * pulse.hold_ns // SECOND_NS) else 0
+
+    def _is_passed_over(self, tube: Tube) -> bool:
+        """Whether clients that watch a tube have been given more urgent jobs, of other tubes."""
+        served = self._served
+        if served is None:
+            served = self._served = set()
+            looks = 0
+            for client in self._engine.clients.connected.values():
+                looks += 1
+                if self._now_ns - client.reserved_ns < STILL_S * SECOND_NS:
+                    served.update(client.watched)
+                    looks += len(client.watched)
+                if looks >= WATCHED_MAX:
+                    break
+        return tube in served
 
     def _away_s(self, tube: Tube, waits_s: int) -> int:
         """Return for how long the next job has waited and no job of the tube has moved."""

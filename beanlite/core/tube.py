@@ -176,6 +176,7 @@ class Client(TimerOwner):
         "gone",
         "peer",
         "producer",
+        "reserved_ns",
         "use",
         "wait_until_ns",
         "waiting",
@@ -196,5 +197,7 @@ class Client(TimerOwner):
         self.waits_since_ns = 0
         self.producer = False
         self.worker = False
+        self.reserved_ns = 0
+        """When it was last given a job; 0: never."""
         self.gone = False
         """The connection has ended, and the jobs that it had reserved are being made ready."""

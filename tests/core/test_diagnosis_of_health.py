@@ -118,3 +118,15 @@ def test_restarts_of_the_server_are_no_crash_loop(core):
     core.send(worker, b"reserve\r\n")
     core.close(worker)
     assert core.findings() == {}
+
+
+def test_worker_with_more_urgent_jobs_of_another_tube_does_not_hang(core):
+    worker = core.worker()
+    core.send(worker, b"watch low\r\n")
+    core.fill(b"low", 5, pri=9)
+    core.live(300, each=lambda: (core.fill(b"mail", 2), core.work(worker, 2)))
+    assert core.findings() == {}
+    core.fill(b"mail", 5, ttr_s=3600)
+    core.send(worker, b"reserve\r\n")
+    core.live(62)
+    assert core.findings()["hung"].tubes == 2
