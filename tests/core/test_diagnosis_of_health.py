@@ -68,7 +68,7 @@ def test_worker_that_reconnects_for_each_job_consumes(core):
     assert core.findings()["nobody consumes"].severity == "urgent"
 
 
-def test_jobs_that_waited_before_the_start_give_workers_time_to_return(core):
+def test_workers_have_time_to_return_after_a_start(core):
     core.engine.restore([stored_job(1, 0, tube=b"mail", since_ns=core.now_ns - 3600 * SECOND_NS)], core.now_ns)
     core.live(9)
     assert core.findings() == {}
@@ -120,7 +120,7 @@ def test_restarts_of_the_server_are_no_crash_loop(core):
     assert core.findings() == {}
 
 
-def test_worker_with_more_urgent_jobs_of_another_tube_does_not_hang(core):
+def test_worker_kept_busy_by_another_tube_does_not_hang(core):
     worker = core.worker()
     core.send(worker, b"watch low\r\n")
     core.fill(b"low", 5, pri=9)
