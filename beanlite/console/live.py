@@ -36,7 +36,9 @@ _REFUSALS: Final = {
         f" {TOKEN} is sent over tls:// and to a Unix socket only"
     ),
     "DRAINING": "no more jobs are taken until the server is restarted",
+    "UNKNOWN_COMMAND": "it is older than this program",
 }
+_UNKNOWN_KEY: Final = ": unknown key"
 # How many names of tubes are compared with one that does not exist: some 0.1 s.
 _COMPARED_MAX: Final = 20_000
 # Where to continue in a list of a server's.
@@ -270,7 +272,8 @@ class Live:
             return None
         word = command.split(maxsplit=1)[0].decode()
         if "error" in reply:
-            raise BeanliteError(f"{self.name} refused {word}: {reply['error']}")
+            older = f"; {_REFUSALS['UNKNOWN_COMMAND']}" if reply["error"].endswith(_UNKNOWN_KEY) else ""
+            raise BeanliteError(f"{self.name} refused {word}: {reply['error']}{older}")
         raise self._refusal(word, line.decode(errors="replace").strip())
 
     @contextmanager

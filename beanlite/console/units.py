@@ -49,7 +49,8 @@ def parse_moment(text: str, now_s: float) -> float:
             )
             at_s = (moment if moment <= now else moment - timedelta(days=1)).timestamp()
         elif _DATE.match(text):
-            at_s = datetime.fromisoformat(text).timestamp()
+            is_utc_date = len(text) == len("2026-11-27Z") and text.endswith("Z")
+            at_s = datetime.fromisoformat(f"{text[:-1]}T00:00Z" if is_utc_date else text).timestamp()
         else:
             at_s = max(now_s - parse_age(text), 0.0)
     except ValueError:

@@ -101,7 +101,9 @@ def _pace(tube: Record) -> str:
     rates = f"{rate_text(coming)} come, {rate_text(deleted)} are deleted"
     if not coming and not deleted:
         rates = "no job comes, and none is deleted"
-    moved = f"; last reserved, deleted, released or buried {units.age(tube['moved_s'])} ago"
+    moved = ""
+    if tube["moved_s"] is not None:
+        moved = f"; last reserved, touched, deleted, released or buried {units.age(tube['moved_s'])} ago"
     if not tube["ready"] or coming == deleted:
         return f"{rates}{moved}"
     empty = "never empty" if tube["empty_in_s"] is None else f"empty in {units.age(tube['empty_in_s'])}"

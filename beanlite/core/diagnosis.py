@@ -13,7 +13,7 @@ from beanlite.core import findings
 from beanlite.core.engine import Engine
 from beanlite.core.findings import NOTE, URGENT, WARNING, Case, Finding, Group
 from beanlite.core.job import BURIED, GONE, ID_BITS, SECOND_NS
-from beanlite.core.pulse import CRASHES_NS, IDLE_NS, MINUTE_NS, Pulse
+from beanlite.core.pulse import CRASHES_NS, GROWN_NS, IDLE_NS, MINUTE_NS, Pulse
 from beanlite.core.queues import DEFAULT_TUBE
 from beanlite.core.snapshot import first_s, shut_words
 from beanlite.core.tube import PAUSED, Tube
@@ -31,12 +31,9 @@ AWAY_S: Final = 10
 STILL_S: Final = 60
 # What waits for this long is grave, or very late.
 GRAVE_S: Final = 600
+# So many names of watched tubes are looked at to find those whose clients are given jobs of other tubes.
+WATCHED_MAX: Final = 10_000
 LATE_S: Final = 3600
-# A tube grows if it has so many jobs ready, and has so many more and so much more than it works off than at the older
-# level, which is this old at least.
-GROWN_LEAST: Final = 100
-GROWN_SHARE: Final = 0.1
-OBSERVED_NS: Final = 30 * SECOND_NS
 # So many jobs that come due within this time, and so many times more than the tube works off, are a storm.
 STORM_LEAST: Final = 1000
 STORM_NS: Final = 5 * MINUTE_NS
@@ -58,6 +55,8 @@ class Diagnosis:
         self._fits = fits
         self._named = named
         self._groups: dict[str, Group] = {}
+        self._served: set[Tube] | None = None
+        """The tubes whose clients have been given jobs recently, of whatever tube; None: not known yet."""
         self.looked = 0
         """Tubes that were examined."""
         self.jobs = 0
@@ -128,7 +127,7 @@ class Diagnosis:
         elif pulse is not None:
             case.coming, case.going = rates(tube, pulse, self._now_ns)
             case.left_s = empty_in_s(tube, case.coming, case.going)
-            if kind == findings.GROWING and case.left_s is not None and case.left_s < GRAVE_S:
+            if kind == findings.GROWING and case.left_s is not None and case.left_s < LATE_S:
                 case.severity = NOTE
         self._add(kind, case)
 
@@ -138,8 +137,8 @@ class Diagnosis:
             paused_s = tube.pause_s - max(0, tube.pause_until_ns - self._now_ns) // SECOND_NS
             return findings.PAUSED, WARNING if waits_s >= LATE_S else NOTE, paused_s
         if not tube.watching:
-            kind = findings.NOBODY_CONSUMES if waits_s >= AWAY_S else ""
-            return kind, URGENT if waits_s >= GRAVE_S else WARNING, waits_s
+            kind = findings.NOBODY_CONSUMES if self._away_s(tube, waits_s) >= AWAY_S else ""
+            return kind, self._severity_of_nobody(tube, waits_s), waits_s
         if tube.shut:
             kind = findings.SHUT if shut_words(tube) and waits_s >= STILL_S else ""
             return kind, WARNING if waits_s >= GRAVE_S else NOTE, waits_s
@@ -148,11 +147,15 @@ class Diagnosis:
     def _cause_of_open(self, tube: Tube, pulse: Pulse | None, waits_s: int) -> tuple[str, str, int]:
         """Return the same of a tube that is watched, and that nothing keeps shut."""
         still_s = 0 if tube.waiting else self._still_s(tube, pulse, waits_s)
+        if still_s and not tube.reserved and self._is_passed_over(tube):
+            still_s = 0
         if still_s and tube.name == DEFAULT_TUBE and not tube.reserved:  # which each client watches that connects
-            return findings.NOBODY_CONSUMES, URGENT if waits_s >= GRAVE_S else WARNING, waits_s
-        if still_s and pulse is not None:
-            return findings.HUNG, URGENT, still_s
-        if pulse is not None and _grows(tube, pulse, self._now_ns):
+            return findings.NOBODY_CONSUMES, self._severity_of_nobody(tube, waits_s), waits_s
+        if still_s:
+            # The first of long jobs may be under way.
+            is_known = not tube.reserved or (pulse is not None and pulse.hold_ns >= 0)
+            return findings.HUNG, URGENT if is_known else WARNING, still_s
+        if pulse is not None and _grows(pulse, self._now_ns):
             return findings.GROWING, WARNING, (self._now_ns - pulse.older.at_ns) // SECOND_NS
         return findings.LATE if waits_s >= LATE_S else "", WARNING, waits_s
 
@@ -162,9 +165,32 @@ class Diagnosis:
         if tally is not None and (tally.reserved or tally.deleted or tally.released or tally.buried):
             return 0
         if pulse is None:
-            return waits_s if waits_s >= STILL_S else 0
-        still_s = (self._now_ns - pulse.moved_ns) // SECOND_NS
+            still_s = self._away_s(tube, waits_s)
+            return still_s if still_s >= STILL_S else 0
+        still_s = (self._now_ns - max(tube.moved_ns, pulse.made_ns)) // SECOND_NS
         return still_s if still_s >= max(STILL_S, HOLDS * pulse.hold_ns // SECOND_NS) else 0
+
+    def _is_passed_over(self, tube: Tube) -> bool:
+        """Whether clients that watch a tube have been given more urgent jobs, of other tubes."""
+        served = self._served
+        if served is None:
+            served = self._served = set()
+            looks = 0
+            for client in self._engine.clients.connected.values():
+                looks += 1
+                if self._now_ns - client.reserved_ns < STILL_S * SECOND_NS:
+                    served.update(client.watched)
+                    looks += len(client.watched)
+                if looks >= WATCHED_MAX:
+                    break
+        return tube in served
+
+    def _away_s(self, tube: Tube, waits_s: int) -> int:
+        """Return for how long the next job has waited and no job of the tube has moved."""
+        return min(waits_s, (self._now_ns - tube.moved_ns) // SECOND_NS) if tube.moved_ns else waits_s
+
+    def _severity_of_nobody(self, tube: Tube, waits_s: int) -> str:
+        return URGENT if self._away_s(tube, waits_s) >= GRAVE_S else WARNING
 
     def _examine_buried(self, tube: Tube, pulse: Pulse | None) -> None:
         if pulse is not None and pulse.buries_ns:
@@ -254,10 +280,6 @@ def empty_in_s(tube: Tube, coming: float, going: float) -> int | None:
     return int(len(tube.ready) / (going - coming)) if going > coming else None
 
 
-def _grows(tube: Tube, pulse: Pulse, now_ns: int) -> bool:
+def _grows(pulse: Pulse, now_ns: int) -> bool:
     """Whether more jobs have come into a tube than it has worked off, over the last minutes."""
-    level = pulse.older
-    if now_ns - level.at_ns < OBSERVED_NS or now_ns - pulse.noted_ns > IDLE_NS or len(tube.ready) < GROWN_LEAST:
-        return False
-    more = len(tube.ready) + tube.reserved - level.backlog
-    return more >= GROWN_LEAST and more >= GROWN_SHARE * (pulse.deleted - level.deleted)
+    return 0 < pulse.grown_ns <= now_ns - GROWN_NS and now_ns - pulse.noted_ns <= IDLE_NS

@@ -245,6 +245,7 @@ class Engine:
         client.deadlines.remove(job.key)
         job.key = now_ns + job.ttr_s * SECOND_NS << ID_BITS | job_id
         client.deadlines.push(job.key)
+        job.tube.moved_ns = now_ns
         self.ledger.deferred[job_id] = job
         if self.ledger.recording:
             self.ledger.record_deferred(job, TOUCH, client.peer, now_ns)

@@ -163,7 +163,7 @@ def _hung(group: Group, worst: Case) -> _Words:
         state += f", {worst.reserved:,} reserved"
     else:
         watch = f", though {quantity(worst.watching, 'client watches', 'clients watch')} it"
-    moved = f"for {age(group.seconds)} none was reserved, deleted, released or buried"
+    moved = f"for {age(group.seconds)} none was reserved, touched, deleted, released or buried"
     return (
         f"{group.names} {still}: {state}, and {moved}{watch}",
         "look at what the workers do, and restart those that hang: their jobs become ready again",
@@ -213,14 +213,15 @@ def _growing(group: Group, worst: Case) -> _Words:
             "at this rate never empty" if worst.left_s is None else f"empty in {age(worst.left_s)} at the present rate"
         )
         going = f"{rate_text(worst.coming)} come and {rate_text(worst.going)} are deleted"
-        text = f"{worst.tube} grows: {jobs_text(worst.jobs)} ready, {going}; {end}"
+        verb = "grows" if worst.left_s is None else "has grown"
+        text = f"{worst.tube} {verb}: {jobs_text(worst.jobs)} ready, {going}; {end}"
     else:
         text = f"{group.names} grow: {jobs_text(group.jobs)} ready, and more come than are deleted"
     return text, "add workers, or have fewer jobs put", f"beanlite why {shell_word(worst.tube)}"
 
 
 def _buried(group: Group, worst: Case) -> _Words:
-    text = f"{jobs_text(group.jobs)} of {group.names} {'was' if group.jobs == 1 else 'were'} buried within"
+    text = f"{jobs_text(group.jobs)} of {group.names} {'was' if group.jobs == 1 else 'were'} buried within the last"
     return (
         f"{text} {age(group.seconds)}, more than {'its' if group.tubes == 1 else 'their'} past explains",
         "see why they fail, mend that, and kick them",
@@ -261,7 +262,7 @@ def _storm_due(group: Group, worst: Case) -> _Words:
     when = "" if worst.left_s is None else f", the first in {age(worst.left_s)}"
     return (
         f"about {group.jobs:,} delayed jobs of {group.names} become ready within 5 min{when}",
-        "have more workers ready, or pause the tube and resume it when they are",
+        "have more workers ready, or pause the tube and end the pause when they are",
         f"beanlite jobs --tube {shell_word(worst.tube)} --state delayed --sort queue",
     )
 

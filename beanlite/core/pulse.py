@@ -18,6 +18,11 @@ MINUTE_NS: Final = 60 * SECOND_NS
 LEVEL_NS: Final = 150 * SECOND_NS
 # After a time in which so long nothing has happened, levels are made anew.
 IDLE_NS: Final = 5 * MINUTE_NS
+# A tube grows if, for this long, it has had so many jobs ready, and so many more and so much more than it worked off
+# than at the older level.
+GROWN_NS: Final = 30 * SECOND_NS
+GROWN_LEAST: Final = 100
+GROWN_SHARE: Final = 0.1
 # A tube buries more than its past explains if, since the older level, it has buried so many jobs, so large a share of
 # those that ended, and so many times the share before; that is told for so long while jobs are buried.
 BURIED_LEAST: Final = 10
@@ -57,11 +62,14 @@ class Pulse:
         "buries_ns",
         "deleted",
         "ended",
+        "grown_ns",
         "held_ns",
-        "moved_ns",
+        "hold_before_ns",
+        "made_ns",
         "newer",
         "noted_ns",
         "older",
+        "peak",
         "refused",
         "spared",
     )
@@ -72,11 +80,14 @@ class Pulse:
         """Reservations that ended, and deletions of jobs that were not reserved."""
         self.held_ns = 0
         """How long jobs had been reserved when these ended, in total."""
-        self.moved_ns = now_ns
-        """When a job was last reserved, deleted, released or buried, or the pulse was made."""
+        self.hold_before_ns = tube.hold_ns
+        self.made_ns = now_ns
         self.noted_ns = now_ns
         """When anything last happened."""
-        self.older = self.newer = self._level(tube, tally, now_ns)
+        self.older = self.newer = self.peak = self._level(tube, tally, now_ns)
+        """The peak is the level with the largest backlog, of those since the older one."""
+        self.grown_ns = 0
+        """Since when it has grown; 0: it has not."""
         self.buries_ns = 0
         """Since when more jobs are buried than the past explains; 0: no more are."""
         self.spared = 0
@@ -88,14 +99,21 @@ class Pulse:
             level = self._level(tube, tally, now_ns)
             self.older = level if now_ns - self.noted_ns > IDLE_NS else self.newer
             self.newer = level
+            if self.peak.at_ns < self.older.at_ns:
+                self.peak = level
         self.noted_ns = now_ns
-        if tally.reserved or tally.deleted or tally.released or tally.buried:
-            self.moved_ns = now_ns
         self.deleted += tally.deleted
         self.buried += tally.buried
         self.refused += tally.refused
         self.ended += tally.deleted + tally.released + tally.buried + tally.timed_out + tally.client_gone
         self.held_ns += tally.held_ns
+        backlog = len(tube.ready) + tube.reserved
+        if backlog >= self.peak.backlog:
+            self.peak = Level(now_ns, backlog, self.deleted, self.buried, self.refused)
+        if not self._has_grown(tube, backlog):
+            self.grown_ns = 0
+        elif not self.grown_ns:
+            self.grown_ns = now_ns
         if self.buries_ns:
             # Those that were there before this second are gone, or it is long ago.
             if len(tube.buried) <= tally.buried or now_ns - self.buries_ns > BURIED_NS:
@@ -110,6 +128,12 @@ class Pulse:
         backlog = max(0, len(tube.ready) + tube.reserved - more)
         return Level(now_ns - SECOND_NS, backlog, self.deleted, self.buried, self.refused)
 
+    def _has_grown(self, tube: Tube, backlog: int) -> bool:
+        """Whether more jobs have come than were worked off since the older level."""
+        more = backlog - self.older.backlog
+        least = max(GROWN_LEAST, GROWN_SHARE * (self.deleted - self.older.deleted))
+        return len(tube.ready) >= GROWN_LEAST and more >= least
+
     def _buries_more(self, tube: Tube) -> bool:
         """Whether a larger share of the jobs has been buried since the older level than before it."""
         buried, deleted = self.buried - self.older.buried, self.deleted - self.older.deleted
@@ -120,12 +144,16 @@ class Pulse:
 
     @property
     def hold_ns(self) -> int:
-        """For how long a job is reserved on average."""
-        return self.held_ns // self.ended if self.ended else 0
+        """For how long a job is reserved on average; -1: that is not known."""
+        return self.held_ns // self.ended if self.ended else self.hold_before_ns
 
     def start(self, now_ns: int) -> Level:
-        """Return the level to compute rates from: the newer one, unless it has only just been made."""
-        return self.newer if now_ns - self.newer.at_ns >= MINUTE_NS else self.older
+        """Return the level to compute rates from: the newer one, unless it has only just been made.
+
+        If the backlog has become smaller since a peak after that, it is the peak: what came at once comes no more.
+        """
+        level = self.newer if now_ns - self.newer.at_ns >= MINUTE_NS else self.older
+        return self.peak if level.at_ns < self.peak.at_ns <= now_ns - GROWN_NS else level
 
 
 class Crash:
@@ -143,9 +171,12 @@ class Crash:
 
 
 def losses_of(job: Job) -> int:
-    """Return how many reservations of a job ended because a client left or the server stopped, or have not ended."""
+    """Return how many reservations of a job ended because a client left, or have not ended, at most.
+
+    Those that a stop of the server ended are forgiven, as are all before a kick.
+    """
     past = job.past
-    return job.reserves - past.timeouts - past.releases - past.buries
+    return min(job.reserves - past.timeouts - past.releases - past.buries, job.tries)
 
 
 class Pulses:
@@ -167,9 +198,11 @@ class Pulses:
 
     def note(self, tube: Tube, tally: Tally, now_ns: int) -> None:
         """Note the tally of a tube, which has just been taken."""
+        if tally.reserved or tally.deleted or tally.released or tally.buried:
+            tube.moved_ns = now_ns
         pulse = self._pulses.get(tube)
         if pulse is None:
-            if not tube.holds_jobs:  # it may be gone by now, and there may be very many such tubes
+            if not (tube.holds_jobs or tube.watching):  # it may be gone, and there may be very many such tubes
                 return
             pulse = self._pulses[tube] = Pulse(tube, tally, now_ns)
         pulse.note(tube, tally, now_ns)
@@ -182,7 +215,7 @@ class Pulses:
             if _is_needed(tube, pulses[tube], now_ns):
                 pulses.move_to_end(tube)
             else:
-                del pulses[tube]
+                tube.hold_ns = pulses.pop(tube).hold_ns
 
     def note_loss(self, job: Job, peer: Peer, now_ns: int) -> None:
         """Note that a client has left that had this job."""

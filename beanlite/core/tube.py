@@ -96,7 +96,9 @@ class Tube(TimerOwner):
         "cmd_delete",
         "cmd_pause",
         "delayed",
+        "hold_ns",
         "kept",
+        "moved_ns",
         "name",
         "pause_s",
         "pause_until_ns",
@@ -143,6 +145,11 @@ class Tube(TimerOwner):
         """What operators have set for it; None: nothing."""
         self.kept: Kept | None = None
         """What it remembers for these rules; None if it has none."""
+        self.moved_ns = 0
+        """When a job was last reserved, touched, deleted, released or buried, or when the server was started with jobs
+        of the tube; within a second or two. 0: never."""
+        self.hold_ns = -1
+        """For how long jobs were reserved on average, when something last happened for some minutes; -1: not known."""
 
     @property
     def jobs(self) -> int:
@@ -169,6 +176,7 @@ class Client(TimerOwner):
         "gone",
         "peer",
         "producer",
+        "reserved_ns",
         "use",
         "wait_until_ns",
         "waiting",
@@ -189,5 +197,7 @@ class Client(TimerOwner):
         self.waits_since_ns = 0
         self.producer = False
         self.worker = False
+        self.reserved_ns = 0
+        """When it was last given a job; 0: never."""
         self.gone = False
         """The connection has ended, and the jobs that it had reserved are being made ready."""

@@ -42,7 +42,7 @@ class Where:
             self._wanted.append(value)  # what looks like a number may be text
         # What the body has in it, unless it is written otherwise: a fraction, or text with an escape.
         self._needle = (
-            b"" if isinstance(parsed, float) else str(self._wanted[-1]).strip().encode(errors="surrogateescape")
+            b"" if isinstance(parsed, float) else str(self._wanted[-1]).strip().encode(errors="surrogatepass")
         )
 
     def may_fit(self, body: bytes) -> bool:

@@ -29,6 +29,7 @@ from beanlite.core.where import Where
         ("a=[1]", {"a": "[1]"}),
         ("a=NaN", {"a": "NaN"}),
         ("a= 1", {"a": 1}),
+        ('a="\\ud800"', {"a": "\ud800"}),
     ],
 )
 def test_body_has_the_value_at_the_path(text, body):

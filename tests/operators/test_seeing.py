@@ -258,6 +258,37 @@ def test_another_server_is_told_apart(tmp_path, capsys):
             assert client.stats()["current-jobs-ready"] == "0"
 
 
+@pytest.mark.parametrize(
+    ("command", "answer", "why"),
+    [
+        ("why", b"UNKNOWN_COMMAND\r\n", "diagnose: UNKNOWN_COMMAND (it is older than this program)"),
+        (
+            "tubes",
+            b'REFUSED 30\r\n{"error":"due_s: unknown key"}\r\n',
+            "list-tube-stats: due_s: unknown key; it is older than this program",
+        ),
+    ],
+)
+def test_server_that_is_too_old_is_told(command, answer, why, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve():
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as lines:
+                for line in lines:
+                    if line == b"show-job 0\r\n":
+                        connection.sendall(b"NOT_FOUND\r\n")
+                    elif line.startswith((b"diagnose", b"list-")):
+                        connection.sendall(answer)
+
+        server = threading.Thread(target=serve)
+        server.start()
+        name = f"127.0.0.1:{listener.getsockname()[1]}"
+        assert main([command, "--connect", name]) == 1
+        server.join()
+    assert capsys.readouterr().err == f"beanlite: {name} refused {why}\n"
+
+
 def test_a_server_is_named_as_connect_takes_it(tmp_path, capsys):
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as closed:
         places = [f"[::1]:{closed.getsockname()[1]}", f"unix:{tmp_path}/none"]

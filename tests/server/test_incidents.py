@@ -93,9 +93,11 @@ def test_nothing_is_wrong_and_what_was_looked_at_is_told(scene, capsys):
 
 
 def test_worker_that_hangs(scene, capsys):
-    scene.fill("mail", 5, ttr_s=3600)
+    scene.fill("mail", 6, ttr_s=3600)
     worker = scene.client("mail")
     assert worker.ask("reserve") == "RESERVED 1 1"
+    assert worker.ask("delete 1") == "DELETED"  # so that it is known how long jobs take
+    assert worker.ask("reserve") == "RESERVED 2 1"
     hung = scene.told("hung")
     assert (hung["jobs"], hung["worst"][0]["tube"]) == (4, "mail")
     assert main(["why", "mail", "--connect", scene.connect]) == 1
@@ -103,8 +105,8 @@ def test_worker_that_hangs(scene, capsys):
     assert "urgent:  mail stands still: 4 jobs ready, 1 reserved, and for " in told
     assert f"beanlite jobs --tube mail --state reserved --connect {scene.connect}" in told
     assert "clients  1 client watches it, nobody waits for a job; 1 client uses it" in told
-    assert "reserved 1 job by 1 client, for longest job 1 for " in told
-    assert worker.ask("delete 1") == "DELETED"
+    assert "reserved 1 job by 1 client, for longest job 2 for " in told
+    assert worker.ask("delete 2") == "DELETED"
     assert "hung" not in scene.why()[1]
 
 

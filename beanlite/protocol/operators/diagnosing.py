@@ -108,7 +108,7 @@ class Examination:
             "coming_per_s": None if coming is None else round(coming, 3),
             "deleted_per_s": None if going is None else round(going, 3),
             "empty_in_s": None if coming is None or going is None else empty_in_s(tube, coming, going),
-            "moved_s": None if pulse is None else (now_ns - pulse.moved_ns) // SECOND_NS,
+            "moved_s": (now_ns - tube.moved_ns) // SECOND_NS if tube.moved_ns else None,
             "holders": self._holders,
             "oldest_hold": None if job is None or job.holder is None else _hold_record(job, now_ns),
             "crashes": crashes[-CRASHES_TOLD:],
