@@ -2,12 +2,15 @@
 
 import asyncio
 import os
+import secrets
 import socket
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from beanlite.errors import ConfigError
 from beanlite.host.places import as_place, reached_at
+from beanlite.host.shown import page_context
 from beanlite.settings.config import Settings
 
 if TYPE_CHECKING:
@@ -21,6 +24,8 @@ class Beside:
     def __init__(self, sockets: Sequence[socket.socket]) -> None:
         """``sockets``: those on which the server listens."""
         self._sockets = sockets
+        self.page_token = secrets.token_hex(32)
+        """By this the server knows its page, if rules say what clients may do."""
         self.backups: Backups | None = None
         """None: no backups are made."""
         self._page: WebPage | None = None
@@ -35,8 +40,7 @@ class Beside:
         if self.backups is not None:
             self.backups.failed_at = 0 if before is None else before.failed_at
             self.backups.begin()
-        if self._page is not None:
-            self._page.change(self._page_command(settings))
+        self.change_page(settings)
 
     def show(self, settings: Settings) -> None:
         """Have the page served, if the settings ask for it; to be called when the server serves."""
@@ -44,8 +48,17 @@ class Beside:
             return
         from beanlite.beside.webpage import WebPage  # noqa: PLC0415 - the start is faster without it
 
-        self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings))
+        self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings), self._token_of(settings))
         self._page.begin()
+
+    def change_page(self, settings: Settings) -> None:
+        """Have the page served as these settings ask for, and with the certificate that is there now."""
+        if self._page is not None:
+            self._page.change(self._page_command(settings), self._token_of(settings))
+
+    def _token_of(self, settings: Settings) -> str:
+        """Return the token of the page; empty if nobody needs one."""
+        return "" if settings.access is None else self.page_token
 
     def _page_command(self, settings: Settings) -> list[str]:
         from beanlite.beside.webpage import page_command  # noqa: PLC0415 - as above
@@ -56,6 +69,10 @@ class Beside:
             options["db"] = os.path.realpath(settings.file)
         if settings.backup_dir is not None:
             options["backups"] = os.path.realpath(settings.backup_dir)
+        if settings.web_tls_cert is not None and settings.web_tls_key is not None:
+            files = {"web_tls_cert": settings.web_tls_cert, "web_tls_key": settings.web_tls_key}
+            options |= {key: os.path.realpath(path) for key, path in files.items()}
+            options["written"] = " ".join(map(_written, files.values()))  # another one has it begin anew
         return page_command(options)
 
     def end(self) -> None:
@@ -71,10 +88,26 @@ class Beside:
                 await each.wait()
 
 
+def _written(path: Path) -> str:
+    """Return when a file was written, as text; empty if there is none."""
+    try:
+        return str(path.stat().st_mtime_ns)
+    except OSError:
+        return ""
+
+
 def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:
     """Raise ConfigError if the page is asked for and can't be served."""
     if settings.web is not None:
         _reached_at(sockets)
+        check_page_certificate(settings)
+
+
+def check_page_certificate(settings: Settings) -> None:
+    """Raise ConfigError if the page is to show a certificate that it can't show."""
+    if settings.web_tls_cert is not None and settings.web_tls_key is not None:
+        files = str(settings.web_tls_cert), str(settings.web_tls_key)
+        page_context(*files, ("web_tls_cert", "web_tls_key"))
 
 
 def _backups(settings: Settings) -> "Backups | None":

@@ -45,13 +45,17 @@ class Child:
         stdin: int = subprocess.DEVNULL,
         stdout: int | IO[bytes] = subprocess.DEVNULL,
         stderr: int = subprocess.STDOUT,
+        variables: dict[str, str] | None = None,
     ) -> None:
-        """Start it. ``tell_end`` is called with its exit code, unless ``wait`` is awaited. OSError: it can't start."""
+        """Start it, with these variables in its environment. OSError: it can't start.
+
+        ``tell_end`` is called with its exit code, unless ``wait`` is awaited.
+        """
         self._loop = loop
         self._tell_end = tell_end
         self._timer: asyncio.TimerHandle | None = None
         self.process = subprocess.Popen(  # noqa: S603 - the command is our own
-            command, bufsize=0, stdin=stdin, stdout=stdout, stderr=stderr, env=bare_environment()
+            command, bufsize=0, stdin=stdin, stdout=stdout, stderr=stderr, env=bare_environment() | (variables or {})
         )
 
     def watch(self, every_s: float = _LOOK_S) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from beanlite.beside.child import ENDS_WITHIN_S, Child, Parent
 from beanlite.host import log
 from beanlite.host.signals import how_ended
+from beanlite.settings.defaults import PAGE_TOKEN
 
 # The delay before a restart: the first one, which doubles each time, and the longest.
 FIRST_S: Final = 1.0
@@ -36,9 +37,11 @@ def page_command(options: Mapping[str, str]) -> list[str]:
 class WebPage(Parent):
     """The process that serves the page. Its output goes to the server's log, in the form of the log."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str], token: str = "") -> None:
+        """``token``: that by which the server knows the page; empty if it needs none."""
         super().__init__(loop)
         self._command = command
+        self._token = token
         self._began_s = 0.0
         self._wait_s = FIRST_S
         self._changing = False
@@ -55,7 +58,14 @@ class WebPage(Parent):
         self._rest = b""
         self._why = ""
         try:
-            child = Child(self._loop, self._command, self._on_end, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+            child = Child(
+                self._loop,
+                self._command,
+                self._on_end,
+                stdin=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                variables={PAGE_TOKEN: self._token} if self._token else None,
+            )
         except OSError as error:
             self._start_again(str(error))
             return
@@ -82,7 +92,7 @@ class WebPage(Parent):
     def _hear(self, pid: int, lines: list[str]) -> None:
         odd = ""
         for line in lines:
-            if line.startswith("http://"):
+            if line.startswith(("http://", "https://")):
                 log.info("serving the web page", at=line, pid=pid)
             elif line.startswith("beanlite: "):
                 self._why = line.removeprefix("beanlite: ")
@@ -116,11 +126,11 @@ class WebPage(Parent):
         process.stdin.close()
         process.stderr.close()
 
-    def change(self, command: list[str]) -> None:
-        """Have the page served by another command from now on."""
-        if command == self._command:
+    def change(self, command: list[str], token: str = "") -> None:
+        """Have the page served by another command from now on, or with another token."""
+        if (command, token) == (self._command, self._token):
             return
-        self._command = command
+        self._command, self._token = command, token
         if self._child is not None:
             self._changing = True
             self._child.process.terminate()

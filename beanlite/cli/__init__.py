@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 
 import typer
 
-from beanlite.cli.epilogs import epilog
+from beanlite.cli.epilogs import Commands, SectionedCommand, epilog
 from beanlite.cli.printing import print_no_more
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.host.stderr import last_words
@@ -26,15 +26,18 @@ COMMANDS: Final = {
     "config": "config",
     **dict.fromkeys(("backup", "restore", "verify", "salvage", "compact"), "files"),
     **dict.fromkeys(("export", "import", "import-binlog"), "exchange"),
-    **dict.fromkeys(("tubes", "jobs", "job", "clients", "stats", "tail"), "see"),
+    **dict.fromkeys(("tubes", "job", "clients", "stats", "tail", "history"), "see"),
+    "jobs": "jobs",
+    "why": "why",
     "top": "top",
     "web": "web",
     "put": "put",
     **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
-    "pause": "change",
+    **dict.fromkeys(("note", "pause"), "change"),
     "policy": "policy",
     "schedule": "schedule",
     "cluster": "cluster",
+    **dict.fromkeys(("access", "token"), "access"),
 }
 # The errors of a print to a file on a full or failing disk, or to one that is open only for reading. Other writes raise
 # errors of our own.
@@ -48,6 +51,7 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
     # No rich, and completion only on request: they take longer than the whole rest of the start.
     app = typer.Typer(
         name="beanlite",
+        cls=Commands,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         add_completion=completes,
@@ -61,7 +65,9 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
             app.add_typer(function, name=name, epilog=module.EPILOG)
         else:
             exit_codes = module.EPILOG if isinstance(module.EPILOG, str) else module.EPILOG[name]
-            app.command(name, epilog=epilog(name, getattr(module, "EXAMPLES", ""), exit_codes))(function)
+            app.command(name, cls=SectionedCommand, epilog=epilog(name, getattr(module, "EXAMPLES", ""), exit_codes))(
+                function
+            )
     return app
 
 
@@ -80,7 +86,7 @@ def main(args: list[str]) -> int:
     if not completes and (not args or (args[0].startswith("-") and args[0] not in _GENERAL)):
         args = ["serve", *args]  # like an init script of beanstalkd
     _print_anything()
-    app = build_app(args[:1] if not completes and args[0] in COMMANDS else COMMANDS, completes=completes)
+    app = build_app(_needed(args, completes=completes), completes=completes)
     try:
         exit_code = int(app(args, prog_name="beanlite", standalone_mode=False) or 0)
         _flush()
@@ -105,6 +111,16 @@ def main(args: list[str]) -> int:
         message, exit_code = f"output can't be written: {error.strerror}", BeanliteError.exit_code
     last_words(f"beanlite: {message}")
     return exit_code
+
+
+def _needed(args: list[str], *, completes: bool) -> Collection[str]:
+    """Return the commands to import: the one that was typed, or all."""
+    if completes:
+        from beanlite.cli.completion import command_to_complete  # noqa: PLC0415 - a server starts without it
+
+        command = command_to_complete(COMMANDS)
+        return COMMANDS if command is None else [command]
+    return args[:1] if args[0] in COMMANDS else COMMANDS
 
 
 def _print_anything() -> None:

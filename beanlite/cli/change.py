@@ -9,9 +9,11 @@ from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import Ids, Json, ServerOption, Which, age_option, grouped, seconds_of
-from beanlite.cli.options import ids_text
+from beanlite.cli import completion
+from beanlite.cli.groups import Ids, Json, ServerOption, age_option, grouped, seconds_of
+from beanlite.cli.options import IDS_SHOWN, ids_text
 from beanlite.cli.printing import print_done
+from beanlite.cli.which import Which
 from beanlite.console import changes, units
 from beanlite.console.filters import Record, encode_tube, filter_by, in_words
 from beanlite.console.live import Live, login_name, on_behalf_of
@@ -46,6 +48,10 @@ beanlite reprioritise --tube mail --older 1h --pri 10
 beanlite delay 17 --by 10min
 beanlite delay --tube mail --state ready --by 1h
 
+beanlite note 17 --note 'the customer has moved'
+beanlite note 17 --note ''                   take the note away
+beanlite note --tube mail --state buried --note 'see INC-4711'
+
 beanlite flush mail
 beanlite flush mail --yes                    without asking, for scripts
 
@@ -53,7 +59,7 @@ beanlite pause mail 10min
 beanlite pause mail 0                        end the pause
 """
 EPILOG: Final = dict.fromkeys(
-    ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"),
+    ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "note", "flush"),
     "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"
     " began are left alone. Ctrl-C ends the command between two slices. Exit codes: 0 done; 1 the server can't be"
     " reached or refuses the command, there is no such tube, a job given by its id was not changed, or the answer was"
@@ -66,7 +72,8 @@ EPILOG: Final = dict.fromkeys(
 }
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
-To = Annotated[str, typer.Option(metavar="TUBE", help="The tube to put them in.")]
+Tube = Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)]
+To = Annotated[str, typer.Option(metavar="TUBE", help="The tube to put them in.", autocompletion=completion.tubes)]
 Pri = Annotated[int, typer.Option("--pri", min=0, max=U32_MAX, metavar="N", help="The new pri; 0 comes first.")]
 
 
@@ -108,7 +115,7 @@ def delete(ids: Ids = None, *, which: Which, how: How, yes: Yes = False) -> int:
 
 
 @grouped
-def flush(tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")], *, how: How, yes: Yes = False) -> int:
+def flush(tube: Tube, *, how: How, yes: Yes = False) -> int:
     """Delete all jobs in a tube.
 
     They are deleted whatever their state; jobs put in the meantime stay.
@@ -163,8 +170,23 @@ def delay(
 
 
 @grouped
+def note(
+    ids: Ids = None,
+    *,
+    left: Annotated[str, typer.Option("--note", metavar="TEXT", help="The note; '' takes it away.")],
+    which: Which,
+    how: How,
+) -> int:
+    """Leave a note on jobs, such as why they failed.
+
+    It replaces the one that a job has, and stays with the job until the job is deleted.
+    """
+    return _carry_out({"do": "note", "note": left}, which.filter(ids), how)
+
+
+@grouped
 def pause(
-    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")],
+    tube: Tube,
     time: Annotated[float, age_option(text="How long, such as 90s, 5min or 3h; 0 ends a pause.")],
     *,
     server: ServerOption,
@@ -173,7 +195,7 @@ def pause(
     """Stop clients from reserving from a tube for some time."""
     pause_s = seconds_of("TIME", time)
     with Live(server.address) as live:
-        live.pause(tube, pause_s)
+        live.pause(tube, pause_s, on_behalf_of(login_name()))
     if as_json:
         print_done(json.dumps({"tube": tube, "pause_s": pause_s}))
     else:
@@ -192,14 +214,16 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
         with _progress(command or what["do"]) as progress:
             request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
             outcome = changes.Result() if selection is None else changes.change(server, request, selection, progress)
+        reasons = _reasons(server, what, which, outcome)
     word = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
-        ids = {} if which.ids is None else {"unchanged": sorted(set(which.ids) - outcome.changed)}
+        ids = {"unchanged": sorted(outcome.left if which.ids is None else set(which.ids) - outcome.changed)}
         text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run, **ids})
     else:
         would = "would be " if how.dry_run else ""
         rest = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
+        rest += f" ({reasons})" if reasons and which.ids is None else ""
         text = f"{units.jobs(outcome.done)} {would}{word}{rest}{', then interrupted' if outcome.interrupted else ''}"
     if how.dry_run:
         print(text)
@@ -208,21 +232,29 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
     if outcome.interrupted:
         return 130
     if which.ids is not None and outcome.done < len(set(which.ids)):
-        raise BeanliteError(f"not all of these jobs could be {word}: {_reasons(what['do'], which, outcome)}")
+        raise BeanliteError(f"not all of these jobs could be {word}: {reasons}")
     return 0
 
 
-def _reasons(do: str, which: Filter, outcome: changes.Result) -> str:
-    """Name the jobs given by their ids that were not changed, and why not."""
+def _reasons(server: Live, what: Record, which: Filter, outcome: changes.Result) -> str:
+    """Name the jobs that were not changed, though selected, and why not; of many, the first ones."""
+    left = sorted(outcome.left)[:IDS_SHOWN]
+    jobs: dict[int, Record] = {}
+    if left:
+        with contextlib.suppress(BeanliteError):  # what was changed is told all the same
+            jobs = {job["id"]: job for job in server.list_jobs({"ids": left})["jobs"]}
+    ids_by_reason: dict[str, list[int]] = {}
+    for job_id in left:
+        job = jobs.get(job_id, {"state": "in another state", "tube": ""})
+        why = "in that tube already" if what["do"] == "move" and job["tube"] == what["to"] else job["state"]
+        ids_by_reason.setdefault(why, []).append(job_id)
     missing = sorted(set(which.ids or ()) - outcome.changed - outcome.left)
-    parts = []
-    if outcome.left:
-        why = "in that tube already" if do == "move" else "in another state"
-        parts.append(f"{ids_text(sorted(outcome.left))} {'is' if len(outcome.left) == 1 else 'are'} {why}")
     if missing:
         fits = "" if which.criteria().keys() == {"ids"} else ", or not what the options ask for"
-        parts.append(f"{ids_text(missing)} {'is' if len(missing) == 1 else 'are'} gone{fits}")
-    return "; ".join(parts)
+        ids_by_reason[f"gone{fits}"] = missing
+    parts = [f"{ids_text(ids)} {'is' if len(ids) == 1 else 'are'} {why}" for why, ids in ids_by_reason.items()]
+    more = outcome.skipped - len(left)
+    return "; ".join([*parts, *([f"and {more:,} more"] if more > 0 else ())])
 
 
 def _ask(server: Live, what: Record, which: Filter) -> Filter | None:

@@ -10,6 +10,7 @@ from beanlite.cli.options import AsJson
 from beanlite.cli.serve import flags_of, options_of_serve, signature_with
 from beanlite.errors import ConfigError
 from beanlite.host.stderr import last_words
+from beanlite.settings.config import Settings
 from beanlite.settings.sources import load, mistakes, origins
 
 EPILOG = "Exit codes: 0 the settings are right; 2 a setting or flag is wrong."
@@ -28,12 +29,7 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     """
     flags = flags_of(options, lambda warning: last_words(f"beanlite: {warning}"))
     if check:
-        errors = mistakes(config_file, flags)
-        file = None if errors else load(config_file, flags).policies
-        if file is not None:
-            from beanlite.server.policy_file import mistakes_in  # noqa: PLC0415 - a shell that completes does without
-
-            errors = mistakes_in(file)
+        errors = mistakes(config_file, flags) or _mistakes_in_files(load(config_file, flags))
         for mistake in errors:
             last_words(f"beanlite: {mistake}")
         return ConfigError.exit_code if errors else 0
@@ -47,6 +43,34 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     for key, value, source in lines:
         print(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {source}")
     return 0
+
+
+def _mistakes_in_files(settings: Settings) -> list[str]:
+    """Return what is wrong in the files that the settings name, after saying what is only odd."""
+    from beanlite.server import access_file, policy_file  # noqa: PLC0415 - a shell that completes does without
+
+    errors: list[str] = []
+    if settings.policies is not None:
+        errors += policy_file.mistakes_in(settings.policies)
+    if settings.access is not None:
+        mistakes_of_access = access_file.mistakes_in(settings.access)
+        errors += mistakes_of_access
+        if not mistakes_of_access and access_file.is_page_unnamed(
+            settings, access_file.read_access(settings.access, serves=False)
+        ):
+            last_words(f"beanlite: {settings.access}: {access_file.PAGE_UNNAMED}")
+    if settings.tls is not None:
+        from beanlite.net.certificates import expiries, load_certificates  # noqa: PLC0415 - likewise
+
+        try:
+            certificates = load_certificates(settings)
+        except ConfigError as error:
+            return [*errors, str(error)]
+        expired, others = expiries(certificates)
+        errors += expired
+        for line in others:
+            last_words(f"beanlite: {line}")
+    return errors
 
 
 _OWN = {

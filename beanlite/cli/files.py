@@ -222,6 +222,8 @@ def _losses(source: Path, result: "SalvageResult") -> list[str]:
         left_out.append(units.quantity(result.lost_pauses, "pause"))
     if result.lost_policies:
         left_out.append(units.quantity(result.lost_policies, "policy", "policies"))
+    if result.lost_notes:
+        left_out.append(units.quantity(result.lost_notes, "note"))
     if result.lost_schedules:
         left_out.append(units.quantity(result.lost_schedules, "schedule"))
     if result.lost_clock:

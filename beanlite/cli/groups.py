@@ -1,25 +1,28 @@
-"""Options that several commands share: where to look, which jobs to select, and how to print."""
+"""Options that several commands share: where to look, and how to print. What selects jobs is in ``which``."""
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator
-from functools import wraps
-from typing import Annotated, Any, Final, TypeVar, get_args
+import time
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from beanlite.beanstalk.client import Address, parse_address
-from beanlite.cli.options import ConfigFile, path_of_db
+from beanlite.beanstalk.client import Server, parse_server
+from beanlite.cli.epilogs import PLACE
+from beanlite.cli.options import path_of_db
+from beanlite.cli.paths import as_path
 from beanlite.console import units
-from beanlite.console.file import File
-from beanlite.console.filters import filter_by
-from beanlite.console.listing import Source
 from beanlite.console.live import Live
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.host.places import reached_at
-from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
-from beanlite.settings import sources
+from beanlite.settings.defaults import HOST, PORT, are_in_environment
+
+if TYPE_CHECKING:
+    from beanlite.console.listing import Source
 
 Result = TypeVar("Result")
 
@@ -29,6 +32,10 @@ NUMBER_MAX: Final = (1 << 63) - 1
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with plain numbers; a list as one object per line.")]
 Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The jobs.", show_default=False)]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="Show at most N; 0 shows all.")]
+
+
+# An option that tells where to look.
+_place_option: Final = partial(typer.Option, rich_help_panel=PLACE)
 
 
 def _age(text: object) -> float:
@@ -45,6 +52,18 @@ def age_option(*names: str, text: str) -> Any:  # noqa: ANN401 - as typer.Option
     return typer.Argument(metavar="TIME", parser=_age, help=text)
 
 
+def _moment(text: object) -> float:
+    try:
+        return units.parse_moment(str(text), time.time())
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def moment_option(*names: str, text: str) -> Any:  # noqa: ANN401 - likewise
+    """Make an option whose value is a moment, in the reader's time zone."""
+    return typer.Option(*names, metavar="WHEN", parser=_moment, help=text, show_default=False)
+
+
 def seconds_of(option: str, length_s: float) -> int:
     """Return the value of such an option as the protocol takes it, in whole seconds. ConfigError: it is too long."""
     if length_s > U32_MAX:
@@ -52,21 +71,47 @@ def seconds_of(option: str, length_s: float) -> int:
     return units.whole_seconds(length_s)
 
 
+class OptionGroup:
+    """Options that a command takes as one parameter."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServerOption:
+class ServerOption(OptionGroup):
     """Which server to ask."""
 
     connect: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="The server, or unix:PATH. Default: as in the settings."),
+        _place_option(
+            metavar="HOST:PORT", help="The server; also tls://HOST:PORT or unix:PATH. Default: as in the settings."
+        ),
     ] = None
-    config_file: ConfigFile = None
+    tls_ca: Annotated[
+        Path | None,
+        _place_option(
+            metavar="FILE", parser=as_path, help="Trust a server at tls:// that this authority vouches for, no other."
+        ),
+    ] = None
+    tls_cert: Annotated[
+        Path | None, _place_option(metavar="FILE", parser=as_path, help="Show this certificate to a server at tls://.")
+    ] = None
+    tls_key: Annotated[
+        Path | None, _place_option(metavar="FILE", parser=as_path, help="Its key, unless that is in the same file.")
+    ] = None
+    config_file: Annotated[
+        Path | None,
+        _place_option("--config", metavar="FILE", parser=as_path, help="TOML file with the server's settings."),
+    ] = None
 
     @property
-    def address(self) -> Address:
-        """The address of the server."""
-        if self.connect is not None:
-            return parse_address(self.connect)
+    def address(self) -> Server:
+        """The address of the server. ConfigError: it is none."""
+        files = [None if path is None else str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key)]
+        if self.connect is not None or any(files):
+            return parse_server(self.connect or "", *files)
+        if self.config_file is None and not are_in_environment():
+            return (HOST, PORT)
+        from beanlite.settings import sources  # noqa: PLC0415 - pydantic is slow to import
+
         settings = sources.load(self.config_file, {})
         if settings.socket is not None:
             return (str(settings.socket),)
@@ -79,46 +124,18 @@ class ServerOrFile(ServerOption):
 
     db: Annotated[
         str | None,
-        typer.Option("--db", metavar="PATH", help="Read this database file instead, in use by a server or not."),
+        _place_option("--db", metavar="PATH", help="Read this database file instead, in use by a server or not."),
     ] = None
 
-    def open(self) -> Source:
+    def open(self) -> "Source":
         """Connect to the server, or open the file. BeanliteError, ConfigError: that fails."""
         if self.db is None:
             return Live(self.address)
-        if self.connect is not None:
+        if self.connect is not None or self.tls_ca or self.tls_cert or self.tls_key:
             raise ConfigError("--connect and --db exclude each other")
+        from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
+
         return File(path_of_db(self.db, None))
-
-
-def _options() -> Iterator[inspect.Parameter]:
-    """Make the options of a filter from its fields."""
-    for key, item in CRITERIA.items():
-        field = Filter.model_fields[key]
-        names = [name for name in ("--" + NAMES[key].replace("_", "-"), item.short) if name]
-        annotation: Any = Annotated[str | None, typer.Option(*names, metavar=key.upper(), help=item.help)]
-        if float in get_args(field.annotation):
-            annotation = Annotated[float | None, age_option(*names, text=item.help)]
-        elif int in get_args(field.annotation):
-            option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=item.number, help=item.help)
-            annotation = Annotated[int | None, option]
-        yield inspect.Parameter(NAMES[key], inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-class Which:
-    """Which jobs to select: those that match all of this."""
-
-    __signature__ = inspect.Signature(list(_options()))
-
-    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - the values of these options
-        self._values = {key: values[NAMES[key]] for key in CRITERIA if values[NAMES[key]] is not None}
-
-    def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
-        """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
-        if self._values.get("text") == "":  # as from a script whose variable is not set
-            raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
-        default = {} if ids or not self._values else {"state": state}
-        return filter_by(ids=ids or None, **default | self._values)
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -127,7 +144,7 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
     groups = {
         name: parameter.annotation
         for name, parameter in signature.parameters.items()
-        if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, (ServerOption, Which))
+        if inspect.isclass(parameter.annotation) and issubclass(parameter.annotation, OptionGroup)
     }
     parameters = [parameter for name, parameter in signature.parameters.items() if name not in groups]
     for group in groups.values():

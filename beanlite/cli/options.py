@@ -12,7 +12,6 @@ import typer
 from beanlite.cli.paths import as_path, expect_file, instead_of
 from beanlite.errors import ConfigError
 from beanlite.host.signals import terminable
-from beanlite.settings import sources
 
 Db = Annotated[
     str | None,
@@ -37,7 +36,7 @@ Progress = Callable[[int], None] | None
 Result = TypeVar("Result")
 
 # How many ids of jobs are listed in a message.
-_IDS_MAX: Final = 20
+IDS_SHOWN: Final = 20
 
 
 def path_of_db(db: str | None, config_file: Path | None, command: str | None = None) -> Path:
@@ -45,6 +44,8 @@ def path_of_db(db: str | None, config_file: Path | None, command: str | None = N
 
     ``command`` is one for which PostgreSQL has something else.
     """
+    from beanlite.settings import sources  # noqa: PLC0415 - pydantic is slow to import
+
     # A file that is named is there, even if the server's settings say by now that jobs are kept elsewhere.
     if command is not None:
         expect_file(db, command)
@@ -61,6 +62,8 @@ def url_of_database(db: str | None, database: str | None, config_file: Path | No
         raise ConfigError("--db and --database exclude each other")
     if db is not None:
         return None
+    from beanlite.settings import sources  # noqa: PLC0415 - likewise
+
     url = sources.load(config_file, {} if database is None else {"database": database}).database
     return None if url is None else url.get_secret_value()
 
@@ -91,4 +94,4 @@ def measure(work: Callable[[Progress], Result], unit: str, per_unit: int = 1) ->
 
 def ids_text(ids: list[int]) -> str:
     """List ids of jobs, the first ones if there are many."""
-    return ", ".join(map(str, ids[:_IDS_MAX])) + (", …" if len(ids) > _IDS_MAX else "")
+    return ", ".join(map(str, ids[:IDS_SHOWN])) + (", …" if len(ids) > IDS_SHOWN else "")

@@ -6,7 +6,6 @@ from typing import Final
 import typer
 
 from beanlite.errors import ConfigError
-from beanlite.settings.values import is_postgresql, of_path
 
 # What PostgreSQL has instead of a command for database files.
 _INSTEAD: Final = {
@@ -25,12 +24,16 @@ def instead_of(command: str) -> str:
 
 def expect_file(path: object, command: str) -> None:
     """Raise ConfigError if a command for database files is given the URL of a PostgreSQL database."""
+    from beanlite.settings.values import is_postgresql  # noqa: PLC0415 - pydantic is slow to import
+
     if is_postgresql(str(path)):
         raise ConfigError(instead_of(command))
 
 
 def path_given(text: object) -> str:
     """Return a path as it was given, unless it is empty, as from a script whose variable is not set. BadParameter."""
+    from beanlite.settings.values import of_path  # noqa: PLC0415 - likewise
+
     try:
         return str(of_path(text))
     except ValueError as error:

@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
 from beanlite.cli.groups import Json, ServerOption, ServerOrFile, grouped
 from beanlite.cli.paths import as_path
@@ -45,7 +46,10 @@ policy = typer.Typer(
 )
 
 Pattern = Annotated[
-    str, typer.Argument(metavar="PATTERN", help="Tubes with this name; * is any text, ? any character.")
+    str,
+    typer.Argument(
+        metavar="PATTERN", help="Tubes with this name; * is any text, ? any character.", autocompletion=completion.tubes
+    ),
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only report what would change.")]
 
@@ -56,7 +60,11 @@ def set_(
     pattern: Pattern,
     values: Annotated[
         list[str],
-        typer.Argument(metavar="KEY=VALUE", help=f"One or more of {', '.join(KEYS)}; the value {OFF} exempts."),
+        typer.Argument(
+            metavar="KEY=VALUE",
+            help=f"One or more of {', '.join(KEYS)}; the value {OFF} exempts.",
+            autocompletion=completion.one_of([f"{key}=" for key in KEYS]),
+        ),
     ],
     *,
     dry_run: DryRun = False,
@@ -89,7 +97,10 @@ def set_(
 def unset(
     pattern: Pattern,
     keys: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY", help="Only these keys.", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="KEY", help="Only these keys.", show_default=False, autocompletion=completion.one_of(KEYS)
+        ),
     ] = None,
     *,
     server: ServerOption,
@@ -119,7 +130,7 @@ def list_(*, place: ServerOrFile, as_json: Json = False) -> None:
 @policy.command(epilog=epilog("policy show", EXAMPLES, EPILOG))
 @grouped
 def show(
-    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.")],
+    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)],
     *,
     place: ServerOrFile,
     as_json: Json = False,

@@ -7,6 +7,7 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 
+from beanlite.cli import completion
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
@@ -44,7 +45,13 @@ def put(
     *,
     tube: Annotated[
         str | None,
-        typer.Option("--tube", "-t", metavar="TUBE", help="The tube; required with several BODYs. Default: default."),
+        typer.Option(
+            "--tube",
+            "-t",
+            metavar="TUBE",
+            help="The tube; required with several BODYs. Default: default.",
+            autocompletion=completion.tubes,
+        ),
     ] = None,
     pri: Annotated[int, typer.Option(min=0, max=U32_MAX, metavar="N", help="The pri; 0 comes first.")] = 1024,
     delay: Annotated[
@@ -74,24 +81,26 @@ def put(
         if jobs is None:
             live = stack.enter_context(Live(server.address))
             data = (
-                _read_bodies(live, lines=lines)
+                _read_bodies(live, tube, lines=lines)
                 if not bodies
                 else (body.encode(errors="surrogateescape") for body in bodies)
             )
             new_jobs = (NewJob(body, tube, pri, delay_s, ttr_s) for body in data)
         else:
             defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
-            new_jobs = _read(stack.enter_context(reader(jobs)), jobs, defaults)
+            new_jobs = _read(stack.enter_context(reader(jobs, "jobs, a JSON object a line,")), jobs, defaults)
             live = stack.enter_context(Live(server.address))
         for ids in put_all(live, new_jobs, login_name()):
             text = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
             print_done(text, "jobs are put, but not all of their ids can be printed")
 
 
-def _read_bodies(live: Live, *, lines: bool) -> Iterator[bytes]:
+def _read_bodies(live: Live, tube: str, *, lines: bool) -> Iterator[bytes]:
     """Yield the lines of stdin, or all of it as one body; no more of it than it takes for the server to refuse it."""
     too_many_bytes = live.stats()["max-job-size"] + 1
-    source = reader(STDIN)
+    source = reader(
+        STDIN, f"jobs for the tube {tube}, one a line," if lines else f"the body of a job for the tube {tube}"
+    )
     if not lines:
         yield source.read(too_many_bytes)
         return

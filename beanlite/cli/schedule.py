@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
@@ -63,7 +64,12 @@ def set_(
         float | None, age_option("--every", text="Or how often, such as 90s, 5min or 2h, counted from midnight UTC.")
     ] = None,
     zone: Annotated[str, typer.Option(metavar="ZONE", help="The zone of --cron, such as Europe/Berlin.")] = UTC_ZONE,
-    tube: Annotated[str, typer.Option("--tube", "-t", metavar="TUBE", help="The tube to put the jobs in.")],
+    tube: Annotated[
+        str,
+        typer.Option(
+            "--tube", "-t", metavar="TUBE", help="The tube to put the jobs in.", autocompletion=completion.tubes
+        ),
+    ],
     body: Annotated[str | None, typer.Option(metavar="TEXT", help="The body of the jobs.")] = None,
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", parser=as_path, help="A file with the body; - is stdin.")

@@ -1,16 +1,26 @@
-"""``beanlite tubes``, ``jobs``, ``job``, ``clients``, ``stats``, ``tail``."""
+"""``beanlite tubes``, ``job``, ``clients``, ``stats``, ``tail``, ``history``."""
 
 import sys
 from typing import Annotated, Final
 
 import typer
 
-from beanlite.cli.groups import NUMBER_MAX, Json, Limit, ServerOption, ServerOrFile, Which, grouped
+from beanlite.cli import completion
+from beanlite.cli.groups import (
+    NUMBER_MAX,
+    Json,
+    Limit,
+    ServerOption,
+    ServerOrFile,
+    age_option,
+    grouped,
+    moment_option,
+)
+from beanlite.cli.options import ConfigFile, Db, path_of_db
 from beanlite.console import listing, tables
 from beanlite.console.bodies import FORMS
-from beanlite.console.filters import encode_tube
+from beanlite.console.filters import WILDCARDS, encode_tube
 from beanlite.console.live import Live
-from beanlite.core.events import WORDS
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 
@@ -21,11 +31,8 @@ EPILOG: Final = (
 EXAMPLES: Final = """
 beanlite tubes
 beanlite tubes 'mail*' --sort buried
+beanlite tubes --sort ready --over 10s                      when will they be empty?
 beanlite tubes --db /backups/queue.db --json
-
-beanlite jobs --tube mail --state ready --sort queue -n 1    the next one
-beanlite jobs --tube mail --state buried --text timeout
-beanlite jobs --state reserved --in-state 1h --json
 
 beanlite job 17
 beanlite job 17 --body hex
@@ -41,27 +48,64 @@ beanlite stats --db beanlite.db
 beanlite tail
 beanlite tail --tube mail --what bury --what delete
 beanlite tail --json | tee -a transitions.jsonl
+
+beanlite history --by ann --what delete --since 24h
+beanlite history --tube mail --what pause                   when it was paused, and by whom
+beanlite history --id 17 --db /backups/queue.db
 """
 
-# What makes a name stand for any number of tubes, of which there may be none.
-_WILDCARDS: Final = frozenset("*?")
+
+def _words(incomplete: str) -> list[str]:
+    from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
+
+    # A shell would take a word with a blank in it for two.
+    return [word for word in WORDS if word.startswith(incomplete) and " " not in word]
+
+
+TubeOfEvents = Annotated[
+    str | None,
+    typer.Option("--tube", "-t", metavar="TUBE", help="Only events in this tube.", autocompletion=completion.tubes),
+]
+What = Annotated[
+    list[str] | None,
+    typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.", autocompletion=_words),
+]
 
 
 @grouped
 def tubes(
     like: Annotated[
-        str, typer.Argument(metavar="NAME", help="Tubes with this name; * is any text, ? any character.")
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="Tubes with this name; * is any text, ? any character.",
+            autocompletion=completion.tubes,
+        ),
     ] = "*",
     *,
-    sort: Annotated[str, typer.Option(metavar="COLUMN", help=f"One of {', '.join(listing.TUBE_SORTS)}.")] = "name",
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMN",
+            help=f"One of {', '.join(listing.TUBE_SORTS)}.",
+            autocompletion=completion.one_of(listing.TUBE_SORTS),
+        ),
+    ] = "name",
+    over: Annotated[
+        float, age_option("--over", text="Measure for this long, such as 10s, how fast jobs come and go.")
+    ] = 0,
     limit: Limit = 100,
     place: ServerOrFile,
     as_json: Json = False,
 ) -> None:
-    """Show the tubes, and how many jobs each has."""
+    """Show the tubes, and how many jobs each has.
+
+    Failed are reservations that ended otherwise than by a delete, since the server's start; with --db in this hour and
+    the last. When a tube will be empty, at these rates, is shown with --db or --over.
+    """
     with place.open() as source:
-        records, total = listing.tubes(source, like, sort, limit)
-        if not records and not _WILDCARDS & set(like):
+        records, total = listing.tubes(source, like, sort, limit, over)
+        if not records and not WILDCARDS & set(like):
             source.check_tube(like)
     if as_json:
         tables.print_json(records)
@@ -72,43 +116,15 @@ def tubes(
 
 
 @grouped
-def jobs(
-    *,
-    which: Which,
-    sort: Annotated[str, typer.Option(metavar="KEY", help=f"One of {', '.join(listing.JOB_SORTS)}.")] = "id",
-    limit: Limit = 100,
-    after: Annotated[
-        str | None, typer.Option(metavar="CURSOR", help="Continue an earlier list that had the same options.")
-    ] = None,
-    place: ServerOrFile,
-    as_json: Json = False,
-) -> None:
-    """Show jobs, with the first 200 bytes of each body.
-
-    They are sorted by id, the order in which they were put; by queue, the order in which the jobs of one tube and state
-    come out of it; by age, in-state, size or timeouts, the largest first; or by pri, the smallest first.
-    """
-    with place.open() as source:
-        filter_ = which.filter()
-        page = listing.jobs(source, filter_, sort, limit, after)
-        if filter_.tube is not None and not page.records:
-            source.check_tube(filter_.tube)
-    if as_json:
-        tables.print_json(page.records)
-    elif not tables.print_table(page.records, tables.JOBS):
-        print("no jobs", file=sys.stderr)
-    if page.after is not None:
-        print(f"There may be more: --after {page.after}", file=sys.stderr)
-
-
-@grouped
 def job(
     job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=NUMBER_MAX, help="The job.")],
     *,
     body: Annotated[
         str,
         typer.Option(
-            metavar="FORM", help=f"How to show the body: {', '.join(FORMS)}. With raw, nothing else is printed."
+            metavar="FORM",
+            help=f"How to show the body: {', '.join(FORMS)}. With raw, nothing else is printed.",
+            autocompletion=completion.one_of(FORMS),
         ),
     ] = "auto",
     place: ServerOrFile,
@@ -166,10 +182,8 @@ def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
 
 @grouped
 def tail(
-    tube: Annotated[str | None, typer.Option("--tube", "-t", metavar="TUBE", help="Only events in this tube.")] = None,
-    what: Annotated[
-        list[str] | None, typer.Option(metavar="WORD", help="Only this kind of event, such as bury; repeatable.")
-    ] = None,
+    tube: TubeOfEvents = None,
+    what: What = None,
     *,
     server: ServerOption,
     as_json: Json = False,
@@ -180,9 +194,7 @@ def tail(
     """
     if tube is not None:
         encode_tube(tube)
-    for word in what or ():
-        if word not in WORDS:
-            raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(WORDS)}")
+    _check_words(what)
     with Live(server.address) as source:
         if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
             print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
@@ -192,3 +204,56 @@ def tail(
             else:
                 print(tables.event_line(event))
             sys.stdout.flush()
+
+
+def history(
+    *,
+    job_id: Annotated[
+        int | None, typer.Option("--id", min=1, max=NUMBER_MAX, metavar="ID", help="Only events of this job.")
+    ] = None,
+    tube: TubeOfEvents = None,
+    what: What = None,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="WHO", help="Only what this person has done, a client (its host or address) or policy."),
+    ] = None,
+    since: Annotated[
+        float | None, moment_option(text="Only from this moment on: 02:00, 24h (ago) or 2026-11-27 14:30.")
+    ] = None,
+    until: Annotated[float | None, moment_option(text="Only up to this moment.")] = None,
+    limit: Limit = 100,
+    db: Db = None,
+    config_file: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Show what has happened to jobs and tubes, the last events.
+
+    What operators do is always kept, with their names; everything else as the server's setting history says. Read from
+    the database file. Dates are in UTC.
+    """
+    _check_words(what)
+    which = {"id": job_id, "tube": tube, "what": what, "by": by, "since_at": since, "until_at": until}
+    count = 0
+    from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
+
+    with File(path_of_db(db, config_file)) as file:
+        for event in file.history({key: value for key, value in which.items() if value is not None}, limit):
+            count += 1
+            if as_json:
+                tables.print_json([event])
+            else:
+                print(tables.event_line(event))
+        if not count and tube is not None:
+            file.check_tube(tube)
+    if not count:
+        print("no events", file=sys.stderr)
+    elif count == limit and sys.stderr.isatty():
+        print(f"These are the last {count:,}; there may be more: --limit", file=sys.stderr)
+
+
+def _check_words(what: list[str] | None) -> None:
+    from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
+
+    for word in what or ():
+        if word not in WORDS:
+            raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(WORDS)}")

@@ -16,20 +16,24 @@ if TYPE_CHECKING:
 STDIN: Final = Path("-")
 
 
-def reader(file: Path) -> BinaryIO:
-    """Open a file, or stdin as -, to be read. BeanliteError, now and whenever it is read: it can't be read."""
-    return io.BufferedReader(_InputFile(file))
+def reader(file: Path, what: str = "") -> BinaryIO:
+    """Open a file, or stdin as -, to be read. BeanliteError, now and whenever it is read: it can't be read.
+
+    At a terminal ``what`` is said to be waited for.
+    """
+    return io.BufferedReader(_InputFile(file, what))
 
 
 class _InputFile(io.FileIO):
     """A file whose errors are not mistaken for those of the database or of stdout."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file: Path, what: str) -> None:
         self._name = "stdin" if file == STDIN else str(file)
         with self._reading():
             if file == STDIN:
                 if sys.stdin.isatty():
-                    print("reading from the terminal, until Ctrl-D at the beginning of a line", file=sys.stderr)
+                    source = f"{what} from the terminal".strip()
+                    print(f"reading {source}, until Ctrl-D at the beginning of a line", file=sys.stderr)
                 super().__init__(sys.stdin.fileno(), closefd=False)
                 os.set_blocking(self.fileno(), True)  # otherwise a pause in a pipe would pass for its end
             else:

@@ -3,7 +3,9 @@
 import gc
 import sys
 from importlib.util import find_spec
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from beanlite.cli.groups import ServerOption, grouped
 from beanlite.console.live import Live
@@ -16,18 +18,29 @@ EPILOG: Final = (
 EXAMPLES: Final = """
 beanlite top
 beanlite top --connect queue.example.org:11300
+beanlite top --once | head -20
 """
 
 
 @grouped
-def top(*, server: ServerOption) -> None:
+def top(
+    *,
+    server: ServerOption,
+    once: Annotated[bool, typer.Option("--once", help="Print the first screen as text, and end; for scripts.")] = False,
+) -> None:
     """Watch a server, full screen.
 
-    Shows its rates, latency and memory, its tubes, and their jobs. The keys are listed at the bottom: s sorts by
-    another column, r reverses the order, Enter opens a tube and then a job, Escape goes back, and q quits.
+    Shows its rates, latency and memory, what is wrong, its tubes, and their jobs. The keys are listed at the bottom,
+    and ? says more of them: / filters the tubes, k kicks and p pauses after a question, Enter opens a tube and then a
+    job, Escape goes back, and q quits.
     """
+    if once:
+        from beanlite.console.top.summary import print_once  # noqa: PLC0415 - no other command needs it
+
+        print_once(server.address)
+        return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError("top needs a terminal; for scripts there are tubes --json and stats --json")
+        raise ConfigError("top needs a terminal; for scripts there are --once, tubes --json and stats --json")
     if find_spec("textual") is None:
         raise ConfigError(f"top: {missing('textual')}")
     with Live(server.address) as live:  # a server that can't be reached is reported in one line

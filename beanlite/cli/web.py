@@ -3,6 +3,7 @@
 import contextlib
 import getpass
 import re
+import ssl
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -17,6 +18,7 @@ from beanlite.cli.source import STDIN, reader
 from beanlite.console.file import File
 from beanlite.errors import ConfigError
 from beanlite.host import log
+from beanlite.host.shown import page_context
 from beanlite.host.signals import terminable
 from beanlite.settings import sources
 
@@ -33,7 +35,9 @@ EXAMPLES: Final = """
 beanlite web
 beanlite web --db /var/lib/beanlite/beanlite.db           with history and curves
 beanlite web --add-user ann:operator >> users              asks for the password
-beanlite web --listen 0.0.0.0:11380 --password-file users --host queue.example.org
+beanlite web --listen 0.0.0.0:11380 --password-file users --host queue.example.org \\
+             --web-tls-cert page.pem --web-tls-key page.key
+beanlite web --connect tls://queue.example.org:11301 --tls-ca ca.pem --tls-cert ann.pem
 """
 
 
@@ -71,6 +75,24 @@ def _check_users(password_file: Path | None, user_header: str | None) -> None:
         raise ConfigError(f"--user-header takes the name of a header, not {user_header!r}")
 
 
+def _readable(db: str | None) -> Path | None:
+    """Return the path of a database. BeanliteError: it can't be read, which is said now, and not on each page."""
+    if db is None:
+        return None
+    path = path_of_db(db, None).resolve()
+    with File(path):
+        return path
+
+
+def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    """Return what encrypts the page; None without a certificate. ConfigError: it can't be used."""
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise ConfigError("--web-tls-cert and --web-tls-key need each other")
+    return page_context(str(cert), str(key), ("--web-tls-cert", "--web-tls-key"))
+
+
 @grouped
 def web(
     *,
@@ -91,7 +113,14 @@ def web(
         typer.Option("--host", metavar="NAME", help="A host name that browsers may use, without a port; repeatable."),
     ] = None,
     read_only: Annotated[bool, typer.Option("--read-only", help="Allow no changes.")] = False,
-    hide_bodies: Annotated[bool, typer.Option("--hide-bodies", help="Don't show or search bodies.")] = False,
+    hide_bodies: Annotated[bool, typer.Option("--hide-bodies", help="Show no bodies, and no notes.")] = False,
+    web_tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=as_path, help="Encrypt, and show browsers this certificate and its chain."),
+    ] = None,
+    web_tls_key: Annotated[
+        Path | None, typer.Option(metavar="FILE", parser=as_path, help="The key of --web-tls-cert.")
+    ] = None,
     add_user: Annotated[
         str | None,
         typer.Option(metavar="NAME:ROLE", help="Only print a line for --password-file; ROLE is operator or reader."),
@@ -99,8 +128,8 @@ def web(
 ) -> None:
     """Show a server in the browser, and change its jobs.
 
-    To listen beyond the loopback interface it must know its users, by --password-file or --user-header. It does not
-    encrypt: put a proxy with TLS in front.
+    To listen beyond the loopback interface it must know its users, by --password-file or --user-header. It encrypts
+    with --web-tls-cert; without it, put a proxy with TLS in front.
     """
     from beanlite.web import serving  # noqa: PLC0415 - importing it is slow, and no other command uses it
     from beanlite.web.safety import Passwords, own_host, password_line  # noqa: PLC0415 - likewise
@@ -110,16 +139,14 @@ def web(
         name, _, role = add_user.rpartition(":")
         print(password_line(name, role, _password()))
         return
+    tls = _tls(web_tls_cert, web_tls_key)
     address = parse_address(listen, "--listen")
     is_loopback = serving.is_loopback(address)
     _check_users(password_file, user_header)
     if not is_loopback and password_file is None and user_header is None:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
     own = serving.LOOPBACK_NAMES if is_loopback else frozenset()
-    path = None if db is None else path_of_db(db, None).resolve()
-    if path is not None:
-        with File(path):  # that it can't be read is said now, and not on each page
-            pass
+    path = _readable(db)
     site = Site(
         address=server.address,
         db=path,
@@ -134,5 +161,5 @@ def web(
     # Once it has stopped in order, uvicorn raises the signal again, which is to be no failure.
     with contextlib.suppress(KeyboardInterrupt), terminable():
         listening = serving.listen(address)
-        print(f"beanlite: {serving.url(listening)} shows {site.name}", file=sys.stderr, flush=True)
-        serving.serve(site, listening)
+        print(f"beanlite: {serving.url(listening, tls)} shows {site.name}", file=sys.stderr, flush=True)
+        serving.serve(site, listening, tls)

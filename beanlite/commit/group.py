@@ -56,6 +56,7 @@ class GroupCommit:
         tell_failure: Callable[[Exception], None],
         tell_room: Callable[[], None],
         tell_events: Callable[[list[Event]], None],
+        clock: Callable[[], int],
         latencies: Latencies | None = None,
     ) -> None:
         """``tell_failure`` is called when nothing more can be committed, ``tell_room`` when there may be room again.
@@ -69,6 +70,7 @@ class GroupCommit:
         self._tell_failure = tell_failure
         self._tell_room = tell_room
         self._tell_events = tell_events
+        self._clock = clock
         self._latencies = latencies
         self._held: list[tuple[Holder, bytes]] = []
         """Replies that wait for the batch being gathered."""
@@ -192,7 +194,8 @@ class GroupCommit:
             return  # ``ready`` will bring us back here
         engine, memory = self._engine, self._memory
         ledger = engine.ledger
-        changes = engine.take_changes(deferred=self._deferred_due, totals=self._totals_due)
+        now_ns = self._clock() if self._totals_due else 0
+        changes = engine.take_changes(deferred=self._deferred_due, totals=self._totals_due, now_ns=now_ns)
         self._deferred_due = self._deferred_due and ledger.has_deferred
         self._totals_due = self._totals_due and bool(ledger.tallied)
         if ledger.tallied and not self._totals_wait:

@@ -21,7 +21,10 @@ DONE_WORDS: Final = {
     "copy": "copied",
     "reprioritise": "reprioritised",
     "delay": "delayed",
+    "note": "noted",
 }
+# How many ids of jobs that were selected by something else and skipped are kept, to be told.
+_LEFT_MAX: Final = 100
 
 
 @dataclass(slots=True)
@@ -35,7 +38,7 @@ class Result:
     changed: set[int] = field(default_factory=set, repr=False)
     """The ids of the jobs that were changed, if the jobs were given by their ids."""
     left: set[int] = field(default_factory=set, repr=False)
-    """The ids of those that were skipped, likewise."""
+    """The ids of those that were skipped; of very many, the first ones, unless they were given."""
     interrupted: bool = False
     """Whether the change was interrupted before it was complete."""
     ended: bool = False
@@ -92,7 +95,8 @@ def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterat
         outcome.done += reply["done"]
         outcome.skipped += reply["skipped"]
         outcome.changed.update(reply.get("changed", ()))
-        outcome.left.update(reply.get("left", ()))
+        if which.ids is not None or len(outcome.left) < _LEFT_MAX:
+            outcome.left.update(reply.get("left", ()))
         outcome.last_id = outcome.last_id or reply["last_id"]
         if "stopped" in reply:
             raise BeanliteError(f"{server.name} refused a put: {explanation(reply['stopped'])}{_so_far(what, outcome)}")

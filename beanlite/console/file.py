@@ -1,6 +1,7 @@
 """A database file, with the same methods for questions as a server."""
 
 import re
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self
@@ -53,6 +54,10 @@ class File:
     def show_job(self, job_id: int) -> Record | None:
         """Return all facts about a job, of which its history may be the only one left; None if there are none."""
         return self._look.show_job(job_id)
+
+    def history(self, which: Record, limit: int) -> Iterator[Record]:
+        """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
+        return self._look.history(which, limit)
 
     def check_tube(self, tube: str) -> None:
         """Check that the file has a tube. BeanliteError: it has no job in it, and no pause of it."""

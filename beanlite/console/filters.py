@@ -1,35 +1,51 @@
 """Filters as operators give them, and as they are told of them; and the names of tubes in them."""
 
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from beanlite.console import units
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import ConfigError
-from beanlite.protocol.operators.filters import CRITERIA, Filter
+
+if TYPE_CHECKING:
+    from beanlite.protocol.operators.filters import Filter
 
 Record = dict[str, Any]
 """The facts about a job, a tube or a client, under the protocol's names."""
 
+# How a value is told, by what its key has behind the name.
+_WORDS: Final[dict[str, Callable[[Any], str]]] = {"_s": units.age, "_at": units.utc}
+# What makes a name stand for any number of tubes, of which there may be none.
+WILDCARDS: Final = frozenset("*?")
 STATES: Final = ("ready", "reserved", "delayed", "buried")
 
 
-def filter_by(**criteria: Any) -> Filter:  # noqa: ANN401 - as the fields of the model
-    """Return a filter, unchecked but for the tube and the state. ConfigError: there can't be such a tube or state."""
+def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of the model
+    """Return a filter, unchecked but for the tube, the state and where. ConfigError: there can't be such ones."""
+    from beanlite.protocol.operators.filters import Filter, check_where  # noqa: PLC0415 - pydantic is slow to import
+
     filter_ = Filter.model_construct(**criteria)
     if filter_.tube is not None:
         encode_tube(filter_.tube)
     if filter_.state is not None and filter_.state not in STATES:
         raise ConfigError(f"there is no state {filter_.state!r}, only {', '.join(STATES)}")
+    if filter_.where is not None:
+        try:
+            check_where(filter_.where)
+        except ValueError as error:
+            raise ConfigError(f"where: {error}") from None
     return filter_
 
 
-def in_words(which: Filter) -> str:
+def in_words(which: "Filter") -> str:
     """Describe a filter, to follow a number of jobs: "buried in tube mail, put more than 2 d ago"."""
+    from beanlite.protocol.operators.filters import CRITERIA, NAMES  # noqa: PLC0415 - likewise
+
     where = " ".join(part for part in (which.state, which.tube and f"in tube {which.tube}") if part)
     parts = [where] if where else []
     for key, value in which.criteria().items():
         if key in CRITERIA and CRITERIA[key].phrase:
-            parts.append(CRITERIA[key].phrase.format(units.age(value) if key.endswith("_s") else value))
+            parts.append(CRITERIA[key].phrase.format(_WORDS.get(key.removeprefix(NAMES[key]), str)(value)))
     return ", ".join(parts)
 
 

@@ -2,13 +2,16 @@
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from beanlite.console.file import File
+from beanlite.console import outlook
 from beanlite.console.filters import Record
 from beanlite.console.live import Live
 from beanlite.errors import ConfigError
-from beanlite.protocol.operators.filters import Filter
+
+if TYPE_CHECKING:
+    from beanlite.console.file import File
+    from beanlite.protocol.operators.filters import Filter
 
 # How many records to ask for at a time.
 _SLICE: Final = 200
@@ -22,17 +25,18 @@ _SORTS: Final[dict[str, tuple[str, bool]]] = {
     "pri": ("pri", False),
     "size": ("size", True),
     "timeouts": ("timeouts", True),
+    "reserves": ("reserves", True),
 }
 JOB_SORTS: Final = ("id", "queue", *_SORTS)
 # What tubes can be sorted by: names from a to z, all else with the largest first.
-TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting")
+TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting", "failed", "due")
 # Those that only a file or only a server knows.
 _UNKNOWN: Final = {
     "bytes": "--sort bytes needs --db: a server does not add up the sizes of jobs",
     "waiting": "--sort waiting needs a server: a file has no clients",
 }
 
-Source = Live | File
+Source: TypeAlias = "Live | File"
 """A source of jobs and tubes."""
 
 
@@ -50,15 +54,17 @@ def everything(ask: Callable[[Record], Record], request: Record, key: str) -> It
         yield from records
 
 
-def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None) -> Page:
+def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | None) -> Page:
     """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
     if sort not in JOB_SORTS:
         raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
-    request: Record = {**which.criteria(), "preview": _PREVIEW}
+    request: Record = {**which.criteria(), "preview": _PREVIEW, "notes": True}
     if sort in _SORTS:
         if after is not None:
             raise ConfigError("--after goes on only in a list that is sorted by id or queue")
         key, largest = _SORTS[sort]
+        if sort == "reserves" and limit:
+            return Page(_most_reserved(source.list_jobs, request, limit), None)
         return Page(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
     if sort == "queue" and (which.tube is None or which.state in {None, "reserved"}):
         raise ConfigError("--sort queue needs --tube, and --state ready, delayed or buried")
@@ -72,11 +78,33 @@ def jobs(source: Source, which: Filter, sort: str, limit: int, after: str | None
     return Page(rows, None)
 
 
-def tubes(source: Source, like: str, sort: str, limit: int) -> tuple[list[Record], int]:
-    """Return up to `limit` tubes whose names match, 0 meaning all, sorted; and their number. ConfigError: bad order."""
+def _most_reserved(ask: Callable[[Record], Record], request: Record, limit: int) -> list[Record]:
+    """Return the `limit` jobs that were reserved most often; of millions, few others are asked for."""
+    request |= {"limit": _SLICE}
+    rows: list[Record] = []
+    for records, _ in slices(ask, request, "jobs"):
+        rows = first([*rows, *records], "reserves", largest=True, limit=limit)
+        if len(rows) == limit:
+            request["reserves_min"] = max(request.get("reserves_min", 0), rows[-1]["reserves"] + 1)
+    return rows
+
+
+def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -> tuple[list[Record], int]:
+    """Return up to `limit` tubes whose names match, 0 meaning all, sorted; and their number. ConfigError: bad order.
+
+    With `over_s`, they have the rates that are measured for so long. ConfigError: not of a file.
+    """
     if sort not in TUBE_SORTS:
         raise ConfigError(f"tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
-    rows = list(everything(source.list_tubes, {"like": like}, "tubes"))
+    if over_s and not isinstance(source, Live):
+        raise ConfigError("--over needs a server: a file has the rates of this hour and the last")
+
+    def list_tubes() -> list[Record]:
+        return list(everything(source.list_tubes, {"like": like, "due_s": outlook.DUE_S}, "tubes"))
+
+    rows = outlook.measured(list_tubes, over_s) if over_s else list_tubes()
+    for row in rows:
+        outlook.add_outlook(row)
     if sort == "oldest":  # a server knows only how long the next job has been ready
         sort = "oldest_ready_s" if rows and "oldest_ready_s" in rows[0] else "first_ready_s"
     if rows and sort not in rows[0]:

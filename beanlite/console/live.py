@@ -8,12 +8,15 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from hashlib import sha256
 from typing import Final, Self
 
-from beanlite.beanstalk.client import Address, Client, UnexpectedReply, address_text
+from beanlite.beanstalk.client import Client, Server, Unauthorized, UnexpectedReply, address_text
+from beanlite.beanstalk.over_tls import in_plain_words
 from beanlite.console.filters import Record, encode_tube
-from beanlite.core.tube import PERSON_BYTES_MAX
+from beanlite.core.tube import PERSON_BYTES_MAX, is_person, is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.settings.defaults import PAGE_TOKEN, TOKEN
 
 # The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
 # are put in batches.
@@ -24,16 +27,24 @@ COUNTERS: Final = {
     "batches": ("journal-batches",),
 }
 
-# What the protocol's words for a refused put leave open.
+# What the protocol's words for a refusal leave open.
 _REFUSALS: Final = {
     "OUT_OF_MEMORY": "the disk is full, max_memory is used up, there are max_tubes tubes, or max_jobs jobs in the tube",
     "JOB_TOO_BIG": "the body is larger than max_job_size",
+    "UNAUTHORIZED": (
+        "no rule of the server allows it (see `beanlite access list`);"
+        f" {TOKEN} is sent over tls:// and to a Unix socket only"
+    ),
     "DRAINING": "no more jobs are taken until the server is restarted",
+    "UNKNOWN_COMMAND": "it is older than this program",
 }
+_UNKNOWN_KEY: Final = ": unknown key"
 # How many names of tubes are compared with one that does not exist: some 0.1 s.
 _COMPARED_MAX: Final = 20_000
 # Where to continue in a list of a server's.
 _CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
+# The end of a person's name that the server can't take.
+_DIGESTED: Final = re.compile("…[0-9a-f]{16}$")
 
 
 def login_name() -> str:
@@ -46,9 +57,24 @@ def login_name() -> str:
 
 def on_behalf_of(person: str) -> Record:
     """Return the person as a part of a request, with the name as the server accepts it; empty without a name."""
-    printable = "".join(character if character.isprintable() else "·" for character in person)
-    name = printable.encode()[:PERSON_BYTES_MAX].decode(errors="ignore")
+    name = _printable(person, PERSON_BYTES_MAX)
     return {"by": name} if name else {}
+
+
+def _printable(person: str, max_bytes: int) -> str:
+    printable = "".join(character if character.isprintable() else "·" for character in person)
+    return printable.encode()[:max_bytes].decode(errors="ignore")
+
+
+def identity_for(person: str) -> str:
+    """Return the name by which a person has rights: what the server can't take is told apart by a digest.
+
+    So is a name that looks as if it had been, since people may choose their names.
+    """
+    if is_person(person) and _DIGESTED.search(person) is None:
+        return person
+    end = f"…{sha256(person.encode()).hexdigest()[:16]}"
+    return _printable(person, PERSON_BYTES_MAX - len(end.encode())) + end
 
 
 class Unreachable(BeanliteError):
@@ -58,13 +84,21 @@ class Unreachable(BeanliteError):
 class Live:
     """A connection to a server. BeanliteError: it can't be reached, or refuses or does not know a command."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Server, person: str = "") -> None:
+        """Connect, and act for a person, if one is named. ConfigError: a file for TLS can't be used."""
         self.name = address_text(address)
+        self.person = person
         self._understands = False
         try:
             self.client = Client(address)
         except OSError as error:
-            raise Unreachable(f"no server can be reached at {self.name}: {error.strerror or error}") from error
+            raise Unreachable(f"no server can be reached at {self.name}: {in_plain_words(error)}") from error
+        if person:
+            try:
+                self._act_for(person)
+            except BaseException:
+                self.close()
+                raise
 
     def __enter__(self) -> Self:
         return self
@@ -75,6 +109,15 @@ class Live:
     def close(self) -> None:
         """Close the connection."""
         self.client.close()
+
+    def _act_for(self, person: str) -> None:
+        with self.conversation():
+            line = self.client.ask(b"act-for %b\r\n" % identity_for(person).encode())
+        if line == b"UNAUTHORIZED\r\n":
+            why = "may not act for others; give it the role operator on all tubes"
+            raise Unauthorized(f"By the rules of the server at {self.name} this page {why}")
+        if line != b"ACTING\r\n":
+            raise self._misunderstood()
 
     def stats(self) -> Record:
         """Return the reply to ``stats``, its numbers as numbers."""
@@ -96,6 +139,10 @@ class Live:
         """Return a slice of the clients."""
         return self.ask("list-clients", request)
 
+    def diagnose(self, request: Record) -> Record:
+        """Return what is wrong with the tubes that a request names, and with the server."""
+        return self.ask("diagnose", request)
+
     def list_policies(self, request: Record) -> Record:
         """Return all policies or, with ``tube``, those that hold for that tube."""
         return self.ask("list-policies", request)
@@ -108,6 +155,13 @@ class Live:
 
     def ask(self, word: str, request: Record) -> Record:
         """Return the reply to a command that takes a JSON object. ConfigError: something in it is no text."""
+        reply = self._ask(word, request)
+        if reply is None:
+            raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")
+        return reply
+
+    def _ask(self, word: str, request: Record) -> Record | None:
+        """Return the reply, or None if it is NOT_FOUND."""
         self._check()
         try:
             body = json.dumps(request, ensure_ascii=False).encode()
@@ -115,10 +169,25 @@ class Live:
             raise ConfigError(
                 f"{self.name} can be asked for UTF-8 only, and not for {error.object[error.start]!r}"
             ) from None
-        reply = self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
-        if reply is None:
-            raise BeanliteError(f"{self.name} answered NOT_FOUND to {word}")
-        return reply
+        return self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
+
+    def may_everything(self) -> bool:
+        """Whether the rules of the server, if any, allow everything to this client."""
+        try:
+            self.ask("set-policy", {"pattern": "*", "unset": "all", "dry_run": True})
+        except Unauthorized:
+            return False
+        return True
+
+    def may_see(self, tube: str) -> bool:
+        """Whether the rules of the server, if any, allow this client to look at a tube, perhaps gone, or a glob."""
+        if not is_tube_name(tube.encode()):
+            return self.may_everything()
+        with self.conversation():
+            line = self.client.ask(b"stats-tube %b\r\n" % tube.encode())
+            if line.startswith(b"OK "):
+                self.client.body(line)
+        return line != b"UNAUTHORIZED\r\n"
 
     def check_tube(self, tube: str) -> None:
         """Check that a tube exists. BeanliteError: it does not. ConfigError: it can't."""
@@ -143,15 +212,22 @@ class Live:
             request["after"] = reply["next"]
         return names
 
-    def pause(self, tube: str, pause_s: int) -> None:
-        """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name."""
+    def pause(self, tube: str, pause_s: int, by: Record) -> None:
+        """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name.
+
+        ``by``: the person as a part of a request, of whom a server that is not beanlite is not told.
+        """
         name = encode_tube(tube)
+        if self._understands_us():
+            if self._ask("set-pause", {"tube": tube, "pause_s": pause_s, **by}) is None:
+                raise self.no_tube(tube)
+            return
         with self.conversation():
             line = self.client.ask(b"pause-tube %b %d\r\n" % (name, pause_s))
         if line == b"NOT_FOUND\r\n":
             raise self.no_tube(tube)
         if line != b"PAUSED\r\n":
-            raise BeanliteError(f"{self.name} refused pause-tube: {line.decode(errors='replace').strip()}")
+            raise self._refusal("pause-tube", line.decode(errors="replace").strip())
 
     def watch(self, request: Record) -> Iterator[Record]:
         """Yield events as they happen, until the connection is lost, which raises BeanliteError."""
@@ -163,14 +239,28 @@ class Live:
             yield event
 
     def _check(self) -> None:
-        """Check that the server knows beanlite's own commands, by one that is harmless to other servers."""
+        """Check that the server knows beanlite's own commands."""
+        if not self._understands_us():
+            raise self._misunderstood()
+
+    def _understands_us(self) -> bool:
+        """Whether the server knows beanlite's own commands, by one that is harmless to other servers."""
         if not self._understands:
             with self.conversation():
-                line = self.client.ask(b"show-job 0\r\n")
-            if line == b"UNKNOWN_COMMAND\r\n":
-                why = "it is another server, an older one, or its setting operators does not have this address"
-                raise BeanliteError(f"{self.name} does not understand the commands of operators: {why}")
-            self._understands = True
+                self._understands = self.client.ask(b"show-job 0\r\n") != b"UNKNOWN_COMMAND\r\n"
+        return self._understands
+
+    def _misunderstood(self) -> BeanliteError:
+        why = "it is another server, an older one, or its setting operators does not have this address"
+        return BeanliteError(f"{self.name} does not understand the commands of operators: {why}")
+
+    def _refusal(self, word: str, answer: str) -> BeanliteError:
+        """Return the error of a command that the server has refused."""
+        text = f"{self.name} refused {word}: {explanation(answer)}"
+        if answer != "UNAUTHORIZED":
+            return BeanliteError(text)
+        who = f"person:{identity_for(self.person)}" if self.person else "page" if PAGE_TOKEN in os.environ else ""
+        return Unauthorized(f"No rule of the server at {self.name} allows {word} to {who}" if who else text)
 
     def _read(self, command: bytes) -> Record | None:
         with self.conversation():
@@ -181,8 +271,10 @@ class Live:
         if line == b"NOT_FOUND\r\n":
             return None
         word = command.split(maxsplit=1)[0].decode()
-        why = reply.get("error") or explanation(line.decode(errors="replace").strip())
-        raise BeanliteError(f"{self.name} refused {word}: {why}")
+        if "error" in reply:
+            older = f"; {_REFUSALS['UNKNOWN_COMMAND']}" if reply["error"].endswith(_UNKNOWN_KEY) else ""
+            raise BeanliteError(f"{self.name} refused {word}: {reply['error']}{older}")
+        raise self._refusal(word, line.decode(errors="replace").strip())
 
     @contextmanager
     def conversation(self) -> Iterator[None]:
@@ -191,12 +283,14 @@ class Live:
             yield
         except TimeoutError as error:
             raise Unreachable(f"{self.name} does not answer") from error
-        except (OSError, UnexpectedReply) as error:
-            raise Unreachable(f"{self.name}: {getattr(error, 'strerror', None) or error}") from error
+        except UnexpectedReply as error:
+            raise Unreachable(f"{self.name}: {error}") from error
+        except OSError as error:
+            raise Unreachable(f"{self.name}: {in_plain_words(error)}") from error
 
 
 def explanation(word: str) -> str:
-    """Return what a server has answered, with what it means if it is a word for a refused put."""
+    """Return what a server has answered, with what it means if it is a word for a refusal."""
     return f"{word} ({_REFUSALS[word]})" if word in _REFUSALS else word
 
 

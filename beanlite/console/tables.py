@@ -2,20 +2,21 @@
 
 import codecs
 import json
+import os
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from beanlite.console import units
 from beanlite.console.bodies import body_lines
 from beanlite.console.filters import Record
-from beanlite.journal.columns import SHOWN
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # The width of output that does not go to a terminal: nothing is cut to fit.
 _ENDLESS: Final = 1 << 20
@@ -33,25 +34,38 @@ class Column:
     show: Callable[[Any], str]
     shrinks: bool = False
     """Whether the column is cut when the terminal is too narrow. Such a column has text, all others have numbers."""
+    none: str = ""
+    """What is shown of a fact that is None."""
     leaves: int = 0
     """If cutting is not enough, columns with a number here are left out, the largest number first."""
 
     def text(self, record: Record) -> str:
         """Return the column's text for a record, on one line."""
         value = record.get(self.key)
-        return "" if value is None else units.on_one_line(self.show(value))
+        if value is None:
+            return self.none if self.key in record else ""
+        return units.on_one_line(self.show(value))
 
 
 def peer(peer: Record) -> str:
-    """Return a client's address and the number of its connection."""
+    """Return a client's address, the number of its connection, and what it calls itself."""
     number = f" #{peer['number']}" if peer["number"] else ""  # a schedule has no connection
-    return f"{peer['address']}{number}"
+    return f"{peer['address']}{number}{claim(peer)}"
+
+
+def claim(peer: Mapping[str, Any]) -> str:
+    """Return what a client calls itself, in quotes and with a blank before it; empty if it has not said."""
+    return f' "{peer["name"]}"' if peer.get("name") else ""
 
 
 def doer(by: Record) -> str:
     """Return the client that did something, and the person on whose behalf it did."""
     person = f" for {units.on_one_line(by['person'])}" if by["person"] else ""
     return f"{'operator ' if by['operator'] else ''}{peer(by)}{person}"
+
+
+def _if_any(number: int) -> str:
+    return units.count(number) if number else ""
 
 
 def shut_by(shut: Sequence[str]) -> str:
@@ -68,8 +82,12 @@ JOBS: Final = (
     Column("in_state_s", "in state", units.age),
     Column("left_s", "left", units.age, leaves=4),
     Column("size", "size", units.size, leaves=1),
+    Column("reserves", "reserves", _if_any, leaves=2),
+    Column("timeouts", "timeouts", _if_any, leaves=6),
+    Column("releases", "releases", _if_any, leaves=6),
     Column("holder", "last holder", peer, leaves=5),
     Column("why", "why", str, leaves=3),
+    Column("note", "note", str, shrinks=True),
     Column("preview", "body", str, shrinks=True),
 )
 TUBES: Final = (
@@ -88,17 +106,24 @@ TUBES: Final = (
     Column("deletes_per_min", "deletes/min", units.rate, leaves=7),
     Column("wait_s", "mean wait", units.age, leaves=8),
     Column("hold_s", "mean hold", units.age, leaves=8),
+    Column("failed", "failed", "{:.1%}".format, leaves=3),
+    Column("drain_s", "empty in", lambda drain_s: units.age(drain_s) if drain_s else "", none="never", leaves=3),
+    Column("due", "due in 30 min", _if_any, leaves=4),
     Column("pause_left_s", "paused for", lambda left_s: units.age(left_s) if left_s else "", leaves=2),
     Column("shut", "shut by", shut_by),
 )
 CLIENTS: Final = (
     Column("number", "number", str),
     Column("address", "address", str, shrinks=True),
+    Column("name", "calls itself", str, shrinks=True),
     Column("uses", "uses", str, shrinks=True),
     Column("watches", "watches", ", ".join, shrinks=True),
     Column("waits_s", "waits for", units.age),
     Column("holds", "holds", units.count),
     Column("oldest_hold_s", "longest hold", units.age),
+    Column("stuck", "stuck", str),
+    Column("connected_s", "connected for", units.age, leaves=3),
+    Column("silent_s", "silent for", units.age, leaves=2),
     Column("buffered", "buffered", units.size, leaves=1),
 )
 
@@ -123,10 +148,27 @@ SCHEDULES: Final = (
 )
 
 
-def console() -> Console:
+def console() -> "Console":
     """Return the console that tables are printed to: as wide as the terminal, or unlimited if stdout is not one."""
-    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+    from rich.console import Console  # noqa: PLC0415 - slow to import, and a table of jobs or tubes does without
+
+    _print_anything()
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _ENDLESS)
+
+
+def _print_anything() -> None:
+    sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _width() -> int:
+    """Return how wide a table may be."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else _ENDLESS
+
+
+def _bold(text: str) -> str:
+    """Return a text that is bold on a terminal."""
+    plain = not sys.stdout.isatty() or os.environ.get("TERM", "dumb") in {"dumb", "unknown"}
+    return text if plain else f"\x1b[1m{text}\x1b[0m"
 
 
 def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
@@ -134,25 +176,22 @@ def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
     rows = [[column.text(record) for column in columns] for record in records]
     shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     widths = [max(map(cell_len, [column.title, *(row[at] for row in rows)])) for at, column in enumerate(columns)]
-    target = console()
-    while sum(_least(columns[at], widths[at]) for at in shown) > target.width + len(_GAP):
+    _print_anything()
+    width = _width()
+    while sum(_least(columns[at], widths[at]) for at in shown) > width + len(_GAP):
         leaving = max(shown, key=lambda at: columns[at].leaves)
         if not columns[leaving].leaves:
             break
         shown.remove(leaving)
-    _shrink(widths, [at for at in shown if columns[at].shrinks], sum(widths[at] for at in shown) - _room(shown, target))
+    room = width - len(_GAP) * (len(shown) - 1)
+    _shrink(widths, [at for at in shown if columns[at].shrinks], sum(widths[at] for at in shown) - room)
     # Print line by line: laying out a rich Table of 50,000 rows takes a minute.
     if rows:
         title = _GAP.join(_cell(columns[at], columns[at].title, widths[at]) for at in shown)
-        target.print(Text(title.rstrip(), style="bold"), soft_wrap=True)
+        print(_bold(title.rstrip()))  # noqa: T201 - as the command line does
     for row in rows:
         print(_GAP.join(_cell(columns[at], row[at], widths[at]) for at in shown).rstrip())  # noqa: T201 - as the command line does
     return len(rows)
-
-
-def _room(shown: Sequence[int], target: Console) -> int:
-    """Return how many characters of a line are left for the columns, without the gaps."""
-    return target.width - len(_GAP) * (len(shown) - 1)
 
 
 def _shrink(widths: list[int], shrinking: Sequence[int], over: int) -> None:
@@ -179,6 +218,9 @@ def _least(column: Column, width: int) -> int:
 
 def print_facts(facts: Record) -> None:
     """Print facts, one per line; those that are None are left out."""
+    from rich.table import Table  # noqa: PLC0415 - as for the console
+    from rich.text import Text  # noqa: PLC0415 - likewise
+
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, len(_GAP), 0, 0))
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -195,7 +237,10 @@ def print_facts(facts: Record) -> None:
 def job_text(job: Record, form: str) -> str:
     """Return the facts about a job, one per line, its body and its history. ConfigError: the body has no such form."""
     history = [event_line(event) for event in job.get("history", ())]
-    parts = [] if "body" not in job else ["\n".join(_job_lines(job)), body_lines(job["body"], form)]
+    parts = []
+    if "body" in job:
+        note = [f"note:\n{units.on_lines(job['note'].strip())}"] if job.get("note") else []
+        parts = ["\n".join(_job_lines(job)), *note, body_lines(job["body"], form)]
     if history:
         gone = "" if parts else f"job {job['id']} has gone; "
         parts.append("\n".join([f"{gone}its history:", *history]))
@@ -203,7 +248,9 @@ def job_text(job: Record, form: str) -> str:
 
 
 def _job_lines(job: Record) -> list[str]:
-    facts = {column.title: column.text(job) for column in JOBS} | {
+    from beanlite.journal.columns import SHOWN  # noqa: PLC0415 - only for a single job
+
+    facts = {column.title: column.text(job) for column in JOBS if column.key != "note"} | {
         "put": units.utc(job["created_at"]),
         "delay": units.age(job["delay_s"]),
         "ttr": units.age(job["ttr_s"]),
@@ -218,6 +265,10 @@ def event_line(event: Record) -> str:
         return f"{event['lost']:,} events were lost, because they were not read in time"
     if event["id"]:
         how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
+        if "note" in event:
+            from beanlite.core.notes import first_line  # noqa: PLC0415 - few events
+
+            how = [repr(first_line(event["note"].encode())) if event["note"] else "taken away"]
     elif "change" in event:
         how = [units.on_one_line(event["change"])]
     else:

@@ -3,13 +3,20 @@
 import math
 import re
 import time
+from datetime import UTC, datetime, time as time_of_day, timedelta
+
+from beanlite.core import phrases
 
 _UNITS_S = {
     "s": 1, "sec": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800,
 }  # fmt: skip
 # The longest length of time that the protocol takes: some thousand years.
 AGE_MAX_S = 100_000_000_000
+_TIME_OF_DAY = re.compile(r"\d?\d:\d\d(:\d\d)?Z?")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
+quantity = phrases.quantity
+jobs = phrases.jobs_text
 # Characters that make a terminal move the cursor, change colours or reverse the writing direction.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -28,6 +35,31 @@ def parse_age(text: str) -> float:
     return seconds
 
 
+def parse_moment(text: str, now_s: float) -> float:
+    """Return the UTC timestamp of "02:00" (the last time it was so), "24h" (ago), "2026-11-27" or "2026-11-27 14:30".
+
+    The zone is that of the process, or UTC with a Z at the end. ValueError: it is something else, or before 1970.
+    """
+    text = text.strip()
+    try:
+        if _TIME_OF_DAY.fullmatch(text):
+            now = datetime.fromtimestamp(now_s, UTC if text.endswith("Z") else None)
+            moment = datetime.combine(
+                now.date(), time_of_day.fromisoformat(text if text[2] == ":" else f"0{text}").replace(tzinfo=now.tzinfo)
+            )
+            at_s = (moment if moment <= now else moment - timedelta(days=1)).timestamp()
+        elif _DATE.match(text):
+            is_utc_date = len(text) == len("2026-11-27Z") and text.endswith("Z")
+            at_s = datetime.fromisoformat(f"{text[:-1]}T00:00Z" if is_utc_date else text).timestamp()
+        else:
+            at_s = max(now_s - parse_age(text), 0.0)
+    except ValueError:
+        raise ValueError(f"{text!r} is no moment; write it as 02:00, 24h (ago) or 2026-11-27 14:30") from None
+    if at_s < 0:
+        raise ValueError(f"{text!r} is before 1970")
+    return at_s
+
+
 def whole_seconds(seconds: float) -> int:
     """Round a length of time up, because 0 seconds may mean something else: no delay, or the end of a pause."""
     # 1.1 h are not to be a second more because of the last digit of a float.
@@ -36,19 +68,7 @@ def whole_seconds(seconds: float) -> int:
 
 def age(seconds: float | None) -> str:
     """Return a length of time in its two largest units: "3 h 12 min"."""
-    if seconds is None:
-        return ""
-    rest = round(abs(seconds))
-    parts: list[str] = []
-    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        number, rest = divmod(rest, length_s)
-        if number or (unit == "s" and not parts):
-            parts.append(f"{number} {unit}")
-        elif parts:
-            break
-        if len(parts) == 2:
-            break
-    return ("-" if seconds <= -0.5 else "") + " ".join(parts)
+    return "" if seconds is None else phrases.age(seconds)
 
 
 def size(number: float | None) -> str:
@@ -85,11 +105,6 @@ def milliseconds(seconds: float) -> str:
     return f"{1000 * seconds:.1f} ms"
 
 
-def quantity(number: int, thing: str, things: str = "") -> str:
-    """Return a number of things as text: "1 pause", "1,234 pauses"; ``things`` is a plural that does not end in -s."""
-    return f"{number:,} {thing if number == 1 else things or f'{thing}s'}"
-
-
 def settings(pauses: int, policies: int, schedules: int) -> list[str]:
     """Return the numbers of what a queue has besides jobs, as texts; policies and schedules only if there are any."""
     texts = [quantity(pauses, "pause")]
@@ -98,11 +113,6 @@ def settings(pauses: int, policies: int, schedules: int) -> list[str]:
     if schedules:
         texts.append(quantity(schedules, "schedule"))
     return texts
-
-
-def jobs(number: int) -> str:
-    """Return a number of jobs as text: "1 job", "1,234 jobs"."""
-    return quantity(number, "job")
 
 
 def rate(per_s: float | None) -> str:

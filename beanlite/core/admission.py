@@ -44,6 +44,11 @@ class Admission:
         self.granted_bytes = -1 if self.disk_full else min(self._disk_bytes, self._memory.room_bytes)
         self.room_bytes = self.granted_bytes - used_bytes
 
+    def use_disk(self, size: int) -> None:
+        """Note that something other than a put takes so many bytes on the disk, and has taken memory."""
+        self._disk_bytes -= size
+        self.grant()
+
     def refuse_puts(self) -> None:
         """Refuse puts because the disk is full."""
         self.disk_full = True

@@ -8,7 +8,7 @@ from beanlite.core.job import SLICE, Job
 from beanlite.core.memory import Memory
 from beanlite.core.queues import Outcome, Queues
 from beanlite.core.ticker import Ticker
-from beanlite.core.tube import NOBODY, Client, Peer, Tube
+from beanlite.core.tube import NOBODY, Client, Peer, Tube, with_claim
 
 # No limit.
 _ANY: Final = 1 << 60
@@ -71,6 +71,10 @@ class Clients:
             self._queues.drop_if_unused(tube)
         self._queues.timers.cancel(client)
         self._ticker.give_back(client, now_ns, SLICE)
+
+    def call(self, client: Client, claim: str) -> None:
+        """Have a client shown and recorded by what it calls itself, also as the holder of jobs that it has had."""
+        client.peer.address = with_claim(client.peer.address, claim)  # a Peer for each name would be without bound
 
     def becomes_producer(self, client: Client) -> None:
         """Note that the client puts for the first time; the statistics count producers."""

@@ -34,6 +34,7 @@ from beanlite.core.job import (
 )
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
+from beanlite.core.notes import Notes
 from beanlite.core.operator import Operator
 from beanlite.core.policies import PolicyRow
 from beanlite.core.queues import URGENT_PRI, Queues
@@ -41,7 +42,7 @@ from beanlite.core.rulings import Rulings
 from beanlite.core.scheduler import Scheduler
 from beanlite.core.schedules import Schedule
 from beanlite.core.ticker import Ticker
-from beanlite.core.tube import OPENING, PAUSED, Client, Tube
+from beanlite.core.tube import OPENING, PAUSED, Client, Peer, Tube
 
 
 class Engine:
@@ -69,6 +70,7 @@ class Engine:
         self.scheduler = Scheduler(queues, self.clients, self.admission, self.memory, self.rulings, self.put)
         self.schedules = self.scheduler.schedules
         self.operator = Operator(queues, self.bodies)
+        self.notes = Notes(queues, self.memory, self.admission)
 
     # -- what a client does to jobs
 
@@ -243,6 +245,7 @@ class Engine:
         client.deadlines.remove(job.key)
         job.key = now_ns + job.ttr_s * SECOND_NS << ID_BITS | job_id
         client.deadlines.push(job.key)
+        job.tube.moved_ns = now_ns
         self.ledger.deferred[job_id] = job
         if self.ledger.recording:
             self.ledger.record_deferred(job, TOUCH, client.peer, now_ns)
@@ -276,13 +279,13 @@ class Engine:
             self.ledger.record(job, KICK, client.peer, now_ns)
         return self._queues.make_ready(job, now_ns)
 
-    def pause(self, client: Client, name: bytes, pause_s: int, now_ns: int) -> bool:
+    def pause(self, by: Peer, name: bytes, pause_s: int, now_ns: int, *, by_operator: bool = False) -> bool:
         """Hand out no job of a tube for ``pause_s``; 0 ends a pause. Returns False if there is no such tube."""
         tube = self.tubes.get(name)
         if tube is None:
             return False
         tube.cmd_pause += 1
-        self._ticker.pause(tube, pause_s, client.peer, now_ns)
+        self._ticker.pause(tube, pause_s, by, now_ns, by_operator=by_operator)
         return True
 
     # -- policies
@@ -345,14 +348,19 @@ class Engine:
         """Forget all jobs: when memory is too small to restore them, this frees enough of it to exit properly."""
         self.jobs.clear()
 
-    def take_changes(self, *, deferred: bool, totals: bool = False) -> Changes:
-        """Take the changes since the last call and, if asked for, a slice of the deferred changes and of the totals."""
+    def take_changes(self, *, deferred: bool, totals: bool = False, now_ns: int = 0) -> Changes:
+        """Take the changes since the last call and, if asked for, a slice of the deferred changes and of the totals.
+
+        With the totals, the pulses of tubes go on to ``now_ns``.
+        """
         self.jobs.make_room()
+        if self.memory.note_bytes:
+            self.notes.begin_batch()
         ledger = self.ledger
         jobs = self.last_id - ledger.taken_id
         self.memory.body_bytes += self.admission.take(jobs) + jobs * BODY_BYTES
         self.admission.grant()
-        return ledger.take(self.last_id, deferred=deferred, totals=totals)
+        return ledger.take(self.last_id, deferred=deferred, totals=totals, now_ns=now_ns)
 
     def stored(self, batch: int, last_id: int) -> None:
         """Note that the journal has stored this batch, and with it all jobs up to ``last_id``."""

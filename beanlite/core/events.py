@@ -19,6 +19,7 @@ TTR_OVER: Final = "ttr over"
 CLIENT_GONE: Final = "client gone"
 KICK: Final = "kick"
 DELETE: Final = "delete"
+NOTE: Final = "note"  # was left on a job, or taken away
 RESTART: Final = "restart"  # made a job ready that had been reserved, or whose delay ended while no server ran
 # Only operators can do these.
 MOVE: Final = "move"
@@ -32,7 +33,7 @@ POLICY: Final = "policy"
 # What can happen to a schedule.
 SCHEDULE: Final = "schedule"
 WORDS: Final = (
-    PUT, DELAY_OVER, RESERVE, TOUCH, RELEASE, BURY, TTR_OVER, CLIENT_GONE, KICK, DELETE, RESTART,
+    PUT, DELAY_OVER, RESERVE, TOUCH, RELEASE, BURY, TTR_OVER, CLIENT_GONE, KICK, NOTE, DELETE, RESTART,
     MOVE, COPY, REPRIORITISE, DELAY, PAUSE, POLICY, SCHEDULE,
 )  # fmt: skip
 
@@ -74,6 +75,6 @@ class Event:
         """Of the job's body."""
         self.body = body
         """Only of a deleted job, since it can't be looked up later, and only if it was in memory; and what was set, of
-        a policy or a schedule."""
+        a policy, a schedule or a note."""
         self.by_operator = by_operator
         """It was an operator's command, which is recorded even where no history is kept."""

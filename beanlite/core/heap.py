@@ -12,6 +12,8 @@ MANY: Final = 1024
 
 # A row of at most so many keys is moved up when its first one is popped, which costs less than what a heap has to do.
 ROW_MAX: Final = 1024
+# How many keys at least a sample of a heap has.
+SAMPLE: Final = 256
 # As constants of this module, which compiled code need not look up.
 _push: Final = heappush
 _pop: Final = heappop
@@ -102,6 +104,25 @@ class KeyHeap:
             for child in range(2 * at + 1, min(2 * at + 3, size)):
                 heappush(next_ones, (keys[child], child))
         return found
+
+    def about_up_to(self, key: int, exact_max: int) -> int:
+        """Return how many keys are at most ``key``: exactly up to ``exact_max``, and above that as a sample says."""
+        keys, gone = self.keys, self._gone
+        size = len(keys)
+        passed = 0
+        places = [0] if keys else []
+        while places and passed <= exact_max:
+            at = places.pop()
+            if keys[at] > key:
+                continue
+            if not gone or keys[at] not in gone:
+                passed += 1
+            places.extend(range(2 * at + 1, min(2 * at + 3, size)))
+        if passed <= exact_max:
+            return passed
+        step = size // SAMPLE + 1
+        sample = [each for each in keys[::step] if not gone or each not in gone]
+        return max(passed, len([each for each in sample if each <= key]) * len(self) // len(sample))
 
     def _clear_top(self) -> None:
         keys, gone = self.keys, self._gone

@@ -9,6 +9,7 @@ from beanlite.core.events import PAUSE, POLICY, RESTART, TOUCH, Event
 from beanlite.core.job import GONE, SLICE, Job
 from beanlite.core.measures import Measures
 from beanlite.core.policies import PolicyRow
+from beanlite.core.pulse import EXAMINED, Pulses
 from beanlite.core.schedules import Schedule
 from beanlite.core.totals import Tally
 from beanlite.core.tube import Peer, Tube
@@ -42,6 +43,8 @@ class Changes(NamedTuple):
     """The pattern and key of each policy that was set, with its row, or with None if it was unset."""
     schedules: list[tuple[str, Schedule | None]]
     """The name of each schedule that was set or has advanced, with the schedule, or with None if it was unset."""
+    notes: list[tuple[int, bytes]]
+    """The id of each job whose note has changed, with the note, which is empty if it has none any more."""
     events: list[Event]
     """What was recorded, in order for each job; an event is in the same batch as the change that it describes."""
     tallies: list[Tally]
@@ -65,8 +68,10 @@ class Ledger:
         "deferred",
         "events",
         "measures",
+        "notes",
         "pauses",
         "policies",
+        "pulses",
         "recording",
         "schedules",
         "stored_batch",
@@ -97,6 +102,8 @@ class Ledger:
         """Policies that were set, and None for those that were unset, by pattern and key."""
         self.schedules: dict[str, Schedule | None] = {}
         """Schedules that were set or have advanced, and None for those that were unset, by name."""
+        self.notes: dict[int, bytes] = {}
+        """The notes that have changed, by the ids of their jobs; empty for a job that has none any more."""
         self.recording = 0
         """How many need everything recorded that happens to a job: the history, and each client that watches."""
         self.events: list[Event] = []
@@ -111,6 +118,8 @@ class Ledger:
         """Tubes with a tally that is still to be taken."""
         self.measures: Measures | None = None
         """What is measured; None if nobody can ask for it."""
+        self.pulses = Pulses()
+        """What has changed in tubes over the last minutes."""
 
     def start_recording(self) -> None:
         """Record everything from now on, until ``stop_recording`` has been called as often as this."""
@@ -166,8 +175,9 @@ class Ledger:
         events faster than they can be stored, without ever waiting for a commit.
         """
         touched = self._touches.pop(job.id, None)
-        if touched is not None and what is TOUCH and touched.by is by:
+        if touched is not None and what is TOUCH and _are_one(touched.by, by):
             touched.at_ns = now_ns
+            touched.by = by  # it may call itself something else by now
             self._touches[job.id] = touched
             return
         event = Event(now_ns, job.id, job.tube, what, by, job.pri, 0, job.size, None, by_operator=False)
@@ -181,9 +191,9 @@ class Ledger:
             if len(waiting) > UNCOUNTED_EACH:
                 self.waiting_events += 1
 
-    def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
-        """Record that a client has paused a tube, or ended its pause; to be called while ``recording``."""
-        self.events.append(Event(now_ns, 0, tube, PAUSE, by, 0, pause_s, 0, None, by_operator=False))
+    def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int, *, by_operator: bool) -> None:
+        """Record that a tube was paused, or its pause ended; to be called as ``record``."""
+        self.events.append(Event(now_ns, 0, tube, PAUSE, by, 0, pause_s, 0, None, by_operator=by_operator))
 
     def record_policy(self, pattern: bytes, change: bytes, by: Peer, now_ns: int) -> None:
         """Record that an operator, or the file of policies, has changed what holds for the tubes of a pattern."""
@@ -219,11 +229,11 @@ class Ledger:
         pending = (self.changed, self.deferred, *self._older_deferred)
         return job_id <= self.taken_id and not any(job_id in each for each in pending)
 
-    def take(self, last_id: int, *, deferred: bool, totals: bool) -> Changes:
+    def take(self, last_id: int, *, deferred: bool, totals: bool, now_ns: int) -> Changes:
         """Take the batch that has been gathered, which ends with ``last_id``, and begin the next one."""
         if deferred:
             self._take_deferred()
-        tallies = self._take_tallies() if totals else []
+        tallies = self._take_tallies(now_ns) if totals else []
         jobs, pauses = list(self.changed.values()), list(self.pauses.values())
         changes = Changes(
             self.batch,
@@ -233,6 +243,7 @@ class Ledger:
             pauses,
             list(self.policies.items()),
             list(self.schedules.items()),
+            list(self.notes.items()),
             self.events,
             tallies,
         )
@@ -242,6 +253,7 @@ class Ledger:
         self.pauses = {}
         self.policies = {}
         self.schedules = {}
+        self.notes = {}
         self.events = []
         self._touches.clear()  # an event that has been taken does not change any more
         return changes
@@ -251,9 +263,9 @@ class Ledger:
         self._take_deferred()
         for job in self.changed.values():
             self.record(job, RESTART, None, now_ns)
-        return self.take(self.taken_id, deferred=False, totals=False)
+        return self.take(self.taken_id, deferred=False, totals=False, now_ns=now_ns)
 
-    def _take_tallies(self) -> list[Tally]:
+    def _take_tallies(self, now_ns: int) -> list[Tally]:
         taken, self.tallied = self.tallied[:TALLIES], self.tallied[TALLIES:]
         tallies: dict[bytes, Tally] = {}
         for tube in taken:
@@ -261,12 +273,14 @@ class Ledger:
             assert tally is not None
             if self.measures is not None:
                 self.measures.tally.add(tally)
-            if self.measures is not None or tube.rules is not None:  # stats-tube tells what rules have done
+            if self.measures is not None or tube.rules is not None or tally.is_told:
                 tube.add_taken(tally)
             tube.tally = None
+            self.pulses.note(tube, tally, now_ns)
             first = tallies.setdefault(tube.name, tally)
             if first is not tally:
                 first.add(tally)  # the tube was dropped and made again
+        self.pulses.prune(len(taken) + EXAMINED, now_ns)
         return list(tallies.values())
 
     def _take_deferred(self) -> None:
@@ -298,3 +312,8 @@ class Ledger:
         waiting = self._waiting.pop(job_id)
         self.waiting_events -= max(0, len(waiting) - UNCOUNTED_EACH)
         self.events += waiting
+
+
+def _are_one(peer: Peer | None, other: Peer | None) -> bool:
+    """Whether both are the same client, whatever it calls itself."""
+    return peer is other or (peer is not None and other is not None and peer.number == other.number)

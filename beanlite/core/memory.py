@@ -12,18 +12,23 @@ from beanlite.core.kept import EXPIRY_BYTES, KEPT_BYTES, TWIN_BYTES
 from beanlite.core.queues import Queues
 
 # What each of these takes at most in a compiled server, in bytes: a job without its body, its past once it has been
-# reserved, kicked or buried, a body in addition to its content, a tube, a client, a tube that a client watches and
-# waits at.
+# reserved, kicked or buried, a body in addition to its content, a tube, a client, what TLS takes of a client more, a
+# tube that a client watches and waits at.
 JOB_BYTES: Final = 300
 PAST_BYTES: Final = 200
 BODY_BYTES: Final = 48
 TUBE_BYTES: Final = 700
 CLIENT_BYTES: Final = 8000
+TLS_BYTES: Final = 82_000
 WATCHED_BYTES: Final = 150
+# A note, in addition to its text: by its id in dicts of notes, and of those to be stored.
+NOTE_BYTES: Final = 200
 # Bodies of many sizes fragment the heap: for every four bytes of bodies one more is taken.
 GAPS: Final = 4
-# Clients' buffers may take a quarter of the memory, replies that are held another one. So may tubes, and as much more
-# as there is room.
+# What is known of a tube in which something has happened recently.
+PULSE_BYTES: Final = 500
+# Clients' buffers may take a quarter of the memory, replies that are held another one. So may notes, and so may tubes,
+# which may also take more as long as there is room.
 PART: Final = 4
 # The part of the bound that is left to bodies, however many jobs there are: a sixteenth. A body that has been put must
 # be in memory until it is stored, and one that has been fetched until it is sent.
@@ -49,8 +54,10 @@ class Memory:
         "held_bytes",
         "held_max_bytes",
         "max_bytes",
+        "note_bytes",
         "refused",
         "schedule_bytes",
+        "tls_clients",
         "unloaded",
         "unloaded_bytes",
     )
@@ -84,6 +91,10 @@ class Memory:
         """With more than this, no client is served."""
         self.schedule_bytes = 0
         """Taken by schedules."""
+        self.note_bytes = 0
+        """Taken by the notes of jobs."""
+        self.tls_clients = 0
+        """Clients whose connection is encrypted, from their handshake on."""
         self.refused = 0
         """Puts refused for lack of memory since the start."""
         self._tell_refused: Callable[[], None] | None = None
@@ -124,9 +135,9 @@ class Memory:
 
     @property
     def other_bytes(self) -> int:
-        """Bytes taken by tubes, clients, buffers, replies and schedules."""
-        clients_bytes = self._counts.clients * CLIENT_BYTES
-        return self.tube_bytes + clients_bytes + self.client_buffer_bytes + self.schedule_bytes
+        """Bytes taken by tubes, clients, buffers, replies, schedules and notes."""
+        clients_bytes = self._counts.clients * CLIENT_BYTES + self.tls_clients * TLS_BYTES
+        return self.tube_bytes + clients_bytes + self.client_buffer_bytes + self.schedule_bytes + self.note_bytes
 
     @property
     def client_buffer_bytes(self) -> int:
@@ -138,12 +149,17 @@ class Memory:
         """Bytes taken by tubes, and by what clients watch."""
         counts = self._counts
         ruled_bytes = counts.ruled_tubes * KEPT_BYTES
-        return len(self._queues.tubes) * TUBE_BYTES + ruled_bytes + counts.watched * WATCHED_BYTES
+        pulse_bytes = len(self._queues.ledger.pulses) * PULSE_BYTES
+        return len(self._queues.tubes) * TUBE_BYTES + pulse_bytes + ruled_bytes + counts.watched * WATCHED_BYTES
 
     def takes_tubes(self, tubes: int) -> bool:
         """Whether clients may make or watch so many tubes more: a part of the memory is theirs in any case."""
         more_bytes = tubes * TUBE_BYTES
         return self.tube_bytes + more_bytes < self.max_bytes // PART or self.used_bytes + more_bytes < self.max_bytes
+
+    def takes_notes(self, more_bytes: int) -> bool:
+        """Whether notes may take so many bytes more: the rest of the memory is for jobs."""
+        return self.note_bytes + more_bytes < self.max_bytes // PART
 
     @property
     def used_bytes(self) -> int:

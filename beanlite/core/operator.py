@@ -6,7 +6,7 @@ Each change is recorded as an event, whether a history is kept or not.
 from typing import Final
 
 from beanlite.core.bodies import Bodies
-from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, RELEASE, REPRIORITISE
+from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, NOTE, RELEASE, REPRIORITISE
 from beanlite.core.job import (
     BURIED,
     BURIED_BY_OPERATOR,
@@ -32,6 +32,7 @@ CONCERNS: Final[dict[str, tuple[State, ...]]] = {
     COPY: _ANY,
     REPRIORITISE: _ANY,
     DELAY: (READY, DELAYED),
+    NOTE: _ANY,
 }
 
 

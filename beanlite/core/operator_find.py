@@ -5,13 +5,14 @@ slices. Everything here only reads.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import DELAYED, ID_MASK, READY, RESERVED, SECOND_NS, U32_MAX, Job, State
-from beanlite.core.tube import Tube
+from beanlite.core.tube import Tube, is_of_host
+from beanlite.core.where import PARSED_MAX, Where
 
 # Jobs looked at in a slice; fewer in queue order, because walking a heap takes longer.
 LOOKS_MAX: Final = 4000
@@ -20,6 +21,11 @@ WALKED_MAX: Final = 1000
 DEPTH_MAX: Final = 20_000
 # If the queues that can hold matching jobs have no more jobs than this, only these jobs are looked at.
 FEW_MAX: Final = 10_000
+# Bytes as which a body counts in which a value is looked for; and one that is parsed: so many, and so many times its
+# size.
+SCANNED_EACH: Final = 1024
+PARSED_EACH: Final = 4096
+PARSED_FACTOR: Final = 32
 # Bytes of bodies that a slice searches, copies or has fetched, which the last body may exceed; and how much of each
 # body is searched.
 BYTES_MAX: Final = 2 << 20
@@ -36,8 +42,21 @@ class TooDeep(Exception):
 class Filter:
     """The conditions that a job has to meet, all of them."""
 
-    def __init__(self, engine: Engine, last_id: int, now_ns: int, criteria: Mapping[str, Any]) -> None:
-        """Make a filter of jobs up to ``last_id`` by the criteria of the protocol that are given."""
+    def __init__(
+        self,
+        engine: Engine,
+        last_id: int,
+        now_ns: int,
+        now_s: float,
+        criteria: Mapping[str, Any],
+        permits: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        """Make a filter of jobs up to ``last_id`` by the criteria of the protocol that are given.
+
+        ``now_s``: the time of ``now_ns`` in UTC. ``permits``: whether the jobs of a tube with this name may match;
+        None: those of any may.
+        """
+        self._permits = permits
         self.ids: list[int] | None = criteria.get("ids")
         tube: str | None = criteria.get("tube")
         self.tube = None if tube is None else engine.tubes.get(tube.encode())
@@ -46,29 +65,56 @@ class Filter:
         self.state = None if "state" not in criteria else State(criteria["state"])
         self.created_by_ns = _ago(now_ns, criteria.get("older_s"), _LATEST_NS)
         self.created_after_ns = _ago(now_ns, criteria.get("newer_s"), _EARLIEST_NS)
-        self.since_by_ns = _ago(now_ns, criteria.get("in_state_s"), _LATEST_NS)
+        self.since_by_ns = min(
+            _ago(now_ns, criteria.get("in_state_s"), _LATEST_NS),
+            _at(now_ns, now_s, criteria.get("until_at"), _LATEST_NS),
+        )
         """The latest time at which the job may have entered its state."""
+        self.since_from_ns = _at(now_ns, now_s, criteria.get("since_at"), _EARLIEST_NS)
+        """The earliest."""
         self.pri_min: int = criteria.get("pri_min", 0)
         self.pri_max: int = criteria.get("pri_max", U32_MAX)
+        self.reserves_min: int = criteria.get("reserves_min", 0)
         self.holder: int | None = criteria.get("holder")
+        self.holder_host: str | None = criteria.get("holder_host")
         self.text: bytes | None = None if "text" not in criteria else criteria["text"].encode()
+        self.where = None if "where" not in criteria else Where(criteria["where"])
+        self.looks_into_bodies = self.text is not None or self.where is not None
         self.up_to_id: int = min(last_id, criteria.get("up_to_id", last_id))
 
     def fits(self, job: Job) -> bool:
-        """Whether a job meets all conditions except ``text`` and ``ids``."""
+        """Whether a job meets all conditions except ``ids`` and those of its body."""
         return (
             (self.tube is None or job.tube is self.tube)
             and (self.state is None or job.state is self.state)
             and self.pri_min <= job.pri <= self.pri_max
             and self.created_after_ns < job.created_ns <= self.created_by_ns
-            and job.since_ns <= self.since_by_ns
+            and self.since_from_ns <= job.since_ns <= self.since_by_ns
+            and job.reserves >= self.reserves_min
             and job.id <= self.up_to_id
             and (self.holder is None or (job.holder is not None and job.holder.peer.number == self.holder))
+            and (self.holder_host is None or (job.holder is not None and is_of_host(job.holder.peer, self.holder_host)))
+            and (self._permits is None or self._permits(job.tube.name))
         )
 
     def fits_body(self, body: bytes) -> bool:
-        """Whether a body meets the condition ``text``."""
-        return self.text is None or body.find(self.text, 0, SEARCHED_MAX) >= 0
+        """Whether a body meets the conditions that look into it."""
+        if self.text is not None and body.find(self.text, 0, SEARCHED_MAX) < 0:
+            return False
+        return self.where is None or (len(body) <= PARSED_MAX and self.where.fits(body))
+
+    def cost_of(self, job: Job) -> int:
+        """Return the bytes that looking into a job's body counts for."""
+        body = job.body
+        if self.where is None or job.size > PARSED_MAX:
+            return job.size
+        if body is not None and not self.where.may_fit(body):
+            return SCANNED_EACH + job.size
+        return PARSED_EACH + PARSED_FACTOR * job.size
+
+
+def _at(now_ns: int, now_s: float, at_s: float | None, otherwise_ns: int) -> int:
+    return otherwise_ns if at_s is None else now_ns + int((at_s - now_s) * SECOND_NS)
 
 
 def _ago(now_ns: int, age_s: float | None, otherwise_ns: int) -> int:
@@ -106,7 +152,7 @@ def find(
         return matches
     places, more = _queue_places(conditions, after) if by_queue else _id_places(engine, conditions, after)
     budget = BYTES_MAX
-    searches = conditions.text is not None
+    searches = conditions.looks_into_bodies
     for place in places:
         matches.looks += 1
         job = engine.jobs.find(place & ID_MASK)
@@ -114,7 +160,7 @@ def find(
             continue
         body = job.body
         if searches or need_bodies:
-            budget -= job.size
+            budget -= conditions.cost_of(job)
             if body is None:
                 matches.missing.append(job)
         if body is None or not searches or conditions.fits_body(body):
@@ -169,6 +215,8 @@ def _few_queues(engine: Engine, conditions: Filter) -> list[KeyHeap] | None:
     if conditions.holder is not None:
         client = engine.clients.connected.get(conditions.holder)
         return [] if client is None else [client.deadlines]
+    if conditions.holder_host is not None:
+        state = RESERVED
     queues: list[KeyHeap] = []
     if state is RESERVED or (tube is not None and state is None and tube.reserved):
         queues += [client.deadlines for client in engine.clients.connected.values()]

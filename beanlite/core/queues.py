@@ -128,6 +128,7 @@ class Queues:
         job.since_ns = now_ns
         job.holder = client
         job.last_holder = client.peer
+        client.reserved_ns = now_ns
         if not job.reserves and job.past is NO_PAST:
             self.counts.with_past += 1
         job.reserves += 1

@@ -84,6 +84,7 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
             raise ValueError(f"job {job_id} has impossible numbers")
         last_id = job_id
         tube = tubes.get(name) or queues.make_tube(name)
+        tube.moved_ns = now_ns
         body = stored_body if isinstance(stored_body, bytes) else None
         body_size = _count_body(memory, stored_body)
         job = newest[job_id] = Job(

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import DELAYED, ID_MASK, RESERVED, SECOND_NS, Job
-from beanlite.core.tube import FULL, PAUSED, SLOWED, Client, Tube
+from beanlite.core.tube import FULL, PAUSED, SLOWED, Client, Tube, claim_in, without_claim
 
 # How many of a client's reserved jobs are searched for the one that it has held longest.
 HOLDS_MAX: Final = 1000
@@ -63,10 +63,17 @@ class TubeSnapshot(NamedTuple):
     pause_s: int  # 0: not paused
     pause_left_s: int
     shut: list[str]  # why no job is reserved from it: it is paused, or what policies keep ready jobs waiting
-    dead: int  # jobs that came back after too many tries, since the tube was made or the server started, as the next
+    dead: (
+        int  # jobs that came back after too many tries, since the tube was made or the server started, as what follows
+    )
     expired: int  # jobs that became too old
     refused: int  # puts that would have been too many jobs
     duplicates: int  # puts whose job was there already
+    releases: int  # jobs that were released
+    timeouts: int  # reservations that timed out
+    buries: int  # jobs that were buried
+    client_gone: int  # reservations that ended because their client left
+    delay_over: int  # delayed jobs that became ready by themselves
 
 
 class JobSnapshot(NamedTuple):
@@ -92,11 +99,13 @@ class ClientSnapshot(NamedTuple):
 
     number: int  # of its connection
     address: str
+    name: str | None  # what it calls itself; None if it has not said
     uses: str
     watches: list[str]
     waits_s: int | None  # None: it isn't waiting
     holds: int  # jobs that it has reserved
     oldest_hold_s: int | None  # None: it has none
+    overdue: bool  # it has had a job for longer than the ttr, which it has touched
     producer: bool
     worker: bool
 
@@ -135,6 +144,7 @@ def server_snapshot(engine: Engine) -> ServerSnapshot:
 def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
     """Return a snapshot of a tube."""
     dead, expired, refused, duplicates = policy_counts(tube)
+    tallies = [tally for tally in (tube.taken, tube.tally) if tally is not None]
     return TubeSnapshot(
         name=tube.name.decode(),
         urgent=tube.urgent,
@@ -155,6 +165,11 @@ def tube_snapshot(tube: Tube, now_ns: int) -> TubeSnapshot:
         expired=expired,
         refused=refused,
         duplicates=duplicates,
+        releases=sum([tally.released for tally in tallies]),
+        timeouts=sum([tally.timed_out for tally in tallies]),
+        buries=sum([tally.buried for tally in tallies]),
+        client_gone=sum([tally.client_gone for tally in tallies]),
+        delay_over=sum([tally.delay_over for tally in tallies]),
     )
 
 
@@ -206,15 +221,19 @@ def first_s(engine: Engine, queue: KeyHeap, now_ns: int) -> int | None:
 def client_snapshot(engine: Engine, client: Client, now_ns: int) -> ClientSnapshot:
     """Return a snapshot of a client. Only HOLDS_MAX of its jobs are searched for the one that it has held longest."""
     jobs = [engine.jobs.find(key & ID_MASK) for key in client.deadlines.keys[:HOLDS_MAX]]
-    since_ns = [job.since_ns for job in jobs if job is not None and job.holder is client]
+    held = [job for job in jobs if job is not None and job.holder is client]
+    since_ns = [job.since_ns for job in held]
+    overdue = [job for job in held if now_ns - job.since_ns > (job.ttr_s + 1) * SECOND_NS]  # a tick may be late
     return ClientSnapshot(
         number=client.peer.number,
-        address=client.peer.address,
+        address=without_claim(client.peer.address),
+        name=claim_in(client.peer.address),
         uses=client.use.name.decode(),
         watches=[tube.name.decode() for tube in client.watched],
         waits_s=(now_ns - client.waits_since_ns) // SECOND_NS if client.waiting else None,
         holds=len(client.deadlines),
         oldest_hold_s=(now_ns - min(since_ns)) // SECOND_NS if since_ns else None,
+        overdue=bool(overdue),
         producer=client.producer,
         worker=client.worker,
     )

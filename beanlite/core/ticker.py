@@ -5,6 +5,7 @@ from typing import Final
 
 from beanlite.core.events import CLIENT_GONE, DELAY_OVER, TTR_OVER
 from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS, SLICE
+from beanlite.core.pulse import LOSSES
 from beanlite.core.queues import WAKE_COST, Outcome, Queues
 from beanlite.core.rulings import Rulings
 from beanlite.core.timers import NEVER_NS, Chore
@@ -81,10 +82,13 @@ class Ticker:
         while keys and cost < budget:
             job = self._jobs[keys[0] & ID_MASK]
             self._queues.leave_state(job, now_ns)
+            self._ledger.tally(job.tube).client_gone += 1
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, CLIENT_GONE, client.peer, now_ns)
             rules = job.tube.rules
+            if not self._queues.stopping and job.reserves >= LOSSES:
+                self._ledger.pulses.note_loss(job, client.peer, now_ns)
             if self._queues.stopping:
                 job.spare()  # no client is to blame
                 cost += self._queues.make_ready(job, now_ns)
@@ -96,10 +100,10 @@ class Ticker:
             self._timers.set(client, now_ns)
         return cost + 1
 
-    def pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int) -> None:
+    def pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int, *, by_operator: bool) -> None:
         """Hand out no job of the tube for ``pause_s``; 0 ends a pause."""
-        if self._ledger.recording:
-            self._ledger.record_pause(tube, pause_s, by, now_ns)
+        if by_operator or self._ledger.recording:
+            self._ledger.record_pause(tube, pause_s, by, now_ns, by_operator=by_operator)
         self._ledger.pauses[tube.name] = tube
         tube.pause_s = pause_s
         if pause_s:
@@ -155,6 +159,7 @@ class Ticker:
         while keys and cost < budget and keys[0] >> ID_BITS <= now_ns:
             job = self._jobs[keys[0] & ID_MASK]
             self._queues.leave_state(job, now_ns)
+            (tube.tally or self._ledger.tally(tube)).delay_over += 1
             self._ledger.deferred[job.id] = job
             if self._ledger.recording:
                 self._ledger.record_deferred(job, DELAY_OVER, None, now_ns)

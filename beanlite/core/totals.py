@@ -8,7 +8,9 @@ class Tally:
 
     __slots__ = (
         "buried",
+        "client_gone",
         "dead",
+        "delay_over",
         "deleted",
         "duplicates",
         "expired",
@@ -41,10 +43,19 @@ class Tally:
         """Puts that would have been too many jobs."""
         self.duplicates = 0
         """Puts whose job was there already."""
+        self.client_gone = 0
+        """Reservations that ended because their client left."""
+        self.delay_over = 0
+        """Delayed jobs that became ready by themselves."""
         self.waited_ns = 0
         """How long the jobs that were reserved had been ready before, in total."""
         self.held_ns = 0
         """How long jobs had been reserved when their reservations ended, in total."""
+
+    @property
+    def is_told(self) -> bool:
+        """Whether it counts what operators are told of each tube, even where nobody measures."""
+        return bool(self.released or self.timed_out or self.buried or self.client_gone or self.delay_over)
 
     def add(self, other: Tally) -> None:
         """Add the counts of another tally."""
@@ -59,5 +70,7 @@ class Tally:
         self.expired += other.expired
         self.refused += other.refused
         self.duplicates += other.duplicates
+        self.client_gone += other.client_gone
+        self.delay_over += other.delay_over
         self.waited_ns += other.waited_ns
         self.held_ns += other.held_ns

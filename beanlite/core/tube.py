@@ -26,7 +26,12 @@ FULL: Final = 2
 SLOWED: Final = 4
 OPENING: Final = 8
 
+# Up to so many delayed jobs that are due soon are counted, more are estimated. With so many a slice of a list ends.
+DUE_MAX: Final = 10_000
 PERSON_BYTES_MAX: Final = 128
+CLAIM_MAX: Final = 100
+_CLAIM: Final = re.compile(rb"[!#-~]{1,%d}" % CLAIM_MAX)
+_QUOTE: Final = '"'
 _NAME: Final = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 
 
@@ -40,6 +45,26 @@ def is_person(name: str) -> bool:
     return name != "" and name.isprintable() and len(name.encode()) <= PERSON_BYTES_MAX
 
 
+def is_claim(name: bytes) -> bool:
+    """Whether a client may call itself this: 1 to CLAIM_MAX printable ASCII characters without blanks and quotes."""
+    return _CLAIM.fullmatch(name) is not None
+
+
+def with_claim(address: str, claim: str) -> str:
+    """Return the address of a client that calls itself ``claim``, which is in quotes, as the server can't verify it."""
+    return f"{without_claim(address)} {_QUOTE}{claim}{_QUOTE}"
+
+
+def without_claim(address: str) -> str:
+    """Return what the server knows of a client's address."""
+    return address.partition(f" {_QUOTE}")[0] if address.endswith(_QUOTE) else address
+
+
+def claim_in(address: str) -> str | None:
+    """Return what the client of an address calls itself, if it has said so."""
+    return address.partition(f" {_QUOTE}")[2].removesuffix(_QUOTE) or None
+
+
 class Peer:
     """The identity of a client, which jobs remember long after its connection has been closed."""
 
@@ -47,11 +72,17 @@ class Peer:
 
     def __init__(self, address: str, number: int, person: str = "") -> None:
         self.address = address
-        """``host:port``, or ``unix``."""
+        """``host:port``, or ``unix``; followed by its name if the server knows it: ``10.0.0.1:5123 mailer``; and by
+        what it calls itself, in quotes: ``10.0.0.1:5123 mailer "web1/mail/17"``."""
         self.number = number
         """The number of the connection, counted from the start of the server."""
         self.person = person
         """The person on whose behalf it acted; empty if it did not say."""
+
+
+def is_of_host(peer: Peer, host: str) -> bool:
+    """Whether a client is of a host, which is an address of IPv4 or IPv6, or ``unix``."""
+    return f"{peer.address} ".startswith((f"{host}:", f"[{host}]:", f"{host} "))
 
 
 class Tube(TimerOwner):
@@ -65,7 +96,9 @@ class Tube(TimerOwner):
         "cmd_delete",
         "cmd_pause",
         "delayed",
+        "hold_ns",
         "kept",
+        "moved_ns",
         "name",
         "pause_s",
         "pause_until_ns",
@@ -112,6 +145,11 @@ class Tube(TimerOwner):
         """What operators have set for it; None: nothing."""
         self.kept: Kept | None = None
         """What it remembers for these rules; None if it has none."""
+        self.moved_ns = 0
+        """When a job was last reserved, touched, deleted, released or buried, or when the server was started with jobs
+        of the tube; within a second or two. 0: never."""
+        self.hold_ns = -1
+        """For how long jobs were reserved on average, when something last happened for some minutes; -1: not known."""
 
     @property
     def jobs(self) -> int:
@@ -138,6 +176,7 @@ class Client(TimerOwner):
         "gone",
         "peer",
         "producer",
+        "reserved_ns",
         "use",
         "wait_until_ns",
         "waiting",
@@ -158,5 +197,7 @@ class Client(TimerOwner):
         self.waits_since_ns = 0
         self.producer = False
         self.worker = False
+        self.reserved_ns = 0
+        """When it was last given a job; 0: never."""
         self.gone = False
         """The connection has ended, and the jobs that it had reserved are being made ready."""

@@ -1,11 +1,15 @@
 """A dict for very many entries, which grows without a pause."""
 
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 _Value = TypeVar("_Value")
 
 # Entries of a part, on average, before there is one more.
 PART: Final = 2048
+# A dict that shrinks keeps its memory; a part is copied to give that back when it is down to one of these sizes.
+_SHRINK_AT: Final = {0, PART >> 4}
 
 
 class WideDict(Generic[_Value]):
@@ -43,9 +47,18 @@ class WideDict(Generic[_Value]):
 
     def pop(self, key: int) -> _Value | None:
         """Remove a key and return its value, or None."""
-        value = self._part(key).pop(key, None)
-        self._count -= value is not None
+        at = self._place(key)
+        part = self._parts[at]
+        value = part.pop(key, None)
+        if value is not None:
+            self._count -= 1
+            if len(part) in _SHRINK_AT:
+                self._parts[at] = dict(part)
         return value
+
+    def each_key(self) -> Iterator[int]:
+        """Return all keys, in no order; nothing may be changed meanwhile."""
+        return chain.from_iterable(self._parts)
 
     def free_part(self) -> bool:
         """Free a part of a dict that is not used any more; returns False if there is nothing left."""
@@ -55,8 +68,11 @@ class WideDict(Generic[_Value]):
         return True
 
     def _part(self, key: int) -> dict[int, _Value]:
+        return self._parts[self._place(key)]
+
+    def _place(self, key: int) -> int:
         at = _mixed(key) & (2 * self._half - 1)
-        return self._parts[at] if at < len(self._parts) else self._parts[at - self._half]
+        return at if at < len(self._parts) else at - self._half
 
     def _divide(self) -> None:
         parts, half = self._parts, self._half

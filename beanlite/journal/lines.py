@@ -9,7 +9,8 @@
     {"kind": "job", "id": 1, "tube": "mail", "state": "ready", …, "created_at": 1795383296.7, …, "body": "text"}
     {"kind": "end"}
 
-NULL values are left out. Times are UTC seconds. A body that is not UTF-8 is in "base64" instead.
+NULL values are left out. Times are UTC seconds. A body that is not UTF-8 is in "base64" instead. A job may have a
+"note".
 """
 
 import base64

@@ -75,4 +75,6 @@ def _row(span_s: int, at_s: int, tally: Tally) -> TotalsRow:
         tally.expired,
         tally.refused,
         tally.duplicates,
+        tally.client_gone,
+        tally.delay_over,
     )

@@ -2,7 +2,9 @@
 
 import os
 import platform
-from collections.abc import Callable, Iterator
+import resource
+import time
+from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,6 +22,7 @@ from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
 from beanlite.settings.config import Settings
 
+_STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # The kinds of refusals that concern connections.
 _CONNECTIONS: Final = ("connections", "connections-per-address")
@@ -53,6 +56,14 @@ def families(source: Measured) -> Iterator[Metric]:
     if facts is not None:
         yield from _refusals(facts)
         yield from _journal(source, facts)
+        if facts.certificate_ends_s:
+            yield _by_label(
+                "tls_certificate_expires_seconds",
+                "When the certificate in the file of each setting expires, in UTC seconds.",
+                "setting",
+                facts.certificate_ends_s,
+                GaugeMetricFamily,
+            )
         if source.settings.backup_every is not None:
             yield _gauge(
                 "backup_last_success_timestamp_seconds",
@@ -75,7 +86,26 @@ def _process(source: Measured) -> Iterator[Metric]:
     yield _gauge("standing_by", "1 while another server with the same database is active.", source.journal.stands_by)
     yield _gauge("draining", "1 in drain mode.", admission.draining)
     yield _gauge("disk_full", "1 while puts are refused because the disk is full.", admission.disk_full)
-    yield _gauge("open_fds", "Open file descriptors.", _open_descriptors())
+    descriptors = _open_descriptors()
+    yield _gauge("open_fds", "Open file descriptors.", descriptors)
+    yield from _usual(source, descriptors)
+
+
+def _usual(source: Measured, descriptors: int) -> Iterator[Metric]:
+    """Yield what most programs tell of their process, under the names that general dashboards and alerts ask for."""
+    virtual, resident = (int(pages) * _PAGE_BYTES for pages in _STATM.read_bytes().split()[:2])
+    yield CounterMetricFamily(
+        "process_cpu_seconds", "CPU time of the process, user and system.", value=time.process_time()
+    )
+    gauges = {
+        "process_open_fds": ("Open file descriptors.", descriptors),
+        "process_max_fds": ("The limit of open file descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
+        "process_resident_memory_bytes": ("Memory of the process that is in RAM.", resident),
+        "process_virtual_memory_bytes": ("Address space of the process.", virtual),
+        "process_start_time_seconds": ("When the server started, in UTC seconds.", source.started_s),
+    }
+    for name, (meaning, value) in gauges.items():
+        yield GaugeMetricFamily(name, meaning, value=value)
 
 
 def _jobs(source: Measured) -> Iterator[Metric]:
@@ -103,7 +133,7 @@ def _clients(source: Measured) -> Iterator[Metric]:
     yield _gauge("connections", "Connections.", server.clients)
     yield _gauge("connections_max", "Connections that are served at a time, at most.", source.settings.max_connections)
     yield _gauge("waiting_clients", "Clients that wait in a reserve.", server.waiting)
-    commands = [*service.commands, *service.operator_commands.values()]
+    commands = [*service.commands, *service.words.operators.values()]
     counts = {command.word.decode(): command.count for command in commands}
     yield _by_label("commands", "Commands since the start.", "command", counts)
     errors = {reply.decode().rstrip(): times for reply, times in (service.errors or {}).items()}
@@ -119,7 +149,7 @@ def _clients(source: Measured) -> Iterator[Metric]:
 
 def _memory(source: Measured) -> Iterator[Metric]:
     memory = source.engine.memory
-    resident = int(Path("/proc/self/statm").read_bytes().split()[1]) * _PAGE_BYTES
+    resident = int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
     yield _gauge("memory_resident_bytes", "Memory of the process that is in RAM.", resident)
     yield _gauge(
         "memory_used_bytes", "Memory that counts towards the limit, by the server's own count.", memory.used_bytes
@@ -139,7 +169,7 @@ def _refusals(facts: Facts) -> Iterator[Metric]:
     yield _by_label(
         "refused",
         "How often since the start clients were refused tubes, watches or puts beyond max_jobs, or closed for what they"
-        " sent or buffered.",
+        " sent or buffered, or before the end of their TLS handshake.",
         "reason",
         {limit: times for limit, times in facts.refused.items() if limit not in _CONNECTIONS},
     )
@@ -193,7 +223,7 @@ def _by_label(
     name: str,
     meaning: str,
     label: str,
-    values: dict[str, int],
+    values: Mapping[str, float],
     kind: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily,
 ) -> Metric:
     family = kind(f"beanlite_{name}", meaning, labels=[label])

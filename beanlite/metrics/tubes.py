@@ -18,7 +18,9 @@ SLICE: Final = 50
 # The label for all tubes that have no series of their own; it is not a possible name of a tube.
 REST: Final = "[rest]"
 # The events that are counted, which are the names of attributes of a tally.
-EVENTS: Final = ("put", "reserved", "deleted", "released", "timed_out", "buried", "kicked")
+EVENTS: Final = (
+    "put", "reserved", "deleted", "released", "timed_out", "client_gone", "buried", "kicked", "delay_over",
+)  # fmt: skip
 # What policies do to jobs and puts, counted likewise, each with its meaning.
 POLICY_COUNTS: Final = {
     "dead": "Jobs of a tube that came back after too many tries.",

@@ -13,12 +13,13 @@ from beanlite.core.measures import Measures
 from beanlite.host.clock import utc_s
 from beanlite.host.places import host_and_port
 from beanlite.journal.base import Journal
+from beanlite.metrics.diagnosed import Diagnosed
 from beanlite.metrics.families import Measured, families
 from beanlite.metrics.tubes import tube_lines
 from beanlite.net.health import Health
 from beanlite.protocol.replies import ERRORS
 from beanlite.protocol.session import Service
-from beanlite.protocol.stats import Facts
+from beanlite.protocol.stats import Facts, has_failed_backup
 from beanlite.settings.config import Settings
 from beanlite.standby.forward import Forwarder
 
@@ -33,6 +34,7 @@ class MetricsPage:
 
     def __init__(self, source: Measured) -> None:
         self._source = source
+        self._diagnosed = Diagnosed(source.engine, source.clock)
         self._page = b""
         self._made_s: float | None = None
         """When the page was made, by the loop's clock; None if it has not been made yet."""
@@ -56,6 +58,9 @@ class MetricsPage:
         for family in families(source):
             yield generate_latest(cast(Any, SimpleNamespace(collect=[family].copy)))  # the library formats collectors
         for lines in tube_lines(source.engine, source.settings.metrics_tubes, source.clock):
+            yield lines.encode()
+        facts = source.facts()
+        for lines in self._diagnosed.lines(backup_failed=facts is not None and has_failed_backup(facts)):
             yield lines.encode()
 
 

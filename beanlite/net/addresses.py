@@ -57,8 +57,12 @@ class Addresses:
             if not self._connections[address]:
                 del self._connections[address]
 
-    def has(self, client: object, address: bytes) -> bool:
-        """Whether the client is counted under this address."""
+    def __len__(self) -> int:
+        """Return how many clients are counted."""
+        return len(self._of)
+
+    def has(self, client: object, address: bytes | None) -> bool:
+        """Whether the client is counted under this address; None: whether it is not counted."""
         return self._of.get(client) == address
 
     def address_of(self, peer: object) -> bytes | None:

@@ -23,6 +23,7 @@ from beanlite.net.outbox import Outbox
 from beanlite.net.turns import LATE, Turns
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, LOOKING, REPLETE, WORKING, YIELDING, Blocked
 from beanlite.protocol.framing import FramedSession
+from beanlite.protocol.replies import UNAUTHORIZED
 from beanlite.protocol.session import Service
 
 # A client that waits for each reply is held back by a full batch only if it sends more bytes than this at once.
@@ -54,12 +55,26 @@ class Host:
 class Connection(asyncio.Protocol):
     """A client's transport and session."""
 
-    __slots__ = ("_flow", "_group", "_host", "_outbox", "_resuming", "_turns", "ending", "session", "transport")
+    __slots__ = (
+        "_flow",
+        "_group",
+        "_host",
+        "_outbox",
+        "_resuming",
+        "_turns",
+        "ending",
+        "heard_ns",
+        "session",
+        "since_ns",
+        "transport",
+    )
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._turns = host.turns
         self._group = host.group
+        self.since_ns = self.heard_ns = host.turns.glance()
+        """When it was made, and when its client has last sent something."""
         self._resuming = False
         """Set while a resumption is pending: a later turn, or a body being fetched, will continue the session."""
 
@@ -87,10 +102,12 @@ class Connection(asyncio.Protocol):
             ):
                 # Even while nobody else can be served, what goes on can be seen.
                 if not (self._group.flooded and self.session.begins_with_look(data)):
+                    self.heard_ns = self._turns.glance()
                     self.session.postpone(data)
                     self._settle_rest()
                     return
                 now_ns = self._turns.now()
+            self.heard_ns = now_ns
             self.session.receive(data, now_ns)
         except Exception as bug:  # noqa: BLE001 - a bug that concerns other clients is raised again
             self.ending.fail(bug)
@@ -151,6 +168,15 @@ class Connection(asyncio.Protocol):
         """Carry out no more commands, and close the connection once all replies so far have been sent."""
         if self.ending.part():
             self._host.part(self)
+
+    def dismiss(self) -> None:
+        """Close the connection because its client has no rights, or fewer than before, once it has been told so."""
+        self._turns.leave(self._dismiss)
+
+    def _dismiss(self) -> None:
+        if not self.ending.leaving:
+            self.session.dismiss(UNAUTHORIZED)
+            self.settle()
 
     # -- replies
 

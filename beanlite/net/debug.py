@@ -8,6 +8,7 @@ from typing import Final
 from beanlite.host import log
 from beanlite.net.connection import Connection
 from beanlite.protocol.framing import FramedSession
+from beanlite.protocol.odd_lines import AUTH
 from beanlite.protocol.session import Service
 
 # Replies to commands that were not carried out because they were wrong, or came at the wrong time.
@@ -17,7 +18,9 @@ REFUSALS: Final = (
     b"EXPECTED_CRLF",
     b"INTERNAL_ERROR",
     b"JOB_TOO_BIG",
+    b"NOTE_TOO_BIG",
     b"OUT_OF_MEMORY",
+    b"UNAUTHORIZED",
     b"UNKNOWN_COMMAND",
 )
 # How many bytes of a refused command are logged.
@@ -89,6 +92,8 @@ class LoggedSession(FramedSession):
 
     def _tell(self, reply: bytes) -> None:
         line, _, _ = self._line.partition(b"\r\n")  # without the body
+        if line[: len(AUTH)].lower() == AUTH:  # a token is nobody's business, whether it is right or wrong
+            line = AUTH
         log.debug(
             "command refused",
             address=self.client.peer.address,

@@ -11,8 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from beanlite.core.events import WORDS, Event
+from beanlite.core.access import READER, Rights
+from beanlite.core.events import NOTE, WORDS, Event
 from beanlite.core.ledger import Ledger
+from beanlite.core.notes import first_line
 from beanlite.core.tube import Client
 from beanlite.net.connection import Connection
 from beanlite.protocol.operators.replies import event_reply, lost_reply
@@ -126,7 +128,9 @@ class Feed:
         if not self._watchers:
             return
         for event in events:
-            if event.job_id:
+            if event.what == NOTE and event.body is not None:
+                event.body = first_line(event.body).encode()
+            elif event.job_id:
                 event.body = None  # it is of no use here, and would take memory
         self._events += events
         self._told += [b""] * len(events)
@@ -165,15 +169,15 @@ class Feed:
             self._try_again(client)
             return 1
         before = watcher.place
-        told = self._take(watcher)
+        told = self._take(watcher, connection.session.rights)
         if told:
             connection.transport.write(told)
         if watcher.place < self._round_end:
             self._round.append(client)
         return watcher.place - before + SEND_COST if told else 1 + watcher.place - before
 
-    def _take(self, watcher: Watcher) -> bytes:
-        """Pass over some events for a watcher, and return those that it wants to hear of."""
+    def _take(self, watcher: Watcher, rights: Rights | None) -> bytes:
+        """Pass over some events for a watcher, and return those that it wants to hear of and may."""
         told: list[bytes] = []
         if watcher.place < self._first:
             told.append(lost_reply(self._first - watcher.place))
@@ -182,7 +186,8 @@ class Feed:
         for place in range(watcher.place, stop):
             at = place - self._first
             event = self._events[at]
-            if watcher.wish_at(place).fits(event):
+            # The tube of a policy's event is its pattern.
+            if watcher.wish_at(place).fits(event) and (rights is None or rights.may(READER, event.tube.name)):
                 reply = self._told[at]
                 if not reply:
                     reply = self._told[at] = event_reply(event, self._utc_s)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from beanlite.errors import ConfigError, ListenError
-from beanlite.host.places import as_place, is_port
+from beanlite.host.places import as_place, host_and_port, is_port
 from beanlite.settings.defaults import ENV_PREFIX, HOST, PORT
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _OWN: Final = 40
 class Listener:
     """Listening sockets: a client that connects before the server is ready waits, instead of being refused."""
 
-    __slots__ = ("_refuses", "address", "path", "sockets")
+    __slots__ = ("_refuses", "address", "path", "sockets", "tls")
 
     def __init__(
         self, sockets: list[socket.socket], address: str, path: Path | None = None, *, refuses: bool = False
@@ -44,12 +44,16 @@ class Listener:
         self.address = address
         self.path = path
         """The path of the Unix socket, if we have made one."""
+        self.tls: Listener | None = None
+        """The one for clients that use TLS, which does what this one does."""
 
     def refuse(self, *, refuses: bool) -> None:
         """Refuse connections, or listen again, so that a check of the port shows which server is active.
 
         Only our own TCP sockets can refuse; on others clients wait.
         """
+        if self.tls is not None:
+            self.tls.refuse(refuses=refuses)
         if refuses == self._refuses or self.address == HANDED:
             return
         self._refuses = refuses
@@ -66,6 +70,8 @@ class Listener:
 
     def close(self) -> None:
         """Stop listening, and remove the Unix socket."""
+        if self.tls is not None:
+            self.tls.close()
         for sock in self.sockets:
             sock.close()  # the loop has done so already, unless the start failed
         if self.path is not None:
@@ -76,13 +82,27 @@ class Listener:
 
 def open_listener(settings: Settings) -> Listener:
     """Listen where the settings say, or on the sockets passed by systemd. ListenError: that fails."""
+    listener = _open(settings)
+    if settings.tls is not None:
+        try:
+            listener.tls = _tcp(*host_and_port(settings.tls), refuses=_refuses(settings))
+        except ListenError:
+            listener.close()
+            raise
+    return listener
+
+
+def _open(settings: Settings) -> Listener:
     handed = _from_systemd()
     if handed:
         return Listener(handed, HANDED)
     place = settings.socket if settings.socket is not None else (settings.host, settings.port)
     # Refuse connections until it is known that no other server is active.
-    refuses = settings.database is not None and settings.socket is None and settings.standby == "refuse"
-    return _early.pop(place, None) or _listen(place, refuses=refuses)
+    return _early.pop(place, None) or _listen(place, refuses=settings.socket is None and _refuses(settings))
+
+
+def _refuses(settings: Settings) -> bool:
+    return settings.database is not None and settings.standby == "refuse"
 
 
 def advertised(settings: Settings, listener: Listener) -> str:
@@ -125,14 +145,14 @@ def listen_early(args: list[str]) -> None:
         _early[place] = _listen(place)
 
 
-def room_for(connections: int, there: int = 0) -> int:
+def room_for(connections: int, there: int = 0, others: int = 0) -> int:
     """Raise the limit of open files for this many connections; return how many it allows. ConfigError: none.
 
-    ``there`` is how many of them are open already.
+    ``there`` is how many of them are open already, ``others`` how many further ones there may be.
 
     Without a file descriptor to spare, the loop could not even refuse a connection, and would wake for it endlessly.
     """
-    beside = _open_now() - there + _OWN
+    beside = _open_now() - there + _OWN + others
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
     wanted = min(connections + beside, hard)

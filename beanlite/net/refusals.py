@@ -16,7 +16,9 @@ _EVENTS: Final = {
     "line": "connection closed: endless line",
     "protocol": "connection closed: HTTP or another protocol",
     "buffers": "connection closed: too much is buffered for slow clients",
+    "unauthorized": "refused: no right",
     "max-jobs": "put refused: a policy limits the jobs of the tube",
+    "handshake": "TLS handshake refused",
 }
 
 
@@ -28,9 +30,13 @@ class Refusals:
         self.limits: dict[str, int] = {}
         """The value of each limit, for the log; each tube has its own max_jobs."""
 
-    def note(self, limited: str) -> None:
-        """Count a refusal, and log it if it is rare."""
+    def note(self, limited: str, **about: object) -> None:
+        """Count a refusal, and log it if it is rare, with these fields."""
         times = self.counts[limited] = self.counts[limited] + 1
         if log.is_rare(times):
             limit = {"limit": self.limits[limited]} if limited in self.limits else {}
-            log.warning(_EVENTS[limited], **limit, refused=times)
+            log.warning(_EVENTS[limited], **limit, **about, refused=times)
+
+    def note_unauthorized(self, client: str, word: str) -> None:
+        """Count a word that a client has no right to, or with an empty word a client without any, as ``note`` does."""
+        self.note("unauthorized", client=client, **({"word": word} if word else {}))

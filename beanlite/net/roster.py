@@ -13,7 +13,9 @@ from beanlite.core.tube import Client
 from beanlite.errors import place_of
 from beanlite.host import log
 from beanlite.net.addresses import Addresses
+from beanlite.net.allowed import Access
 from beanlite.net.connection import Connection
+from beanlite.net.gate import ClientGate
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 
@@ -33,7 +35,7 @@ class Roster:
         loop: asyncio.AbstractEventLoop,
         max_connections: int,
         addresses: Addresses,
-        operators: Operators,
+        gate: ClientGate,
         refusals: Refusals,
         spares_others: Callable[[Exception], bool],
     ) -> None:
@@ -42,7 +44,7 @@ class Roster:
         self._loop = loop
         self._max = max_connections
         self._addresses = addresses
-        self._operators = operators
+        self._gate = gate
         self._refusals = refusals
         self._spares_others = spares_others
         self._farewells: dict[Client, Farewell] = {}
@@ -73,27 +75,34 @@ class Roster:
         if self._addresses.is_full(address) and not self._make_room(address):
             self._refusals.note("connections-per-address")
             return False
-        connection.session.operator = self._operators.include(peer)
+        self._gate.admit(connection, transport)
         client = connection.session.client
         self._addresses.add(client, address)
         self.connections[client] = connection
         return True
 
-    async def change(self, max_connections: int, operators: Operators) -> None:
-        """Apply changed limits to new connections, and changed operators to existing connections as well.
+    async def change(self, max_connections: int, operators: Operators, access: Access | None) -> None:
+        """Apply changed limits to new connections, and changed rights to existing connections as well.
 
         Existing connections are examined in slices.
         """
         self._max = max_connections
-        self._operators = operators
+        self._gate.change(operators, access)
         for number, connection in enumerate(list(self.connections.values())):
-            connection.session.operator = operators.include(connection.transport.get_extra_info("peername"))
+            if not connection.ending.leaving:
+                self._gate.look_again(connection)
             if number % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
 
+    def act_for(self, client: Client, person: str) -> None:
+        """Give a client the rights of a person, and no others."""
+        self._gate.act_for(self.connections[client], person)
+
     def forget(self, client: Client) -> None:
         """Remove a client, whose connection is closed."""
-        self.connections.pop(client, None)
+        connection = self.connections.pop(client, None)
+        if connection is not None:
+            self._gate.forget(connection)
         self._addresses.drop(client)
         self._tell_if_empty()
 
@@ -107,6 +116,7 @@ class Roster:
         """Close the connection of a client that is done, without losing replies that it has not read yet."""
         client = connection.session.client
         self.connections.pop(client, None)
+        self._gate.forget(connection)
         quiet_s = QUIET_S if self._closed else FAREWELL_S
         self._farewells[client] = Farewell(self, connection, self._loop, quiet_s)
 

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from beanlite.core.job import SLICE, U32_MAX
-from beanlite.core.tube import is_tube_name
+from beanlite.core.tube import is_claim, is_person, is_tube_name
 
 if TYPE_CHECKING:
     from mypy_extensions import i64  # in compiled code an int of the machine
@@ -113,6 +113,11 @@ def parse_release(args: bytes) -> tuple[int, int, int] | None:
     return (job_id, pri, delay_s) if job_id <= U64_MAX and max(pri, delay_s) <= U32_MAX else None
 
 
+def parse_id_and_size(args: bytes) -> tuple[int, int] | None:
+    """Parse ``id bytes``."""
+    return parse_bury(args)  # the bounds are the same
+
+
 def parse_timeout(args: bytes) -> int | None:
     """Parse the seconds of a reserve-with-timeout. What follows the number is ignored, as in the reference."""
     found = _ID.match(args)
@@ -153,9 +158,23 @@ def parse_name(args: bytes) -> bytes | None:
     return args if is_tube_name(args) else None
 
 
+def parse_claim(args: bytes) -> str | None:
+    """Parse what a client calls itself."""
+    return args.decode() if is_claim(args) else None
+
+
 def parse_pause(args: bytes) -> tuple[bytes, int] | None:
     """Parse ``tube pause_s``. The caller has to check whether the tube's name is valid."""
     found = _PAUSE.fullmatch(args)
     if found is None or int(found[2]) > U32_MAX:
         return None
     return found[1], int(found[2])
+
+
+def parse_person(args: bytes) -> str | None:
+    """Parse the name of a person."""
+    try:
+        name = args.decode()
+    except UnicodeDecodeError:
+        return None
+    return name if is_person(name) else None

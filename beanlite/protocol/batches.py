@@ -33,10 +33,15 @@ def refusal_of_puts(engine: Engine, size: int, jobs: int = 1) -> str | None:
     return None
 
 
-def on_behalf_of(person: str | None, client: Client) -> Peer:
-    """Return the identity with which the client's changes are recorded, including the person that it named, if any."""
-    peer = client.peer
-    return peer if person is None else Peer(peer.address, peer.number, person)
+def on_behalf_of(person: str | None, session: Session) -> Peer:
+    """Return the identity with which the client's changes are recorded, including the person that it named, if any.
+
+    A client for whose rights there are rules names nobody else than them.
+    """
+    peer = session.client.peer
+    if session.person:  # which the address has as well
+        return Peer(peer.address.partition(" ")[0], peer.number, session.person)
+    return peer if person is None or session.rights is not None else Peer(peer.address, peer.number, person)
 
 
 def acting_in(tube: Tube, by: Peer) -> Client:
@@ -71,7 +76,7 @@ def _put_jobs(session: Session, request: PutJobs, now_ns: int, late_bodies: Bodi
         return replies.OUT_OF_MEMORY
     if jobs and not client.producer:
         engine.clients.becomes_producer(client)
-    by = on_behalf_of(request.by, client)
+    by = on_behalf_of(request.by, session)
     putting: dict[bytes, Client] = {}
     for name in dict.fromkeys(name for name, _, _ in jobs):  # before any put, which takes of the room for tubes
         tube = engine.clients.tube(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from beanlite.protocol import arguments, commands, replies
 from beanlite.protocol.arguments import Put
+from beanlite.protocol.noting import new_note_command
 from beanlite.protocol.session import Command, Session, at_leisure
 
 # The three commands that every job needs have classes, in which the calls of ``Command.give`` are written out: when
@@ -85,4 +86,6 @@ def new_commands() -> list[Command]:
         Command(b"list-tube-used", None, commands.list_tube_used),
         Command(b"list-tubes-watched", None, at_leisure(commands.list_tubes_watched)),
         Command(b"pause-tube", arguments.parse_pause, commands.pause_tube),
+        new_note_command(),
+        Command(b"name", arguments.parse_claim, commands.name, in_stats=False),
     ]

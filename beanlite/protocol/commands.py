@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from beanlite.core.access import WORKER
 from beanlite.core.clients import Refusal
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import ID_MASK, SECOND_NS, Job
@@ -19,6 +20,7 @@ from beanlite.core.tube import is_tube_name
 from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import KICKING, WAITING, WORKING
+from beanlite.protocol.noting import NoteLine, finish_note
 from beanlite.protocol.operators.commands import finish_request
 from beanlite.protocol.ruled_puts import put_by_rules
 from beanlite.protocol.session import Session
@@ -55,10 +57,14 @@ def put(session: Session, line: Put, _now_ns: int) -> bytes | None:
 
 
 def finish_put(session: Session, line: Put, body: bytes | None, now_ns: int) -> bytes | None:
-    """Carry out a put, or a request, whose body has come. ``body`` is None if CR LF does not follow it."""
+    """Carry out a put, a request or a note, whose body has come. ``body`` is None if CR LF does not follow it."""
     session.put = None
     if line.is_request:
-        return finish_request(session, line, body)
+        return (
+            finish_note(session, line, body, now_ns)
+            if isinstance(line, NoteLine)
+            else finish_request(session, line, body)
+        )
     if body is None:
         return replies.EXPECTED_CRLF
     engine = session.engine
@@ -159,6 +165,8 @@ def _tell_fetched_job(session: Session, job: Job, body: bytes | None, now_ns: in
     """Reply with a job whose body was fetched; if the client no longer has the job, try again to reserve it."""
     if body is not None and session.still_has(job, body):
         return session.job_reply(replies.RESERVED, job, body)
+    if not session.may_with(WORKER, job):  # it has been moved since
+        return replies.NOT_FOUND
     return reserve_job(session, job.id, now_ns)
 
 
@@ -329,11 +337,16 @@ def list_tubes_watched(session: Session, _none: bytes, _now_ns: int) -> bytes:
     return session.ok_reply(tube_list([tube.name for tube in session.client.watched]))
 
 
+def name(session: Session, claim: str, _now_ns: int) -> bytes:
+    session.engine.clients.call(session.client, claim)
+    return replies.NAMED
+
+
 def pause_tube(session: Session, line: tuple[bytes, int], now_ns: int) -> bytes:
     name, pause_s = line
     if not is_tube_name(name):  # the reference counts the command before it looks at the name
         return replies.BAD_FORMAT
-    if not session.engine.pause(session.client, name, pause_s, now_ns):
+    if not session.engine.pause(session.client.peer, name, pause_s, now_ns):
         return replies.NOT_FOUND
     session.waits = True
     return replies.PAUSED

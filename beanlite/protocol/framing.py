@@ -8,6 +8,7 @@ from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.protocol import commands, replies
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, WAITING, YIELDING
+from beanlite.protocol.noting import NoteLine
 from beanlite.protocol.odd_lines import is_stranger, odd_line
 from beanlite.protocol.session import Service, Session
 
@@ -132,13 +133,17 @@ class FramedSession(Session):
 
     def fail(self, bug: Exception) -> None:
         """Report a bug of ours, or a lack of memory, to the client after all other replies, and close the session."""
+        self.dismiss(replies.OUT_OF_MEMORY if isinstance(bug, MemoryError) else replies.INTERNAL_ERROR)
+
+    def dismiss(self, last: bytes) -> None:
+        """Send the client a last reply after all others, and close the session."""
         if self.blocked is CLOSING:
             return
         self.engine.clients.stop_waiting(self.client)
         self._parts, self.pending = [], 0
         self.kick = None
         self.drop_aside()
-        self.replies.append(replies.OUT_OF_MEMORY if isinstance(bug, MemoryError) else replies.INTERNAL_ERROR)
+        self.replies.append(last)
         self.blocked = CLOSING
 
     @property
@@ -151,9 +156,9 @@ class FramedSession(Session):
         if self._parts or self.blocked is not None:
             return False
         if self.put is not None:
-            return self.put.is_request
+            return self.put.is_request and not isinstance(self.put, NoteLine)
         word = data[:LINE_MAX].partition(b"\r\n")[0].partition(b" ")[0]
-        return word in commands.LOOKS or (self.operator and word in self.service.operator_commands)
+        return word in commands.LOOKS or (self.operator and word in self.words.operators)
 
     # -- framing
 
@@ -232,7 +237,7 @@ class FramedSession(Session):
         else:
             return self._keep_line(buffer, at)
         bare = blank < 0
-        command = self.service.find(buffer[at : end if bare else blank], bare=bare) if self.is_known else None
+        command = self.words.find(buffer[at : end if bare else blank], bare=bare) if self.is_known else None
         if command is None:
             answer = odd_line(self, buffer[at:end], now_ns)
         else:

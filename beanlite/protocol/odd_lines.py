@@ -5,16 +5,34 @@ Until then a client may speak another protocol, which costs it the connection.
 
 from __future__ import annotations
 
-from beanlite.protocol import commands, replies
-from beanlite.protocol.arguments import parse_pause
+from typing import Final
+
+from beanlite.protocol import replies
 from beanlite.protocol.blocked import CLOSING
 from beanlite.protocol.session import Session
 from beanlite.protocol.strangers import UNKNOWN_MAX, is_foreign
 
+AUTH: Final = b"auth"
+PAUSE_TUBE: Final = b"pause-tube"
+
 
 def odd_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
     """Carry out a line for which the session has found no command."""
+    if session.authenticate is not None and (line == AUTH or line.startswith(AUTH + b" ")):
+        return _authenticate(session, line)
     return (_other_line if session.is_known else _early_line)(session, line, now_ns)
+
+
+def _authenticate(session: Session, line: bytes) -> bytes:
+    """Carry out the command auth, which has to be the first line and is not tried twice."""
+    authenticate = session.authenticate
+    is_first = not session.is_known and not session.unknown
+    if authenticate is not None and is_first and authenticate(line.partition(b" ")[2]):
+        session.unknown = 1  # so that it is not tried again, and act-for may still follow
+        return replies.AUTHENTICATED
+    session.service.unauthorized(session.client.peer.address, AUTH.decode())
+    session.blocked = CLOSING
+    return replies.UNAUTHORIZED
 
 
 def _early_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
@@ -23,7 +41,7 @@ def _early_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
         is_stranger(session, line)
         return replies.UNKNOWN_COMMAND
     word, blank, args = line.partition(b" ")
-    command = session.service.find(word, bare=not blank)
+    command = session.words.find(word, bare=not blank)
     if command is not None:
         answer = command.give(session, args, now_ns)
     else:
@@ -49,7 +67,7 @@ def _other_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
     """Carry out a line that may be an operator's command, or what the reference takes by prefix."""
     if session.operator:
         word, _, args = line.partition(b" ")
-        command = session.service.operator_commands.get(word)
+        command = session.words.operators.get(word)
         if command is not None:
             return command.give(session, args, now_ns)
     if b"\0" in line:
@@ -57,11 +75,7 @@ def _other_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
     if line.startswith(b"quit"):
         session.blocked = CLOSING
         return None
-    if line.startswith(b"pause-tube"):
-        given = parse_pause(line[len(b"pause-tube") :])
-        if given is None:
-            return replies.BAD_FORMAT
-        session.service.with_arguments[b"pause-tube"].count += 1
-        return commands.pause_tube(session, given, now_ns)
-    more_than_should = line.startswith(tuple(session.service.bare))
+    if line.startswith(PAUSE_TUBE):
+        return session.words.with_arguments[PAUSE_TUBE].give(session, line[len(PAUSE_TUBE) :], now_ns)
+    more_than_should = line.startswith(tuple(session.words.bare))
     return replies.BAD_FORMAT if more_than_should else replies.UNKNOWN_COMMAND

@@ -28,6 +28,8 @@ BURIED: Final = b"BURIED\r\n"
 TOUCHED: Final = b"TOUCHED\r\n"
 KICKED: Final = b"KICKED %d\r\n"
 KICKED_JOB: Final = b"KICKED\r\n"
+NOTED: Final = b"NOTED\r\n"
+NOTE_TOO_BIG: Final = b"NOTE_TOO_BIG\r\n"
 
 # To commands on tubes
 USING: Final = b"USING "  # followed by the tube's name and END: concatenation is cheaper than a template
@@ -44,7 +46,17 @@ REFUSED: Final = b"REFUSED %d\r\n%b\r\n"
 # To clients that watch, unasked: size, and an object
 EVENT: Final = b"EVENT %d\r\n%b\r\n"
 
+# To name
+NAMED: Final = b"NAMED\r\n"
+
+# To auth; if the token is wrong, UNAUTHORIZED
+AUTHENTICATED: Final = b"AUTHENTICATED\r\n"
+
+# To act-for; if that is not permitted, UNAUTHORIZED
+ACTING: Final = b"ACTING\r\n"
+
 # To any command
+UNAUTHORIZED: Final = b"UNAUTHORIZED\r\n"
 NOT_FOUND: Final = b"NOT_FOUND\r\n"
 BAD_FORMAT: Final = b"BAD_FORMAT\r\n"
 UNKNOWN_COMMAND: Final = b"UNKNOWN_COMMAND\r\n"
@@ -61,6 +73,8 @@ ERRORS: Final = [
     BAD_FORMAT,
     UNKNOWN_COMMAND,
     INTERNAL_ERROR,
+    UNAUTHORIZED,
+    NOTE_TOO_BIG,
 ]
 
 

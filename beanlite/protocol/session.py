@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
+from beanlite.core.access import Rights
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import Job
@@ -72,14 +73,36 @@ def at_leisure(
     return set_aside
 
 
+class Words:
+    """The words that a session knows, with their commands."""
+
+    __slots__ = ("_delete", "_put", "_reserve", "bare", "operators", "with_arguments")
+
+    def __init__(self, commands: list[Command], operator_commands: list[Command]) -> None:
+        self.operators = {command.word: command for command in operator_commands}
+        self.bare = {command.word: command for command in commands if command.read is None}
+        self.with_arguments = {command.word: command for command in commands if command.read is not None}
+        self._put = self.with_arguments[b"put"]
+        self._reserve = self.bare[b"reserve"]
+        self._delete = self.with_arguments[b"delete"]
+
+    def find(self, word: bytes, *, bare: bool) -> Command | None:
+        """Return the command with this word; ``bare``: no blank follows.
+
+        The three that every job needs are compared first: when this is compiled, that costs a part of a lookup.
+        """
+        if bare:
+            return self._reserve if word == b"reserve" else self.bare.get(word)
+        if word == b"put":
+            return self._put
+        return self._delete if word == b"delete" else self.with_arguments.get(word)
+
+
 class Service:
     """What the sessions of a server share."""
 
     __slots__ = (
-        "_delete",
-        "_put",
-        "_reserve",
-        "bare",
+        "act_for",
         "buffered",
         "commands",
         "engine",
@@ -87,13 +110,14 @@ class Service:
         "facts",
         "journaled",
         "max_job_size",
-        "operator_commands",
         "policies_changed",
         "policies_file",
         "refused",
+        "times_of",
+        "unauthorized",
         "utc_s",
         "watch",
-        "with_arguments",
+        "words",
     )
 
     def __init__(
@@ -130,27 +154,26 @@ class Service:
         """The file that policies come from; None: operators set them."""
         self.policies_changed: Callable[[str, dict[bytes, str]], None] = _unheard
         """Called with who has changed policies, and with what was changed, by pattern."""
-        self.operator_commands = {command.word: command for command in operator_commands}
-        self.bare = {command.word: command for command in commands if command.read is None}
-        self.with_arguments = {command.word: command for command in commands if command.read is not None}
-        self._put = self.with_arguments[b"put"]
-        self._reserve = self.bare[b"reserve"]
-        self._delete = self.with_arguments[b"delete"]
-
-    def find(self, word: bytes, *, bare: bool) -> Command | None:
-        """Return the command with this word; ``bare``: no blank follows.
-
-        The three that every job needs are compared first: when this is compiled, that costs a part of a lookup.
-        """
-        if bare:
-            return self._reserve if word == b"reserve" else self.bare.get(word)
-        if word == b"put":
-            return self._put
-        return self._delete if word == b"delete" else self.with_arguments.get(word)
+        self.unauthorized: Callable[[str, str], None] = _untold
+        """Called with the client and the word that it is refused."""
+        self.act_for: Callable[[Client, str], None] = _untold
+        """Called with a client and the person for whom it acts from now on; gives it the rights of that person."""
+        self.times_of: Callable[[Client], tuple[int, int] | None] = _unknown
+        """Returns when a client connected and when it sent something last, by the clock; None: that is not known."""
+        self.words = Words(commands, operator_commands)
+        """The commands of clients that may do everything."""
 
 
 def _unheard(_by: str, _changes: dict[bytes, str]) -> None:
     """Hear of a change of policies, and do nothing."""
+
+
+def _untold(_who: object, _what: str) -> None:
+    """Hear of something about a client, and do nothing."""
+
+
+def _unknown(_client: Client) -> None:
+    """Know nothing of a client."""
 
 
 class Gathering:
@@ -177,6 +200,7 @@ class Session:
         "_held_body_bytes",
         "aside",
         "aside_bytes",
+        "authenticate",
         "blocked",
         "client",
         "engine",
@@ -185,14 +209,17 @@ class Session:
         "is_known",
         "kick",
         "operator",
+        "person",
         "put",
         "refusal",
         "refused_bytes",
         "replies",
+        "rights",
         "service",
         "unknown",
         "wait_form",
         "waits",
+        "words",
     )
 
     def __init__(self, service: Service, address: str) -> None:
@@ -201,7 +228,7 @@ class Session:
         self.engine = service.engine
         self.client = service.engine.clients.connect(address)
         self.is_known = False
-        """The client has given a command, so that its lines need not be examined any more."""
+        """The client has given a command other than auth, so that its lines need not be examined any more."""
         self.unknown = 0
         """How many lines have come before the first that begins with a word of the protocol."""
         self.replies: list[bytes] = []
@@ -212,6 +239,14 @@ class Session:
         """Why the next command is not carried out."""
         self.operator = False
         """The client may give operators' commands."""
+        self.words = service.words
+        """The commands of the client."""
+        self.rights: Rights | None = None
+        """What the client may do; None: everything that ``operator`` permits."""
+        self.authenticate: Callable[[bytes], bool] | None = None
+        """Gives the client the rights of a token, and returns whether there is such a token; None: there are none."""
+        self.person = ""
+        """The person for whom the client acts; empty if it has named none."""
         self.half_closed = False
         """The client sends no more."""
         self.put: Put | None = None
@@ -279,6 +314,10 @@ class Session:
         """Have the replies wait if they show a job that is not stored yet: no client sees what a crash could undo."""
         if job.id > self.engine.ledger.stored_id:
             self.waits = True
+
+    def may_with(self, role: str, job: Job) -> bool:
+        """Whether the client has a role on the tube in which a job is."""
+        return self.rights is None or self.rights.may(role, job.tube.name)
 
     def still_has(self, job: Job, body: bytes) -> bool:
         """Whether the client still has a job that it reserved, now that the body has been fetched.

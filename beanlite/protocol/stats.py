@@ -29,6 +29,12 @@ class Facts(NamedTuple):
     refused: Mapping[str, int]  # how often each limit was enforced on clients since the start
     backup_succeeded_at: int = 0  # when the newest scheduled backup was made, in UTC seconds; 0: there is none
     backup_failed_at: int = 0  # when a scheduled backup last failed; 0: none has since the start
+    certificate_ends_s: Mapping[str, float] | None = None  # by setting, in UTC seconds; for the metrics only
+
+
+def has_failed_backup(facts: Facts) -> bool:
+    """Whether the last scheduled backup failed."""
+    return facts.backup_failed_at > facts.backup_succeeded_at
 
 
 def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], facts: Facts, max_job_size: int) -> bytes:

@@ -12,8 +12,10 @@ from typing import Final
 UNKNOWN_MAX: Final = 16
 # A request's line, whole (`GET / HTTP/1.1`, `OPTIONS sip:a SIP/2.0`) or cut; a field of its header; and the record of
 # TLS that opens a connection. No command begins with capitals or has a colon in its first word, and none that ends with
-# three words is like this.
-_FOREIGN: Final = re.compile(rb"[^ ]+ [^ ]+ [A-Z]+/[0-9.]+\Z|[A-Z]+ (?:/|\*|[a-z]+:)|[A-Za-z0-9-]+:|\x16\x03")
+# three words is like this, except for a person's name of two words: browsers send HTTP as the last one.
+_FOREIGN: Final = re.compile(
+    rb"(?:(?!act-for )[^ ]+ [^ ]+ [A-Z]+|act-for [^ ]+ HTTP)/[0-9.]+\Z|[A-Z]+ (?:/|\*|[a-z]+:)|[A-Za-z0-9-]+:|\x16\x03"
+)
 
 
 def is_foreign(line: bytes) -> bool:

@@ -11,12 +11,13 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal
+from beanlite.net.handshakes import Handshakes
 from beanlite.net.refusals import Refusals
 from beanlite.protocol.stats import Facts
 
 
 def facts_source(
-    engine: Engine, journal: Journal, refusals: Refusals, beside: Beside, clock: Clock
+    engine: Engine, journal: Journal, refusals: Refusals, beside: Beside, clock: Clock, handshakes: Handshakes | None
 ) -> Callable[[], Facts]:
     """Return what collects the facts of a server that is started now."""
     started_ns = clock.since_boot_ns()
@@ -44,6 +45,7 @@ def facts_source(
             refused=refusals.counts,
             backup_succeeded_at=0 if backups is None else backups.succeeded_at,
             backup_failed_at=0 if backups is None else backups.failed_at,
+            certificate_ends_s=None if handshakes is None else handshakes.certificates.ends_s,
         )
 
     return collect

@@ -1,11 +1,11 @@
 """The file of policies, in TOML: a table for each pattern, such as ``["mail.*"]``, with its keys and their values."""
 
-import tomllib
 from pathlib import Path
 
 from beanlite.core.policies import text_of_value
 from beanlite.core.policy_changes import changes_of
 from beanlite.errors import ConfigError
+from beanlite.server.toml_file import read_toml
 
 Values = dict[tuple[bytes, str], str]
 
@@ -26,11 +26,9 @@ def mistakes_in(file: Path) -> list[str]:
 def _examine(file: Path) -> tuple[Values, list[str]]:
     """Return the values that are right, and all mistakes."""
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        return {}, [f"{file}: the file of policies can't be read: {error.strerror}"]
-    except ValueError as error:  # malformed TOML, or not UTF-8
-        return {}, [f"{file}: the file of policies is not TOML: {error}"]
+        tables = read_toml(file, "policies")
+    except ConfigError as error:
+        return {}, [str(error)]
     values: Values = {}
     errors: list[str] = []
     for pattern, table in tables.items():

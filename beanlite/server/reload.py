@@ -4,12 +4,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from beanlite.beside.beside import Beside
+from beanlite.beside.beside import Beside, check_page_certificate
 from beanlite.errors import BeanliteError
 from beanlite.host import log, systemd
+from beanlite.net.allowed import Access
+from beanlite.net.certificates import load_certificates
+from beanlite.net.handshakes import most_pending
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
 from beanlite.server import policies
+from beanlite.server.access_file import read_access, warn_of_page
 from beanlite.server.policy_file import read_policies
 from beanlite.server.wiring import Parts, set_bounds
 from beanlite.settings.config import RELOADED, Settings
@@ -22,7 +26,7 @@ _BACKUPS: Final = [key for key in APPLIED if key.startswith("backup_")]
 async def reload(
     before: Settings, load: Callable[[], Settings], parts: Parts, beside: Beside, now: Callable[[], int]
 ) -> Settings:
-    """Read the settings and the file of policies again, apply what can be changed now, and return what is in effect.
+    """Read the settings and their files again, apply what can be changed now, and return what is in effect.
 
     If anything is wrong with them, nothing changes, and the reason is logged. ``now`` reads the clock of the turns.
     """
@@ -30,12 +34,20 @@ async def reload(
     try:
         target = load()
         settings = _merge(before, target, len(parts.roster))
+        check_page_certificate(settings)
         values = None if settings.policies is None else read_policies(settings.policies)
+        certificates = None
+        if parts.handshakes is not None:  # thousands of authorities take seconds, in which others are served
+            certificates = await asyncio.to_thread(load_certificates, settings)
+        access = None if settings.access is None else read_access(settings.access)
     except BeanliteError as error:
         log.error("not reloaded: settings unchanged", error=error)
         settings = before
     else:
-        await _apply(before, settings, parts, beside)
+        if parts.handshakes is not None and certificates is not None:
+            parts.handshakes.renew(certificates)
+        await _apply(before, settings, access, parts, beside)
+        warn_of_page(settings, access)
         policies.apply(settings.policies, values, parts.service, now())
         _tell(before, target, settings)
     systemd.tell("READY=1")
@@ -50,11 +62,13 @@ def _merge(before: Settings, target: Settings, connections: int) -> Settings:
         check_body_size(target.max_job_size)
     new = {key: getattr(target, key) for key in APPLIED}
     if target.max_connections != before.max_connections:
-        new["max_connections"] = room_for(target.max_connections, connections)
+        new["max_connections"] = room_for(
+            target.max_connections, connections, 0 if before.tls is None else most_pending(target.max_connections)
+        )
     return before.model_copy(update=new)
 
 
-async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) -> None:
+async def _apply(before: Settings, now: Settings, access: Access | None, parts: Parts, beside: Beside) -> None:
     log.setup(now.log_level, now.log_format)
     parts.service.max_job_size = now.max_job_size
     if _differ(before, now, _BOUNDS):
@@ -66,7 +80,8 @@ async def _apply(before: Settings, now: Settings, parts: Parts, beside: Beside) 
         if now.history is None and before.history is not None:
             parts.engine.ledger.stop_recording()
         parts.journal.reconfigure(now.history_s, now.history_bytes, history_bodies=now.history_bodies)
-    await parts.roster.change(now.max_connections, Operators(now.operators))
+    await parts.roster.change(now.max_connections, Operators(now.operators), access)
+    beside.change_page(now)
     if _differ(before, now, _BACKUPS):
         await beside.back_up(now)
 

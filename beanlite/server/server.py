@@ -13,8 +13,9 @@ from beanlite.errors import ListenError, is_ours
 from beanlite.host import log, signals
 from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal
-from beanlite.net.connection import Connection
+from beanlite.net.certificates import Certificates
 from beanlite.net.listener import BACKLOG, Listener
+from beanlite.server.access_file import read_access
 from beanlite.server.policies import begin_with
 from beanlite.server.reload import Reloads
 from beanlite.server.wiring import Wiring, make_parts, wire
@@ -29,7 +30,10 @@ ACCEPTED_AT_ONCE: Final = 4
 
 
 async def _accept(
-    listener: Listener, clients: list[socket.socket], new_connection: Callable[[], Connection], to: list[asyncio.Server]
+    listener: Listener,
+    clients: list[socket.socket],
+    new_connection: Callable[[], asyncio.Protocol],
+    to: list[asyncio.Server],
 ) -> ListenError | None:
     """Serve the accepted sockets in ``clients``, and accept others with servers that are added to ``to``.
 
@@ -59,8 +63,9 @@ class Server:
         clock: Clock,
         load: Callable[[], Settings] | None = None,
         forwarder: Forwarder | None = None,
+        certificates: Certificates | None = None,
     ) -> None:
-        """``load`` reads the settings again."""
+        """``load`` reads the settings again. ``certificates``: those of the listener for TLS, if there is one."""
         self.loop = asyncio.get_running_loop()
         self._settings = settings
         self._reloads = Reloads(settings, load or (lambda: settings))
@@ -71,7 +76,8 @@ class Server:
         self._clock = clock
         self._stopped = asyncio.Event()
         self._failure: Exception | None = None
-        self.parts = make_parts(self.loop, settings, journal, clock, self._beside)
+        access = None if settings.access is None else read_access(settings.access)
+        self.parts = make_parts(self.loop, settings, journal, clock, self._beside, access, certificates)
         self.wiring: Wiring | None = None
         """None until the journal is recovered."""
         self._vitals = self._make_vitals()
@@ -112,6 +118,10 @@ class Server:
         clients = [] if self._forwarder is None else self._forwarder.hand_over()
         servers: list[asyncio.Server] = []
         unheard = await _accept(self._listener, clients, wiring.new_connection, servers)
+        handshakes = self.parts.handshakes
+        if unheard is None and handshakes is not None and self._listener.tls is not None:
+            handshakes.open(wiring.new_connection)
+            unheard = await _accept(self._listener.tls, [], handshakes.new, servers)
         if unheard is None:
             await self._until_stopped(wiring)
         await self._stop(wiring, servers)
@@ -126,6 +136,7 @@ class Server:
             max_memory=self.parts.engine.memory.max_bytes,
             max_memory_from=self.parts.memory_source,
             address=self._listener.address,
+            **({} if self._listener.tls is None else {"tls": self._listener.tls.address}),
         )
         wiring.supervised.begin()
         self._beside.show(self._settings)
@@ -185,6 +196,8 @@ class Server:
         engine, roster = self.parts.engine, self.parts.roster
         for server in servers:
             server.close()
+        if self.parts.handshakes is not None:
+            self.parts.handshakes.close()
         roster.close()
         self._beside.end()
         await self._settle(wiring)

@@ -11,7 +11,10 @@ from beanlite.host.loop import loop_factory, run_loop
 from beanlite.host.machine import share_one_heap
 from beanlite.journal.base import Journal
 from beanlite.journal.volatile import MemoryJournal
+from beanlite.net.certificates import load_certificates
+from beanlite.net.handshakes import most_pending
 from beanlite.net.listener import Listener, advertised, become, open_listener, room_for
+from beanlite.server.access_file import read_access, warn_of_page
 from beanlite.server.policy_file import read_policies
 from beanlite.server.server import Server
 from beanlite.settings.config import Settings
@@ -26,7 +29,8 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
 
     ``load`` reads the settings again.
     """
-    room = room_for(settings.max_connections)
+    unknown = 0 if settings.tls is None else most_pending(settings.max_connections)
+    room = room_for(settings.max_connections, others=unknown)
     if room < settings.max_connections:
         log.warning(
             "the limit of open files allows fewer connections", max_connections=settings.max_connections, room=room
@@ -49,9 +53,13 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
             become(settings.user)
         if settings.policies is not None:
             read_policies(settings.policies)  # a mistake in it is to end the start before anything is opened
+        if settings.access is not None:
+            warn_of_page(settings, read_access(settings.access))  # likewise
+        # As the user, because each reload reads them again.
+        certificates = None if settings.tls is None else load_certificates(settings)
 
         async def serve() -> None:
-            await Server(settings, listener, journal, clock, load, forwarder).serve()
+            await Server(settings, listener, journal, clock, load, forwarder, certificates).serve()
 
         run_loop(new_loop, serve)
     finally:

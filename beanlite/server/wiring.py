@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import sha256
 
 from beanlite.beside.beside import Beside
 from beanlite.commit.crossings import Crossings
@@ -16,10 +17,14 @@ from beanlite.host.clock import Clock
 from beanlite.host.machine import default_max_memory, memory_limit
 from beanlite.journal.base import Journal
 from beanlite.net.addresses import Addresses
+from beanlite.net.allowed import Access
 from beanlite.net.buffers import Buffers, buffers_max_bytes
+from beanlite.net.certificates import Certificates
 from beanlite.net.connection import Connection, Host
 from beanlite.net.debug import LoggedConnection
 from beanlite.net.feed import Feed
+from beanlite.net.gate import ClientGate
+from beanlite.net.handshakes import Handshakes, most_pending
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 from beanlite.net.roster import Roster
@@ -48,33 +53,46 @@ class Parts:
     buffers: Buffers
     feed: Feed
     service: Service
+    handshakes: Handshakes | None
     memory_source: str
     """What the bound on memory comes from."""
 
 
 def make_parts(
-    loop: asyncio.AbstractEventLoop, settings: Settings, journal: Journal, clock: Clock, beside: Beside
+    loop: asyncio.AbstractEventLoop,
+    settings: Settings,
+    journal: Journal,
+    clock: Clock,
+    beside: Beside,
+    access: Access | None,
+    certificates: Certificates | None,
 ) -> Parts:
-    """Make the parts that a server has before its journal is recovered."""
+    """Make the parts that a server has before its journal is recovered. ``certificates``: for TLS, if it has that."""
     engine, refusals = Engine(), Refusals()
     engine.scheduler.utc_s = clock.utc_s
     memory_source = set_bounds(settings, engine, refusals, fetches=journal.fetches)
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()
     addresses = Addresses(settings.connections_per_address, spare_local=settings.max_connections_per_address is None)
-    operators = Operators(settings.operators)
-    roster = Roster(loop, settings.max_connections, addresses, operators, refusals, spares_others)
+    most = most_pending(settings.max_connections)
+    gate = ClientGate(loop, Operators(settings.operators), access, refusals.note_unauthorized, most)
+    roster = Roster(loop, settings.max_connections, addresses, gate, refusals, spares_others)
     buffers = Buffers(engine.memory, engine.admission, refusals)
+    handshakes = None if certificates is None else Handshakes(loop, certificates, most, refusals, engine.memory)
     feed = Feed(loop, engine.ledger, roster.connections, clock.utc_s)
 
     def bytes_buffered(client: Client) -> int:
         connection = roster.connections.get(client)
         return 0 if connection is None else buffers.amounts.get(connection.ending, 0)
 
+    def times_of(client: Client) -> tuple[int, int] | None:
+        connection = roster.connections.get(client)
+        return None if connection is None else (connection.since_ns, connection.heard_ns)
+
     service = Service(
         engine,
         max_job_size=settings.max_job_size,
-        facts=facts_source(engine, journal, refusals, beside, clock),
+        facts=facts_source(engine, journal, refusals, beside, clock, handshakes),
         commands=new_commands(),
         operator_commands=new_operator_commands(),
         refused=refusals.note,
@@ -84,7 +102,11 @@ def make_parts(
         journaled=not journal.immediate,
     )
     service.policies_changed = PolicyLog().note
-    return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, memory_source)
+    service.times_of = times_of
+    service.unauthorized = refusals.note_unauthorized
+    service.act_for = roster.act_for
+    gate.page_digest = sha256(beside.page_token.encode()).hexdigest()
+    return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, handshakes, memory_source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +147,7 @@ def wire(
         tell_failure=tell_failure,
         tell_room=tell_room,
         tell_events=parts.feed.tell,
+        clock=clock,
         latencies=latencies,
     )
     turns = Turns(loop, engine, group_commit, clock, roster.wake)

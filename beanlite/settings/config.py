@@ -62,6 +62,34 @@ class Settings(BaseModel):
         examples=["/run/beanlite.sock"],
     )
     """The {}; the flags --host and --port override it."""
+    tls: Annotated[ListenAt | None, Flag("ADDR")] = Field(
+        None,
+        description="address and port, such as 0.0.0.0:11301, at which clients that use TLS are served as well; needs"
+        " tls_cert and tls_key",
+        examples=["0.0.0.0:11301"],
+    )
+    """The {}. The listener is opened by the server itself, also where systemd passes sockets for other clients."""
+    tls_cert: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="PEM file with the certificate for tls, followed by those of intermediate authorities",
+        examples=["/etc/beanlite/server.crt"],
+    )
+    tls_key: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="PEM file with the private key of that certificate, which nobody else may read (mode 600); without"
+        " a password",
+        examples=["/etc/beanlite/server.key"],
+    )
+    tls_clients: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="PEM file with the authorities of clients' certificates; if set, clients without such a"
+        " certificate are refused",
+        examples=["/etc/beanlite/clients.crt"],
+    )
+    tls_min: Annotated[Literal["1.2", "1.3"], Flag("VERSION"), RELOADED] = Field(
+        "1.3", description="lowest version of TLS that clients may use: 1.2 or 1.3"
+    )
+    """The {}. With 1.2, a client of that version has to take session tickets, as OpenSSL does by default."""
     db: Annotated[DbPath, Flag("PATH", "-b")] = Field(
         Path(DB_NAME), description=f"path of the database file; if it is a directory, the file {DB_NAME} in it"
     )
@@ -212,6 +240,14 @@ class Settings(BaseModel):
     )
     """The {}. It is read when the server becomes active and at SIGHUP, and the policies are then those of the file and
     no others (docs/policies.md)."""
+    access: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="TOML file with who may do what with which tubes; if unset, everybody may everything, and operators"
+        " their commands",
+        examples=["/etc/beanlite/access.toml"],
+    )
+    """The {}. With it the setting operators has no effect, and nobody may do what no rule in the file allows. It is
+    read at the start and at SIGHUP, which ends the connections that have lost rights (docs/access.md)."""
     health: Annotated[ListenAt | None, Flag("ADDR")] = Field(
         None,
         description="address and port, such as 127.0.0.1:11381, at which /healthz, /readyz and /metrics are served;"
@@ -233,8 +269,20 @@ class Settings(BaseModel):
         " if unset, it is not",
         examples=["127.0.0.1:11380"],
     )
-    """A {}. It is served by a separate process beside the server. There is no authentication; for a page that other
-    machines can reach, run `beanlite web` (docs/web.md)."""
+    """A {}. It is served by a separate process beside the server. There is no authentication, and with access it may do
+    what the rules give to page; for a page that other machines can reach, run `beanlite web` (docs/web.md)."""
+    web_tls_cert: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="PEM file with the certificate of the page in the browser, and with those that vouch for it; if"
+        " unset, the page does not encrypt",
+        examples=["/etc/beanlite/page.pem"],
+    )
+    """The {}. SIGHUP has a renewed certificate served."""
+    web_tls_key: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="PEM file with the key of web_tls_cert, which nobody else may read (mode 600); without a password",
+        examples=["/etc/beanlite/page.key"],
+    )
     user: Annotated[str | None, Flag("USER", "-u")] = Field(
         None,
         pattern=r"^[^\x00]+$",

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from beanlite.errors import ConfigError, missing
 from beanlite.settings.config import Settings, flag, variable
-from beanlite.settings.defaults import ENV_PREFIX
+from beanlite.settings.defaults import ENV_PREFIX, PAGE_TOKEN, TOKEN
 from beanlite.settings.values import default_db, is_postgresql
 
 # Kubernetes sets these in each container for a service whose name begins with beanlite; they are not settings.
@@ -101,6 +101,20 @@ def _contradictions(settings: Settings) -> list[str]:
     errors = []
     if (settings.backup_every is None) != (settings.backup_dir is None):
         errors.append("backup_every and backup_dir need each other")
+    if (settings.web_tls_cert is None) != (settings.web_tls_key is None):
+        errors.append("web_tls_cert and web_tls_key need each other")
+    elif settings.web_tls_cert is not None and settings.web is None:
+        errors.append("web_tls_cert is of no use without web")
+    if settings.tls is not None:
+        missing_files = [key for key in ("tls_cert", "tls_key") if getattr(settings, key) is None]
+        errors += [f"tls needs {key}" for key in missing_files]
+        if settings.standby == "forward":
+            errors.append("tls and standby = forward exclude each other")
+    else:
+        useless = [key for key in ("tls_cert", "tls_key", "tls_clients") if getattr(settings, key) is not None]
+        errors += [f"{key} is of no use without tls, the address to listen on" for key in useless]
+    if settings.access is not None and settings.standby == "forward":
+        errors.append("access and standby = forward exclude each other: clients would have the address of the standby")
     if settings.database is not None:
         errors += _beside_a_database(settings, settings.database.get_secret_value())
     if is_postgresql(str(settings.db)):
@@ -150,7 +164,7 @@ def _variables() -> tuple[set[str], list[str]]:
     keys: set[str] = set()
     errors: list[str] = []
     for name, value in os.environ.items():
-        if not name.lower().startswith(ENV_PREFIX.lower()) or _OF_A_SERVICE.match(f"{name}={value}"):
+        if not name.lower().startswith(ENV_PREFIX.lower()) or _is_no_setting(name, value):
             continue
         key = name.lower().removeprefix(ENV_PREFIX.lower())
         if key not in Settings.model_fields:  # pydantic-settings would ignore it silently
@@ -158,6 +172,11 @@ def _variables() -> tuple[set[str], list[str]]:
         elif value:  # an empty variable counts as none
             keys.add(key)
     return keys, errors
+
+
+def _is_no_setting(name: str, value: str) -> bool:
+    """Whether a variable that begins as ours do is for a client, or is Kubernetes's."""
+    return name in {TOKEN, PAGE_TOKEN} or _OF_A_SERVICE.match(f"{name}={value}") is not None
 
 
 def bare_environment() -> dict[str, str]:

@@ -1,8 +1,8 @@
 """The page as a child process of the server: ``python -m beanlite.web OBJECT``.
 
-The JSON object has the address of the ``server``, the address to ``listen`` on, and optionally the server's ``db`` and
-the folder of its ``backups``. The process ends at the end of its stdin, a pipe whose other end the server holds:
-however the server ends, the pipe is closed.
+The JSON object has the address of the ``server``, the address to ``listen`` on, and optionally the server's ``db``, the
+folder of its ``backups``, and the files of a certificate, ``web_tls_cert`` and ``web_tls_key``. The process ends at the
+end of its stdin, a pipe whose other end the server holds: however the server ends, the pipe is closed.
 """
 
 import contextlib
@@ -17,12 +17,14 @@ from typing import Final
 
 from beanlite.beanstalk.client import parse_address
 from beanlite.errors import BeanliteError
+from beanlite.host.shown import page_context
 from beanlite.web import serving
 from beanlite.web.backups import Folder
 from beanlite.web.site import Site
 
 # If memory runs out, the page is to be killed before the queue; the kernel adds this to the process's badness score.
 GOES_FIRST: Final = 500
+CERTIFICATE: Final = ("web_tls_cert", "web_tls_key")
 
 
 def main() -> int:
@@ -33,7 +35,11 @@ def main() -> int:
     options: dict[str, str] = json.loads(sys.argv[1])
     db = Path(options["db"]) if "db" in options else None
     backups = Folder(Path(options["backups"]), db) if db is not None and "backups" in options else None
+    tls = None
     try:
+        if CERTIFICATE[0] in options:
+            cert, key = (options[key] for key in CERTIFICATE)
+            tls = page_context(cert, key, CERTIFICATE)
         where = parse_address(options["listen"])
         site = Site(
             address=parse_address(options["server"]),
@@ -45,9 +51,9 @@ def main() -> int:
     except BeanliteError as error:
         print(f"beanlite: {error}", file=sys.stderr, flush=True)  # noqa: T201 - for the server's log
         return error.exit_code
-    print(serving.url(listening), file=sys.stderr, flush=True)  # noqa: T201 - likewise
+    print(serving.url(listening, tls), file=sys.stderr, flush=True)  # noqa: T201 - likewise
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C in the server's terminal is meant for both
-        serving.serve(site, listening)
+        serving.serve(site, listening, tls)
     return 0
 
 

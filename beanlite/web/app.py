@@ -18,6 +18,7 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from beanlite.beanstalk.client import Unauthorized
 from beanlite.console.live import Unreachable
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.web import changing, seeing
@@ -99,7 +100,8 @@ def _refusal_of_change(request: Request, user: User) -> Response | None:
         return PlainTextResponse("Only a page of this site may ask for this.\n", 403)
     if not user.may_change:
         return PlainTextResponse("You may look, but not change anything.\n", 403)
-    length = request.headers.get("content-length", "")
+    # Beside chunks of any length, the length that is said counts nothing.
+    length = "" if "transfer-encoding" in request.headers else request.headers.get("content-length", "")
     if not length.isdecimal() or len(length) > 20 or int(length) > FORM_BYTES_MAX:
         return PlainTextResponse("A form has 1 MiB at most.\n", 413)
     return None
@@ -112,6 +114,8 @@ async def _on_error(request: Request, error: Exception) -> Response:
         return render(request, "error.html", context, 503)
     if isinstance(error, HTTPException):
         return render(request, "error.html", {"title": error.detail, "why": "", "retry": False}, error.status_code)
+    if isinstance(error, Unauthorized):
+        return render(request, "error.html", {"title": "Not allowed", "why": str(error), "retry": False}, 403)
     status = 400 if isinstance(error, ConfigError) else 409
     return render(request, "error.html", {"title": "That can't be done", "why": str(error), "retry": False}, status)
 
@@ -146,6 +150,7 @@ def make_app(site: Site) -> Starlette:
             Route("/policy", changing.policy, methods=["POST"]),
             Route("/schedule", changing.schedule, methods=["POST"]),
             Route("/change", changing.change, methods=["POST"]),
+            Route("/undo", changing.undo, methods=["POST"]),
             Route("/change/{number:id}", changing.follow),
             Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],

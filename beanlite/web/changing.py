@@ -1,54 +1,131 @@
-"""The pages that change something, requested by our own forms; changes of jobs are to be confirmed first."""
+"""The pages that change something, requested by our own forms; what can't be undone is to be confirmed first."""
 
 import asyncio
+from collections.abc import Iterator
 from functools import partial
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from beanlite.beanstalk.client import Unauthorized
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
-from beanlite.console.filters import Record, encode_tube
-from beanlite.console.live import Live, on_behalf_of
+from beanlite.console.filters import Record, filter_by
+from beanlite.console.live import Live, Unreachable, on_behalf_of
 from beanlite.console.policies import in_words
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
+from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
-from beanlite.web.pages import filter_of, form, link, number, render, whole_seconds
-from beanlite.web.running import description
-from beanlite.web.safety import User
-from beanlite.web.site import site_of
+from beanlite.web.again import delete_old, fields_of
+from beanlite.web.notices import Mistake, Notice, WrongForm
+from beanlite.web.pages import filter_of, form, link, number, render, tube_name, whole_seconds
+from beanlite.web.running import WORDS, description
+from beanlite.web.site import person_of, site_of
+from beanlite.web.undoing import JOBS_MAX, UndoJobs, UndoPause, count, pause_left, unrecoverable
 
 # How long to wait for a change before showing a page with its progress instead.
 WAIT_S: Final = 0.5
 _LENGTH: Final = "a length of time, such as 90s, 5min or 3h"
+# Why a change can't be undone.
+_NO_WAY_BACK: Final = {
+    "delete": "What is deleted can't be brought back, unless there is a backup.",
+    "release": "The clients that hold them do not get them back.",
+    "copy": "The copies can't be taken back together.",
+    "note": "The notes that jobs have already are replaced.",
+}
 
 
 async def change(request: Request) -> Response:
-    """Change the jobs that a form selects: ask for confirmation with their number first, then do it."""
+    """Change the jobs that a form selects; if that can't be undone, ask for confirmation with their number first."""
     site, fields = site_of(request), await form(request)
-    what, which = _request(fields)
     back = _back(fields)
-    if site.hide_bodies and which.text is not None:
+    try:
+        what, which = _request(fields)
+    except Mistake as mistake:
+        return _tell(request, back, WrongForm("/change", mistake.name, mistake.why, fields))
+    if site.hide_bodies and which.looks_into_bodies:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
-    if not fields.get("sure"):
-        would = await site.questions.ask(partial(_count, what=what, which=which))
-        fields |= {"up_to_id": str(would.last_id or 0), "sure": "1"}
-        context = {"what": what, "described": description(which), "outcome": would, "fields": fields, "back": back}
-        return render(request, "sure.html", context)
-    live = await asyncio.to_thread(Live, site.address)
-    running, task = site.changes.begin(live, {**what, **_on_behalf(request)}, which, back)
+    if fields.get("sure"):
+        return await _carry_out(request, what, which, back, None)
+    would, lost = await site.questions.ask(person_of(request), partial(_outlook, what=what, which=which))
+    which = which.model_copy(update={"up_to_id": would.last_id})
+    if not would.done:
+        return _redirect(request, back, _in_words(what, would))
+    if not lost:
+        return await _carry_out(request, what, which, back, UndoJobs({**what, **_on_behalf(request)}, would.done))
+    fields |= {"up_to_id": str(would.last_id or 0), "sure": "1"}
+    context = {"what": what, "described": description(which), "outcome": would, "fields": fields, "back": back}
+    return render(request, "sure.html", {**context, "why": _why_asked(what["do"], lost)})
+
+
+def _why_asked(do: str, lost: int) -> str:
+    """Return why jobs could not be brought back."""
+    if do in _NO_WAY_BACK:
+        return _NO_WAY_BACK[do]
+    if lost > JOBS_MAX:
+        return f"More than {JOBS_MAX:,} jobs can't be brought back."
+    return f"{units.jobs(lost)} can't be brought back: reserved ones do not return to their clients, nor does a delay."
+
+
+async def _carry_out(request: Request, what: Record, which: Filter, back: str, undo: UndoJobs | None) -> Response:
+    """Change jobs, such that this can be undone if there is an ``undo``; show the progress if it takes long."""
+    site = site_of(request)
+    live = await asyncio.to_thread(Live, site.address, person_of(request))
+    steps = slices if undo is None else undo.change
+    running, task = site.changes.begin(live, {**what, **_on_behalf(request)}, which, back, steps)
+    if undo is not None:
+        running.undo = site.undos.keep(person_of(request), undo)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
-        return _redirect(request, back, f"{units.jobs(running.outcome.done)} {DONE_WORDS[what['do']]}")
+        return _redirect(request, back, _in_words(what, running.outcome), running.undo if running.outcome.done else "")
     return RedirectResponse(f"/change/{running.number}", 303)
+
+
+async def undo(request: Request) -> Response:
+    """Undo a change that was made here, as far as nothing has changed since."""
+    site, fields = site_of(request), await form(request)
+    back, person = _back(fields), person_of(request)
+    change = site.undos.take(person, fields.get("undo", ""))
+    if isinstance(change, UndoJobs):
+        by = _on_behalf(request)
+        what, which = {"do": "undo"}, filter_by(ids=[each for part in change.parts for each in part.ids])
+
+        def steps(live: Live, _what: Record, _which: Filter, outcome: Result) -> Iterator[Result]:
+            return change.undo(live, by, outcome)
+
+        live = await asyncio.to_thread(Live, site.address, person)
+        running, task = site.changes.begin(live, what, which, back, steps)
+        await asyncio.wait([task], timeout=WAIT_S)
+        if running.ended and not running.error:
+            return _redirect(request, back, _in_words(what, running.outcome))
+        return RedirectResponse(f"/change/{running.number}", 303)
+    if await site.questions.ask_once(person, partial(change.undo, by=_on_behalf(request))):
+        left_s = round(change.before_s)
+        return _redirect(request, back, f"{change.tube} is {'paused as before' if left_s else 'not paused any more'}")
+    return _redirect(request, back, f"The pause of {change.tube} has changed since, and was left as it is")
+
+
+def _in_words(what: Record, outcome: Result) -> str:
+    """Return what was done, and to how many jobs."""
+    done = f"{units.jobs(outcome.done)} {WORDS[what['do']]}"
+    if not outcome.skipped:
+        return done
+    why = (
+        "left unchanged"
+        if what["do"] != "undo"
+        else "has changed since"
+        if outcome.skipped == 1
+        else "have changed since"
+    )
+    return f"{done}, {outcome.skipped:,} {why}"
 
 
 async def follow(request: Request) -> Response:
     """Show the progress of a change."""
     running = site_of(request).changes.all.get(request.path_params["number"])
-    if running is None:
+    if running is None or running.person != person_of(request):
         raise BeanliteError("this change is not remembered any more")
     return render(request, "change.html", {"running": running})
 
@@ -56,12 +133,24 @@ async def follow(request: Request) -> Response:
 async def pause(request: Request) -> Response:
     """Pause a tube."""
     site, fields = site_of(request), await form(request)
-    tube, pause_s = fields.get("tube", ""), whole_seconds(fields, "for")
+    tube, back = fields.get("tube", ""), _back(fields)
+    try:
+        pause_s = whole_seconds(fields, "for")
+    except Mistake as mistake:
+        return _tell(request, back, WrongForm("/pause", mistake.name, mistake.why, fields))
     if pause_s is None:
-        raise ConfigError(f"for: {_LENGTH}; 0 ends a pause")
-    await site.questions.ask_once(lambda live: live.pause(tube, pause_s))
+        return _tell(request, back, WrongForm("/pause", "for", f"{_LENGTH}; 0 ends a pause", fields))
+
+    person, by = person_of(request), _on_behalf(request)
+
+    def pause(live: Live) -> UndoPause:
+        before_s = pause_left(live, tube)
+        live.pause(tube, pause_s, by)
+        return UndoPause(tube, before_s, pause_s)
+
+    token = site.undos.keep(person, await site.questions.ask_once(person, pause))
     message = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
-    return _redirect(request, _back(fields), message)
+    return _redirect(request, back, message, token)
 
 
 async def policy(request: Request) -> Response:
@@ -69,12 +158,17 @@ async def policy(request: Request) -> Response:
     site, fields = site_of(request), await form(request)
     pattern, key, value = (fields.get(name, "").strip() for name in ("pattern", "key", "value"))
     if not pattern:
-        raise ConfigError("pattern: say for which tubes")
+        return _tell(request, _back(fields), WrongForm("/policy", "pattern", "say for which tubes", fields))
     if not value and not fields.get("unset"):
-        raise ConfigError("value: say which")
+        return _tell(request, _back(fields), WrongForm("/policy", "value", "say which", fields))
     how: Record = {"unset": [key]} if fields.get("unset") else {"set": {key: value}}
     what = {"pattern": pattern, **how, **_on_behalf(request)}
-    reply = await site.questions.ask_once(lambda live: live.ask("set-policy", what))
+    try:
+        reply = await site.questions.ask_once(person_of(request), lambda live: live.ask("set-policy", what))
+    except (Unreachable, Unauthorized):
+        raise
+    except BeanliteError as error:
+        return _tell(request, _back(fields), WrongForm("/policy", "value", str(error), fields))
     lines = in_words(reply["changes"]) or ["Nothing has changed"]
     return _redirect(request, _back(fields), "; ".join([*lines, *reply["warnings"]]))
 
@@ -86,40 +180,61 @@ async def schedule(request: Request) -> Response:
     if do not in {"run", "unset"}:
         raise ConfigError("do: missing")
     what = {"name": name, **_on_behalf(request)}
-    reply = await site.questions.ask_once(lambda live: live.ask(f"{do}-schedule", what))
+    reply = await site.questions.ask_once(person_of(request), lambda live: live.ask(f"{do}-schedule", what))
     message = f"Job {reply['id']} was put by {name}" if do == "run" else f"The schedule {name} was removed"
     return _redirect(request, _back(fields), message)
 
 
 async def put(request: Request) -> Response:
-    """Put a job by hand."""
+    """Put a job by hand, or one that is there again, edited."""
+    questions, person = site_of(request).questions, person_of(request)
     if request.method != "POST":
-        fields = {"tube": request.query_params.get("tube", "default")}
-        return render(request, "put.html", {"fields": fields, "error": ""})
+        return render(request, "put.html", {"fields": await _fields_to_put(request), "wrong": WrongForm()})
     fields = await form(request)
     try:
         pri, ttr_s = number(fields, "pri", U32_MAX), whole_seconds(fields, "ttr")
-        tube = fields.get("tube", "").strip() or "default"
-        encode_tube(tube)
+        old = number(fields, "old", U64_MAX) if fields.get("delete") else None
         job = {
-            "tube": tube,
+            "tube": tube_name(fields, "tube") or "default",
             "pri": 1024 if pri is None else pri,
             "delay_s": whole_seconds(fields, "delay") or 0,
             "ttr_s": 60 if ttr_s is None else ttr_s,
             "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
         }
         what = {"jobs": [job], **_on_behalf(request)}
-        reply = await site_of(request).questions.ask_once(lambda live: live.ask("put-jobs", what))
+        reply = await questions.ask_once(person, lambda live: live.ask("put-jobs", what))
     except BeanliteError as error:
-        return render(request, "put.html", {"fields": fields, "error": str(error)}, 422)
-    return _redirect(request, f"/job/{reply['ids'][0]}", "The job was put")
+        name, why = (error.name, error.why) if isinstance(error, Mistake) else ("", str(error))
+        context = {"fields": fields, "wrong": WrongForm("/put", name, why, fields)}
+        return render(request, "put.html", context, 422)
+    message = "The job was put"
+    if old is not None:
+        state, by = fields.get("old_state", ""), _on_behalf(request)
+        message = await questions.ask_once(person, partial(delete_old, job_id=old, state=state, person=by))
+    return _redirect(request, f"/job/{reply['ids'][0]}", message)
+
+
+async def _fields_to_put(request: Request) -> dict[str, str]:
+    """Return what the form to put a job begins with. BeanliteError: the job that is to be put again can't be edited."""
+    site, job_id = site_of(request), number(request.query_params, "from", U64_MAX)
+    if job_id is None:
+        return {"tube": request.query_params.get("tube", "default")}
+    if site.hide_bodies:
+        raise BeanliteError("bodies are hidden here")
+    job = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
+    if job is None:
+        raise BeanliteError(f"job {job_id} has gone")
+    return fields_of(job)
 
 
 async def back_up(request: Request) -> Response:
-    """Make a backup."""
-    folder = site_of(request).backups
+    """Make a backup, if the user may do everything."""
+    site = site_of(request)
+    folder = site.backups
     if folder is None:
         raise ConfigError("no folder for backups is configured")
+    if not await site.questions.ask(person_of(request), Live.may_everything):
+        raise Unauthorized("A backup takes the role operator on all tubes, which no rule of the server gives here")
     making = folder.begin()
     await asyncio.wait([making], timeout=WAIT_S)
     if folder.is_busy or folder.error:
@@ -129,17 +244,16 @@ async def back_up(request: Request) -> Response:
 
 def _on_behalf(request: Request) -> Record:
     """Return the user as a part of a request to the server."""
-    user: User = request.state.user
-    return on_behalf_of(user.name)
+    return on_behalf_of(person_of(request))
 
 
 def _request(fields: dict[str, str]) -> tuple[Record, Filter]:
-    """Return the change that a form requests, and the filter of its jobs. ConfigError: the form is wrong."""
+    """Return the change that a form requests, and the filter of its jobs. Mistake or ConfigError: it is wrong."""
     do = fields.get("do", "")
     if do not in DONE_WORDS:
         raise ConfigError("do: missing")
     if fields.get("scope") == "ticked" and not fields.get("ids"):
-        raise ConfigError("no job is ticked; tick some, or choose all that fit")
+        raise Mistake("ids", "no job is selected")
     if fields.get("scope") == "all":
         fields["ids"] = fields.get("of_ids", "")
     which = filter_of(fields)
@@ -149,29 +263,31 @@ def _request(fields: dict[str, str]) -> tuple[Record, Filter]:
 
 
 def _how(do: str, fields: dict[str, str]) -> Record:
-    """Return what a change needs besides the jobs. ConfigError: it is missing."""
-    to, pri, delay_s = fields.get("to", "").strip(), number(fields, "pri", U32_MAX), whole_seconds(fields, "delay")
+    """Return what a change needs besides the jobs. Mistake: it is missing, or wrong."""
     if do in {"move", "copy"}:
+        to = tube_name(fields, "to")
         if not to:
-            raise ConfigError("to: say to which tube")
-        encode_tube(to)
+            raise Mistake("to", "say to which tube")
         return {"to": to}
     if do == "reprioritise":
+        pri = number(fields, "pri", U32_MAX)
         if pri is None:
-            raise ConfigError("pri: say which")
+            raise Mistake("pri", "say which")
         return {"pri": pri}
+    if do == "note":
+        return {"note": fields.get("note", "").replace("\r\n", "\n")}  # browsers send line breaks as CR LF
     if do == "delay":
+        delay_s = whole_seconds(fields, "delay")
         if not delay_s:
-            raise ConfigError(f"delay: {_LENGTH}")
+            raise Mistake("delay", _LENGTH)
         return {"delay_s": delay_s}
     return {}
 
 
-def _count(live: Live, what: Record, which: Filter) -> Result:
-    outcome = Result()
-    for _ in slices(live, {**what, "dry_run": True}, which, outcome):
-        pass
-    return outcome
+def _outlook(live: Live, what: Record, which: Filter) -> tuple[Result, int]:
+    """Return how many jobs a change would change, and how many of these could not be brought back."""
+    outcome = count(live, what, which)
+    return outcome, unrecoverable(live, what, which, outcome.done) if outcome.done else 0
 
 
 def _back(fields: dict[str, str]) -> str:
@@ -180,7 +296,16 @@ def _back(fields: dict[str, str]) -> str:
     return back if back.startswith("/") and not back.startswith(("//", "/\\")) and len(back) < 4000 else "/"
 
 
-def _redirect(request: Request, path: str, message: str) -> Response:
+def _tell(request: Request, path: str, wrong: WrongForm) -> Response:
+    """Redirect to a page, which then shows what is wrong in its form."""
+    return _redirect_with(request, path, Notice(wrong=wrong))
+
+
+def _redirect(request: Request, path: str, message: str, undo: str = "") -> Response:
     """Redirect to a page, which then shows what was done."""
-    token = site_of(request).notices.leave(message)
+    return _redirect_with(request, path, Notice(message, undo))
+
+
+def _redirect_with(request: Request, path: str, notice: Notice) -> Response:
+    token = site_of(request).notices.leave(notice)
     return RedirectResponse(f"{path}{'&' if '?' in path else '?'}{link('', done=token)[1:]}", 303)

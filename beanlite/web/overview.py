@@ -1,21 +1,20 @@
-"""The contents of the first page: the server's state, its problems, and its tubes."""
+"""The contents of the first page: what is wrong with the server, its rates, and its tubes."""
 
 import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from beanlite.console import listing, units
+from beanlite.console import listing
 from beanlite.console.filters import Record
 from beanlite.console.live import COUNTERS, Live
+from beanlite.core.findings import BURIED, CRASH_LOOP, LEFT_BURIED, REFUSED, STORM_DUE
 
 # TubesPage on one page.
 PAGE: Final = 50
 # What tubes can be sorted by.
 SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")
-# A job that has been ready for this long is shown as a problem.
-LONG_S: Final = 3600
-# How many tubes are named among the problems, for each kind.
-NAMED_MAX: Final = 5
+# The state of the jobs that a finding is about; those of the other kinds are ready.
+STATES: Final = {BURIED: "buried", LEFT_BURIED: "buried", STORM_DUE: "delayed", CRASH_LOOP: None, REFUSED: None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +25,6 @@ class TubesPage:
     page: int
     more: bool
     """Whether there is another page."""
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something that an operator should look at."""
-
-    text: str
-    tube: str | None = None
-    state: str | None = None
-    """The state of the tube's jobs that are concerned."""
-    urgent: bool = False
-    """Whether it concerns the server as a whole."""
 
 
 def tubes(live: Live, like: str, sort: str, page: int) -> TubesPage:
@@ -66,39 +53,10 @@ def all_tubes(live: Live, request: Record) -> list[Any]:
     return [tube for part, _ in listing.slices(live.list_tubes, request, "tubes") for tube in part]
 
 
-def problems(live: Live, stats: Record) -> list[Problem]:
-    """Return the problems of the server and its tubes, the urgent ones first."""
-    items = _of_server(stats)
-    stuck = [tube for tube in all_tubes(live, {"order": "first_ready_s", "limit": 20}) if tube["ready"]]
-    for tube in listing.first(stuck, "first_ready_s", largest=True, limit=NAMED_MAX):
-        waits = units.age(tube["first_ready_s"])
-        if not tube["watching"] and not tube["pause_left_s"]:
-            text = f"nobody reserves from it: {units.jobs(tube['ready'])} ready, the next one for {waits}"
-            items.append(Problem(text, tube["name"], "ready"))
-        elif tube["first_ready_s"] >= LONG_S:
-            why = "".join(f", because of its {word}" for word in tube["shut"] if word != "paused")
-            items.append(Problem(f"its next job has been ready for {waits}{why}", tube["name"], "ready"))
-    if stats["current-jobs-buried"]:
-        buried = [tube for tube in all_tubes(live, {"order": "buried", "limit": 20}) if tube["buried"]]
-        for tube in listing.first(buried, "buried", largest=True, limit=NAMED_MAX):
-            since = units.age(tube["first_buried_s"])
-            items.append(Problem(f"{units.jobs(tube['buried'])} buried, the first {since} ago", tube["name"], "buried"))
-    return sorted(items, key=lambda problem: not problem.urgent)
-
-
-def _of_server(stats: Record) -> list[Problem]:
-    items = []
-    if stats.get("disk-full") == "true":
-        items.append(Problem("The disk is full: puts are refused until there is room again", urgent=True))
-    if stats.get("draining") == "true":
-        items.append(Problem("The server is draining: it takes no new jobs", urgent=True))
-    used, most = stats.get("memory-used", 0), stats.get("memory-max", 0)
-    if most and used > 0.9 * most:
-        text = f"{used * 100 // most} % of the memory that it may use is taken; puts are refused when all of it is"
-        items.append(Problem(text, urgent=True))
-    if stats.get("backup-failed-at", 0):
-        items.append(Problem(f"The last backup failed at {units.utc(stats['backup-failed-at'])} UTC", urgent=True))
-    return items
+def findings(live: Live) -> list[Record]:
+    """Return what is wrong, the worst first, each finding with the state of the jobs that it is about."""
+    found = live.diagnose({})["findings"]
+    return [{**finding, "state": STATES.get(finding["kind"], "ready")} for finding in found]
 
 
 class Rates:

@@ -1,6 +1,7 @@
 """Renders pages from templates, and reads the fields of forms."""
 
 import json
+import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,20 +14,52 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from beanlite.console import units
-from beanlite.console.filters import STATES, filter_by
-from beanlite.console.units import parse_age
+from beanlite.console.changes import DONE_WORDS
+from beanlite.console.filters import STATES, encode_tube, filter_by
+from beanlite.console.tables import claim
+from beanlite.console.units import parse_age, parse_moment
 from beanlite.core.job import U32_MAX
+from beanlite.core.operator import CONCERNS
 from beanlite.core.policies import KEYS, OFF
 from beanlite.errors import ConfigError
 from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
+from beanlite.web.folding import LINES_MAX
+from beanlite.web.notices import Mistake
 from beanlite.web.site import site_of
 
 # How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
 _VALUE_MAX: Final = 1000
 _IDS_MAX: Final = 25_000
+
+
+_EXACT: Final = Markup(" data-exact")
+
+# What keys do, in the page's scripts; and those of them that change something.
+KEYS_OF_PAGES: Final = (
+    ("/", "search"),
+    ("j", "next job"),
+    ("k", "previous job"),
+    ("Enter", "open the job"),
+    ("x", "select the job, or no longer"),
+    ("*", "select all on the page, or none"),
+    ("K", "kick the selected"),
+    ("b", "bury them"),
+    ("d", "delete them"),
+    ("m", "to which tube they are moved"),
+    ("u", "undo"),
+    ("p", "put a job"),
+    ("g o", "overview"),
+    ("g j", "jobs"),
+    ("g c", "clients"),
+    ("g l", "policies"),
+    ("g b", "backups"),
+    ("g s", "server"),
+    ("?", "these keys"),
+)
+CHANGING_KEYS: Final = frozenset("x*Kbdmup")
 
 
 # Why a job is buried, behind "Buried for 5 min,".
@@ -38,18 +71,20 @@ WHY: Final = {
 }
 
 
-def _time(at: float | None) -> Markup:
-    """Return a moment as HTML; the page's script converts it to the reader's time zone."""
+def _time(at: float | None, *, exact: bool = False) -> Markup:
+    """Return a moment as HTML; the page's script converts it to the reader's day, to the second if it is ``exact``."""
     if at is None:
         return Markup()
     moment = datetime.fromtimestamp(at, UTC)
-    return Markup('<time datetime="{}">{} UTC</time>').format(
-        moment.isoformat(timespec="milliseconds"), moment.strftime("%Y-%m-%d %H:%M:%S")
+    return Markup('<time datetime="{}"{}>{} UTC</time>').format(
+        moment.isoformat(timespec="milliseconds"),
+        _EXACT if exact else "",
+        moment.strftime("%Y-%m-%d %H:%M:%S"),
     )
 
 
 def _peer(peer: Mapping[str, Any] | None) -> str:
-    return "" if peer is None else f"{peer['address']} #{peer['number']}"
+    return "" if peer is None else f"{peer['address']} #{peer['number']}{claim(peer)}"
 
 
 def _environment() -> Environment:
@@ -73,12 +108,17 @@ def _environment() -> Environment:
     }
     inputs = {NAMES[key]: criterion for key, criterion in CRITERIA.items() if criterion.label}
     environment.globals |= {
+        "CONCERNS": {do: [state.value for state in states] for do, states in CONCERNS.items()},
+        "DO": {do: do.capitalize() for do in DONE_WORDS} | {"note": "Leave a note on"},
         "INPUTS": inputs,
         "OFF": OFF,
         "POLICY_KEYS": tuple(KEYS),
         "SHOWN": (*SHOWN, "tries"),
         "STATES": STATES,
         "WHY": WHY,
+        "KEYS": KEYS_OF_PAGES,
+        "CHANGING_KEYS": CHANGING_KEYS,
+        "LINES_MAX": LINES_MAX,
         "link": link,
     }
     return environment
@@ -104,7 +144,8 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "server": site_of(request).name,
         "user": user.name,
         "may_change": user.may_change,
-        "done": notice,
+        "notice": notice,
+        "wrong": notice.wrong,
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render(common | dict(context)), status)
 
@@ -122,52 +163,75 @@ async def form(request: Request) -> dict[str, str]:
 
 
 def number(fields: Mapping[str, str], name: str, most: int) -> int | None:
-    """Return a whole number from 0 on; None if it is left out. ConfigError: it is something else, or too large."""
+    """Return a whole number from 0 on; None if it is left out. Mistake: it is something else, or too large."""
     text = fields.get(name, "").strip()
     if not text:
         return None
     if not text.isascii() or not text.isdecimal() or len(text) > 20 or int(text) > most:
-        raise ConfigError(f"{name}: a whole number from 0 to {most}, not {text[:40]!r}")
+        raise Mistake(name, f"a whole number from 0 to {most}, not {text[:40]!r}")
     return int(text)
 
 
 def seconds(fields: Mapping[str, str], name: str) -> float | None:
-    """Return a length of time; None if it is left out. ConfigError: it is something else, or too long."""
+    """Return a length of time; None if it is left out. Mistake: it is something else, or too long."""
     text = fields.get(name, "").strip()
     if not text:
         return None
     try:
         length_s = parse_age(text[:_VALUE_MAX])
     except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from None
+        raise Mistake(name, str(error)) from None
     if length_s > U32_MAX:
-        raise ConfigError(f"{name}: {U32_MAX} seconds at most")
+        raise Mistake(name, f"{U32_MAX} seconds at most")
     return length_s
 
 
+def moment(fields: Mapping[str, str], name: str) -> float | None:
+    """Return a moment as a UTC timestamp; None if it is left out. ConfigError: it is something else."""
+    text = fields.get(name, "").strip()
+    try:
+        return parse_moment(text[:_VALUE_MAX], time.time()) if text else None
+    except ValueError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
 def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
-    """Return a length of time as the server takes it, in whole seconds; None if it is left out. ConfigError."""
+    """Return a length of time as the server takes it, in whole seconds; None if it is left out. Mistake."""
     length_s = seconds(fields, name)
     return None if length_s is None else units.whole_seconds(length_s)
 
 
+def tube_name(fields: Mapping[str, str], name: str) -> str:
+    """Return the name of a tube; empty if it is left out. Mistake: no tube can have it."""
+    tube = fields.get(name, "").strip()[:_VALUE_MAX]
+    try:
+        encode_tube(tube or "default")
+    except ConfigError as error:
+        raise Mistake(name, str(error)) from None
+    return tube
+
+
 def filter_of(fields: Mapping[str, str]) -> Filter:
-    """Return the filter that a form or the query of a page describes. ConfigError: it is malformed."""
+    """Return the filter that a form or the query of a page describes. Mistake or ConfigError: it is malformed."""
     return filter_by(**{key: _criterion(fields, key) for key in Filter.model_fields})
 
 
 def _criterion(fields: Mapping[str, str], key: str) -> object:
     name, field = NAMES[key], Filter.model_fields[key]
+    if key.endswith("_at"):
+        return moment(fields, name)
     if float in get_args(field.annotation):
         return seconds(fields, name)
     if int in get_args(field.annotation):
         return number(fields, name, most_of(field, U64_MAX))
     text, most = fields.get(name, ""), _IDS_MAX if key == "ids" else _VALUE_MAX
     if len(text) > most:
-        raise ConfigError(f"{name}: {most} characters at most")
+        raise Mistake(name, f"{most} characters at most")
+    if key == "tube":
+        return tube_name(fields, name) or None
     if key != "ids":
         return text or None
     ids = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isascii() and part.isdecimal() and len(part) <= 20 and int(part) <= U64_MAX for part in ids):
-        raise ConfigError("ids: numbers, with commas in between")
+        raise Mistake("ids", "numbers, with commas in between")
     return [int(part) for part in ids] or None

@@ -1,11 +1,12 @@
 """Asks the server for what pages show: in threads, over a few connections, with a short-lived cache of answers."""
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
-from beanlite.beanstalk.client import Address
+from beanlite.beanstalk.client import Server
 from beanlite.console.live import Live, Unreachable
 from beanlite.errors import BeanliteError
 
@@ -19,36 +20,42 @@ KEEP_MAX: Final = 100
 
 
 class Questions:
-    """Connections to one server. Questions may raise BeanliteError; Unreachable if there is no server."""
+    """Connections to one server. Questions may raise BeanliteError; Unreachable if there is no server.
 
-    def __init__(self, address: Address) -> None:
+    Each is asked for a person, with whose rights it is answered, or for the page itself: then ``person`` is empty.
+    """
+
+    def __init__(self, address: Server) -> None:
         self._address = address
         self._free = asyncio.Semaphore(CONNECTIONS)
         self._idle: list[Live] = []
+        """The one that was used last comes last."""
+        self._lock = threading.Lock()
         self._answers: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
-    async def ask(self, question: Callable[[Live], Answer]) -> Answer:
+    async def ask(self, person: str, question: Callable[[Live], Answer]) -> Answer:
         """Return the answer to a question that changes nothing: it is repeated if a connection turns out to be lost."""
         async with self._free:
-            return await asyncio.to_thread(self._ask, question)
+            return await asyncio.to_thread(self._ask, person, question)
 
-    async def ask_once(self, question: Callable[[Live], Answer]) -> Answer:
+    async def ask_once(self, person: str, question: Callable[[Live], Answer]) -> Answer:
         """Return the answer to a question that must not be repeated, because it changes something."""
         async with self._free:
-            return await asyncio.to_thread(self._ask_anew, question)
+            return await asyncio.to_thread(self._ask_anew, person, question)
 
-    async def ask_seldom(self, key: Hashable, question: Callable[[Live], Answer]) -> Answer:
-        """Return the answer to a question that many requests share under this key; it may be KEEP_S old.
+    async def ask_seldom(self, person: str, question_key: Hashable, question: Callable[[Live], Answer]) -> Answer:
+        """Return the answer to a question that many requests of a person share under a key; it may be KEEP_S old.
 
         An answer that took long is kept for as long as it took, so that the server can rest in between.
         """
+        key = person, question_key
         now_s = time.monotonic()
         until_s, task = self._answers.get(key, (0.0, None))
         if task is None or (task.done() and now_s >= until_s):
             self._answers = {
                 each: entry for each, entry in self._answers.items() if entry[0] > now_s or not entry[1].done()
             }
-            task = asyncio.create_task(self.ask(question))
+            task = asyncio.create_task(self.ask(person, question))
             if len(self._answers) < KEEP_MAX:
                 self._answers[key] = now_s + KEEP_S, task
                 task.add_done_callback(lambda ended: self._settle(key, ended, now_s))
@@ -63,16 +70,28 @@ class Questions:
             now_s = time.monotonic()
             self._answers[key] = max(began_s + KEEP_S, now_s + (now_s - began_s)), task
 
-    def _ask(self, question: Callable[[Live], Answer]) -> Answer:
-        if self._idle:
+    def _ask(self, person: str, question: Callable[[Live], Answer]) -> Answer:
+        live = self._take_idle(person)
+        if live is not None:
             try:
-                return self._put_to(self._idle.pop(), question)
+                return self._put_to(live, question)
             except Unreachable:  # the server was restarted, or is gone, which the next connection will show
                 pass
-        return self._ask_anew(question)
+        return self._ask_anew(person, question)
 
-    def _ask_anew(self, question: Callable[[Live], Answer]) -> Answer:
-        return self._put_to(Live(self._address), question)
+    def _ask_anew(self, person: str, question: Callable[[Live], Answer]) -> Answer:
+        return self._put_to(Live(self._address, person), question)
+
+    def _take_idle(self, person: str) -> Live | None:
+        """Return an idle connection that acts for this person; None if there is none of use."""
+        with self._lock:
+            live = next((live for live in self._idle if live.person == person), None)
+            if live is not None:
+                self._idle.remove(live)
+        if live is None or live.client.is_idle:
+            return live
+        live.close()  # the person has lost a right, which the server says unasked
+        return None
 
     def _put_to(self, live: Live, question: Callable[[Live], Answer]) -> Answer:
         is_good = True
@@ -83,8 +102,12 @@ class Questions:
             is_good = isinstance(error, BeanliteError) and not isinstance(error, Unreachable)
             raise
         finally:
-            if is_good and len(self._idle) < CONNECTIONS:
-                self._idle.append(live)
+            if is_good:
+                with self._lock:
+                    self._idle.append(live)
+                    spare = self._idle.pop(0) if len(self._idle) > CONNECTIONS else None
+                if spare is not None:
+                    spare.close()
             else:
                 live.close()
 

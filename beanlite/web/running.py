@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +16,10 @@ from beanlite.protocol.operators.filters import Filter
 # How many changes are remembered, and how many may run at a time.
 CHANGES_MAX: Final = 50
 AT_ONCE: Final = 4
+# The word in messages for the jobs that a change has changed.
+WORDS: Final = {**DONE_WORDS, "undo": "brought back"}
+# What makes a change, slice by slice, as ``slices`` does.
+Steps = Callable[[Live, Record, Filter, Result], Iterator[Result]]
 
 
 def description(which: Filter) -> str:
@@ -35,6 +39,10 @@ class Running:
     title: str
     back: str
     """The page on which it was requested."""
+    person: str
+    """The user for whom it is made."""
+    undo: str = ""
+    """The token by which it can be undone; empty if it can't."""
     outcome: Result = field(default_factory=Result)
     error: str = ""
     ended: bool = False
@@ -48,16 +56,19 @@ class Ongoing:
         self._last = int(time.time())  # so that numbers are not reused after a restart
         self.all: dict[int, Running] = {}
 
-    def begin(self, live: Live, what: Record, which: Filter, back: str) -> tuple[Running, asyncio.Task[None]]:
+    def begin(
+        self, live: Live, what: Record, which: Filter, back: str, steps: Steps = slices
+    ) -> tuple[Running, asyncio.Task[None]]:
         """Begin a change, on a connection of its own. BeanliteError: too many are running."""
         if len(self._tasks) >= AT_ONCE:
             live.close()
             raise BeanliteError(f"{AT_ONCE} changes are under way; wait until one of them has ended")
         self._last += 1
-        running = self.all[self._last] = Running(self._last, f"{DONE_WORDS[what['do']]}: {description(which)}", back)
+        title = f"{WORDS[what['do']]}: {description(which)}"
+        running = self.all[self._last] = Running(self._last, title, back, live.person)
         while len(self.all) > CHANGES_MAX:
             del self.all[next(iter(self.all))]
-        task = asyncio.create_task(_run(live, slices(live, what, which, running.outcome), running))
+        task = asyncio.create_task(_run(steps(live, what, which, running.outcome), live, running))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return running, task
@@ -69,7 +80,7 @@ class Ongoing:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-async def _run(live: Live, steps: Iterator[Result], running: Running) -> None:
+async def _run(steps: Iterator[Result], live: Live, running: Running) -> None:
     try:
         while await asyncio.to_thread(next, steps, None) is not None:
             pass

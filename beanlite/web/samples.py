@@ -83,7 +83,7 @@ async def sample(questions: Questions, samples: Samples) -> None:
     while True:
         began_s = time.monotonic()
         try:
-            tubes = await questions.ask(lambda live: _tubes(live, samples.looked_at(time.time())))
+            tubes = await questions.ask("", lambda live: _tubes(live, samples.looked_at(time.time())))
         except BeanliteError:
             pass
         else:

@@ -1,8 +1,9 @@
 """The pages that change nothing."""
 
 import asyncio
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -12,19 +13,22 @@ from starlette.responses import Response
 
 from beanlite.console import listing
 from beanlite.console.bodies import FORMS, body_lines
-from beanlite.console.filters import Record, encode_tube
+from beanlite.console.filters import STATES, Record, encode_tube, filter_by
 from beanlite.console.live import Live, Unreachable
-from beanlite.console.units import on_one_line
+from beanlite.console.units import count, on_one_line
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import NAMES, Filter
 from beanlite.web import overview as looks
+from beanlite.web.again import unfit
 from beanlite.web.backups import Backup
 from beanlite.web.curves import Curve, curve
+from beanlite.web.folding import LINES_MAX, Line, fold
+from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.pages import filter_of, link, number, render
 from beanlite.web.samples import KEEP_S, POINT_S
-from beanlite.web.site import Site, site_of
+from beanlite.web.site import Site, person_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -35,6 +39,12 @@ CLIENTS_MAX: Final = 1000
 SCHEDULES_MAX: Final = 200
 BODY_BYTES_MAX: Final = 1 << 20
 PAGES_MAX: Final = 100_000
+# Up to how many jobs that match are counted, how many at a time, and for how long.
+COUNT_MAX: Final = 1000
+_COUNTED: Final = 200
+_COUNT_S: Final = 0.1
+# The header of requests by which a page refreshes itself.
+LIVE: Final = "beanlite-live"
 _HOUR_S: Final = 3600
 # How far back the curves of a tube go: the span of a point in seconds, and the number of points. The last hour is
 # sampled; the others are in the database.
@@ -55,17 +65,16 @@ async def overview(request: Request) -> Response:
         raise ConfigError(f"sort: tubes are sorted by {', '.join(looks.SORTS)}")
     page = number(query, "page", PAGES_MAX) or 1
     fits = like if not like or {"*", "?"} & set(like) else f"*{like}*"
-    ask = site.questions.ask_seldom
-    stats = await ask("stats", Live.stats)
-    problems = await ask("problems", partial(looks.problems, stats=stats))
-    tubes = await ask(("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
+    ask, person = site.questions.ask_seldom, person_of(request)
+    stats = await ask("", "stats", Live.stats)
+    findings = await ask(person, "findings", looks.findings)
+    tubes = await ask(person, ("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
     hours, unreadable = await _hours(site, [tube["name"] for tube in tubes.tubes])
-    if unreadable:
-        problems = [*problems, looks.Problem(f"The history and the longer curves can't be read: {unreadable}")]
     context = {
         "stats": stats,
         "rates": site.rates.since_last(stats),
-        "problems": problems,
+        "findings": findings,
+        "unreadable": unreadable,
         "tubes": tubes,
         "hours": hours,
         "flows": {tube["name"]: site.samples.rates(tube["name"], time.time()) for tube in tubes.tubes},
@@ -77,15 +86,18 @@ async def overview(request: Request) -> Response:
 
 async def jobs(request: Request) -> Response:
     """Show jobs of any tube."""
-    return await _jobs(request, filter_of(request.query_params), "jobs.html", {"tube": None})
+    return await _jobs(request, request.query_params, "jobs.html", {"tube": None})
 
 
 async def tube(request: Request) -> Response:
     """Show a tube, its curves and its jobs."""
     site, name = site_of(request), request.path_params["name"]
     encode_tube(name)
-    reply, policies = await site.questions.ask(
-        lambda live: (live.list_tubes({"names": [name]}), live.ask("list-policies", {"tube": name}))
+    stats = await site.questions.ask_seldom("", "stats", Live.stats)
+    reply, policies = await _ask(
+        request,
+        ("tube", name),
+        lambda live: (live.list_tubes({"names": [name]}), live.ask("list-policies", {"tube": name})),
     )
     if not reply["tubes"]:
         return render(request, "no-tube.html", {"name": name}, 404)
@@ -97,6 +109,7 @@ async def tube(request: Request) -> Response:
     curves, unreadable = await _curves(site, name, span)
     context = {
         "tube": reply["tubes"][0],
+        "started_at": time.time() - stats["uptime"],
         "policies": policies["policies"],
         "policies_file": policies["file"],
         "curves": curves,
@@ -104,43 +117,94 @@ async def tube(request: Request) -> Response:
         "span": SAMPLED if unreadable else span,
         "spans": spans,
     }
-    return await _jobs(request, filter_of({**request.query_params, "tube": name}), "tube.html", context)
+    return await _jobs(request, {**request.query_params, "tube": name}, "tube.html", context)
 
 
-async def _jobs(request: Request, which: Filter, template: str, context: Record) -> Response:
+async def _ask(request: Request, key: Hashable, question: Callable[[Live], Answer]) -> Answer:
+    """Return the answer to a question; one that many browsers share, if the page only refreshes itself."""
+    questions, person = site_of(request).questions, person_of(request)
+    refreshes = LIVE in request.headers
+    return await (questions.ask_seldom(person, key, question) if refreshes else questions.ask(person, question))
+
+
+async def _jobs(request: Request, fields: Mapping[str, str], template: str, context: Record) -> Response:
     site, query = site_of(request), request.query_params
+    wrong = None
+    try:
+        which = filter_of(fields)
+    except Mistake as mistake:
+        wrong = WrongForm(request.url.path, mistake.name, mistake.why)
+        which = filter_by(tube=context["tube"] and context["tube"]["name"])
     by_queue = which.tube is not None and which.state not in {None, "reserved"}
     sort = query.get("sort") or ("queue" if by_queue else "id")
     if sort == "queue" and not by_queue:
         sort = "id"
-    if site.hide_bodies and which.text is not None:
+    if site.hide_bodies and which.looks_into_bodies:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     after = query.get("after", "")[:1000] or None
-    page = await site.questions.ask(partial(listing.jobs, which=which, sort=sort, limit=JOBS, after=after))
-    fields = [name for name in NAMES.values() if name != "up_to_id" and (name != "tube" or context["tube"] is None)]
+    page, matching = listing.Page([], None), ""
+    if wrong is None:
+        key = "jobs", json.dumps(which.criteria()), sort, after
+        page, matching = await _ask(request, key, partial(_page_of_jobs, which=which, sort=sort, after=after))
+    names = [name for name in NAMES.values() if name != "up_to_id" and (name != "tube" or context["tube"] is None)]
     context |= {
         "jobs": page.records,
+        "matching": matching,
         "more": link(request.url.path, **{**query, "after": page.after}) if page.after else None,
         "which": which,
-        "filters": {name: query.get(name, "") for name in fields},
+        "filters": {name: query.get(name, "") for name in names},
         "sort": sort,
         "sorts": [each for each in listing.JOB_SORTS if each != "queue" or by_queue],
         "hides": site.hide_bodies,
     }
+    if wrong is not None:
+        return render(request, template, {**context, "wrong": wrong}, 400)
     return render(request, template, context)
+
+
+def _page_of_jobs(live: Live, which: Filter, sort: str, after: str | None) -> tuple[listing.Page, str]:
+    """Return a page of jobs, and how many match in all, as text."""
+    page = listing.jobs(live, which, sort, JOBS, after)
+    if len(page.records) < JOBS and after is None:
+        return page, count(len(page.records))
+    return page, _matching(live, which)
+
+
+def _matching(live: Live, which: Filter) -> str:
+    """Return how many jobs match; if they have to be looked for, only up to COUNT_MAX are counted."""
+    states = STATES if which.state is None else (which.state,)
+    if which.criteria().keys() <= {"tube", "state"}:
+        if which.tube is None:
+            stats = live.stats()
+            return count(sum(stats[f"current-jobs-{state}"] for state in states))
+        return count(sum(tube[state] for tube in live.list_tubes({"names": [which.tube]})["tubes"] for state in states))
+    number = 0
+    until_s = time.monotonic() + _COUNT_S
+    for records, after in listing.slices(live.list_jobs, {**which.criteria(), "limit": _COUNTED}, "jobs"):
+        number += len(records)
+        if after is not None and (number > COUNT_MAX or time.monotonic() > until_s):
+            return f"of more than {count(number)}"
+    return count(number)
 
 
 async def job(request: Request) -> Response:
     """Show all facts about a job."""
     site, job_id = site_of(request), request.path_params["id"]
     form = request.query_params.get("body", "auto")
+    end = number(request.query_params, "events", U64_MAX)
     if job_id > U64_MAX:
         raise ConfigError("no job has such an id")
     if form not in FORMS:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
-    facts = await site.questions.ask(lambda live: live.show_job(job_id))
+    facts = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
     stored, unreadable = await _from_database(site.db, lambda look: look.show_job(job_id))
     history = [] if stored is None else stored["history"]
+    others = {event["tube"] for event in history} - ({facts["tube"]} if facts else set())
+    if others:  # the database knows nothing of rights
+        hidden = await site.questions.ask(
+            person_of(request), lambda live: {tube for tube in others if not live.may_see(tube)}
+        )
+        history = [event for event in history if event["tube"] not in hidden]
     if facts is None and not history:
         context = {"id": job_id, "has_db": site.db is not None, "unreadable": unreadable}
         return render(request, "no-job.html", context, 404)
@@ -155,16 +219,34 @@ async def job(request: Request) -> Response:
     context = {
         "job": facts,
         "id": job_id,
-        "history": history,
+        **_history(history, end),
         "has_db": site.db is not None,
         "unreadable": unreadable,
         "hides": site.hide_bodies,
+        "unfit": unfit(body),
         "shown": text,
         "cut": len(body) > BODY_BYTES_MAX,
         "form": form,
         "forms": [each for each in FORMS if each != "raw"],
     }
     return render(request, "job.html", context)
+
+
+def _history(history: list[Record], end: int | None) -> Record:
+    """Return what a page shows of a history: the newest lines; or the last of its first ``end`` events, one by one."""
+    lines = fold(history if end is None else [])
+    if end is not None:
+        end = max(min(end, len(history)), 1)
+        start = max(0, end - LINES_MAX)
+        lines = [Line([event], 1, event["at"], event["at"], 0) for event in history[start:end]]
+    earlier = lines[-LINES_MAX - 1].end if len(lines) > LINES_MAX else 0
+    return {
+        "history": lines[-LINES_MAX:],
+        "events": len(history),
+        "end": end,
+        "one_by_one": end is not None,
+        "earlier": earlier,
+    }
 
 
 async def clients(request: Request) -> Response:
@@ -178,7 +260,7 @@ async def clients(request: Request) -> Response:
                 break
         return records
 
-    records = await site_of(request).questions.ask_seldom("clients", first)
+    records = await site_of(request).questions.ask_seldom(person_of(request), "clients", first)
     context = {"clients": records[:CLIENTS_MAX], "more": len(records) > CLIENTS_MAX, "most": CLIENTS_MAX}
     return render(request, "clients.html", context)
 
@@ -195,7 +277,7 @@ async def policies(request: Request) -> Response:
                 break
         return policies, schedules
 
-    reply, schedules = await site.questions.ask(first)
+    reply, schedules = await site.questions.ask(person_of(request), first)
     context = {
         "policies": reply["policies"],
         "policies_file": reply["file"],
@@ -209,16 +291,18 @@ async def policies(request: Request) -> Response:
 
 async def journal(request: Request) -> Response:
     """Show the statistics of the server: its journal, its memory, its backups, what it has refused."""
-    stats = await site_of(request).questions.ask_seldom("stats", Live.stats)
+    stats = await site_of(request).questions.ask_seldom("", "stats", Live.stats)
     refusals = {key.removeprefix("refused-"): times for key, times in stats.items() if key.startswith("refused-")}
-    return render(request, "journal.html", {"stats": stats, "refused": refusals})
+    return render(
+        request, "journal.html", {"stats": stats, "refused": refusals, "started_at": time.time() - stats["uptime"]}
+    )
 
 
 async def backups(request: Request) -> Response:
     """Show the existing backups, even if the server is gone: that is when they are needed."""
     site = site_of(request)
     try:
-        stats = await site.questions.ask_seldom("stats", Live.stats)
+        stats = await site.questions.ask_seldom("", "stats", Live.stats)
     except Unreachable:
         stats = {}
     backups: list[Backup] = []

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import os
 import socket
-from typing import Final
+import ssl
+from typing import Final, cast
 
 import uvicorn
 
@@ -15,7 +16,7 @@ from beanlite.host.places import as_place
 from beanlite.settings import values
 from beanlite.web.app import make_app
 from beanlite.web.site import Site
-from beanlite.web.visits import CONNECTIONS_MAX, Visit
+from beanlite.web.visits import CONNECTIONS_MAX, Door, Visit
 
 # The host names by which browsers reach the loopback interface.
 LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -46,12 +47,13 @@ def listen(address: Address) -> socket.socket:
     return listening
 
 
-def url(listening: socket.socket) -> str:
+def url(listening: socket.socket, tls: ssl.SSLContext | None = None) -> str:
     """Return the URL to open in a browser, or ``unix:PATH``."""
     name = listening.getsockname()
     if isinstance(name, str):
         return f"unix:{name}"
-    return f"http://{as_place(name[0], name[1])}/"
+    scheme = "http" if tls is None else "https"
+    return f"{scheme}://{as_place(name[0], name[1])}/"
 
 
 class _PageServer(uvicorn.Server):
@@ -62,8 +64,8 @@ class _PageServer(uvicorn.Server):
         await super().startup(sockets)
 
 
-def serve(site: Site, listening: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C, at a low priority."""
+def serve(site: Site, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
+    """Serve until SIGTERM or Ctrl-C, at a low priority; with ``tls``, encrypt."""
     with contextlib.suppress(OSError):  # if that is not permitted, serve at normal priority
         os.nice(GIVES_WAY)
     how = uvicorn.Config(
@@ -71,7 +73,7 @@ def serve(site: Site, listening: socket.socket) -> None:
         log_level="warning",
         access_log=False,
         server_header=False,
-        http=Visit,
+        http=Visit if tls is None else cast(type[Visit], Door(tls)),  # called to make a protocol, and no more
         limit_concurrency=CONNECTIONS_MAX + 1,  # above it, uvicorn refuses all requests
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=STOPS_WITHIN_S,

@@ -1,49 +1,27 @@
 """What requests share: the options, the connections to the server, and the users."""
 
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from starlette.requests import Request
 
-from beanlite.beanstalk.client import Address, address_text
+from beanlite.beanstalk.client import Server, address_text
 from beanlite.web.backups import Folder
 from beanlite.web.guesses import Guesses
+from beanlite.web.notices import Notices
 from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
 from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
 from beanlite.web.samples import Samples
-
-# How many notices that nobody has seen are kept.
-NOTICES_MAX: Final = 100
-
-
-class Notices:
-    """Texts to be shown once each. They are found by a token, so that no link can make a page say anything."""
-
-    def __init__(self) -> None:
-        self._texts: dict[str, str] = {}
-
-    def leave(self, text: str) -> str:
-        """Keep a text, and return the token by which it is found."""
-        token = secrets.token_urlsafe(16)
-        self._texts[token] = text
-        while len(self._texts) > NOTICES_MAX:
-            del self._texts[next(iter(self._texts))]
-        return token
-
-    def take(self, token: str) -> str:
-        """Return the text of this token, once; empty if there is none."""
-        return self._texts.pop(token, "")
+from beanlite.web.undoing import Undos
 
 
 @dataclass(kw_only=True)
 class Site:
     """The options of ``beanlite web``, and what is kept while it runs."""
 
-    address: Address
+    address: Server
     db: Path | None = None
     """The database to read history and totals from, or None."""
     backups: Folder | None = None
@@ -60,6 +38,7 @@ class Site:
     changes: Ongoing = field(init=False, default_factory=Ongoing)
     samples: Samples = field(init=False, default_factory=Samples)
     notices: Notices = field(init=False, default_factory=Notices)
+    undos: Undos = field(init=False, default_factory=Undos)
     guesses: Guesses | None = field(init=False, default=None)
     """Checks the passwords; None if there are none."""
 
@@ -80,12 +59,30 @@ class Site:
             address = "unix" if request.client is None else request.client.host
             user = await self.guesses.check(header, address)
         elif self.user_header is not None:
-            # Starlette reads headers as Latin-1; names are UTF-8.
-            name = request.headers.get(self.user_header, "").encode("latin-1").decode(errors="replace")
+            name = _only_name(request.headers.getlist(self.user_header))
             user = User(name, may_change=True) if name else None
         else:
             user = User("", may_change=True)
         return user and User(user.name, user.may_change and not self.read_only)
+
+
+def _only_name(values: list[str]) -> str:
+    """Return the name that a header has; empty if it has none or several, or one that could be that of several people.
+
+    Starlette reads headers as Latin-1; names are UTF-8.
+    """
+    if len(values) != 1:
+        return ""
+    try:
+        return values[0].encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def person_of(request: Request) -> str:
+    """Return the name of the user who makes a request; empty if users are not asked to log in."""
+    user: User = request.state.user
+    return user.name
 
 
 def site_of(request: Request) -> Site:

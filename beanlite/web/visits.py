@@ -1,13 +1,17 @@
 """The connections of browsers: none is kept for a request that does not come, and such ones make room for others."""
 
 import asyncio
+import ssl
 from typing import Any, Final, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-# Connections at a time; for a further one the one is closed that has kept us waiting longest.
+from beanlite.net.tls import Tls
+
+# Connections at a time, and as many whose handshake is not over; for a further one the one is closed that has kept us
+# waiting longest.
 CONNECTIONS_MAX: Final = 200
-# How long a request, or the next one on the same connection, may take to arrive.
+# How long a handshake, a request, or the next one on the same connection, may take.
 REQUEST_S: Final = 30.0
 
 
@@ -32,6 +36,10 @@ class Visit(H11Protocol):
         if self._timer is not None:
             self._timer.cancel()
         super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """Close the connection, which may stay half-open under TLS."""
+        self.transport.close()
 
     def on_response_complete(self) -> None:
         """Wait for the next request."""
@@ -65,3 +73,57 @@ class Visit(H11Protocol):
         """Close the connection at once."""
         self.connections.discard(self)
         self.transport.abort()
+
+
+class Door:
+    """The handshakes of browsers. uvicorn's own are not bounded in number."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self._given: dict[str, Any] = {}
+        self._pending: dict[Tls, asyncio.TimerHandle] = {}
+        """The end of the time of each connection, the earliest first."""
+
+    def __call__(self, **given: Any) -> Tls:  # noqa: ANN401 - uvicorn's own, and the same each time
+        """Make the protocol of a new connection."""
+        self._given = given
+        return Tls(self)
+
+    def begin(self, tls: Tls) -> None:
+        """Give a new connection some time, and close the earliest if there are too many."""
+        if len(self._pending) >= CONNECTIONS_MAX:
+            earliest = next(iter(self._pending))
+            self._forget(earliest)
+            earliest.abort()
+        self._pending[tls] = asyncio.get_running_loop().call_later(REQUEST_S, tls.abort)
+
+    def new_session(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
+        """Make what encrypts and decrypts for a connection."""
+        return self._context.wrap_bio(incoming, outgoing, server_side=True)
+
+    def go_on(self, tls: Tls) -> None:
+        """Go on with the handshake of a connection soon."""
+        asyncio.get_running_loop().call_soon(tls.shake)
+
+    def admit(self, tls: Tls, session: ssl.SSLObject) -> Visit:  # noqa: ARG002 - as for the queue
+        """Return the protocol of a browser whose handshake is over."""
+        self._forget(tls)
+        return Visit(**self._given)
+
+    def refuse(self, tls: Tls, reason: str) -> None:  # noqa: ARG002 - likewise
+        """Close a connection before its handshake is over."""
+        self._forget(tls)
+        tls.close()
+
+    def refuse_for(self, tls: Tls, error: ssl.SSLError) -> None:
+        """Close a connection whose handshake has failed."""
+        self.refuse(tls, str(error))
+
+    def end(self, tls: Tls, *, has_session: bool) -> None:  # noqa: ARG002 - likewise
+        """Forget a connection that is closed."""
+        self._forget(tls)
+
+    def _forget(self, tls: Tls) -> None:
+        timer = self._pending.pop(tls, None)
+        if timer is not None:
+            timer.cancel()

@@ -54,9 +54,12 @@ def bench(
         list[str] | None,
         typer.Option(
             metavar="[NAME=]HOST:PORT",
-            help="Measure a running server, also at unix:PATH. Repeatable.",
+            help="Measure a running server, also at tls://HOST:PORT or unix:PATH. Repeatable.",
         ),
     ] = None,
+    tls_ca: Annotated[str | None, typer.Option(metavar="FILE", help="Trust servers of this authority.")] = None,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Show them this certificate.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its key, unless in the same file.")] = None,
     connections: Annotated[int, typer.Option("--connections", "-c", min=1, help="Number of clients.")] = 50,
     beside: Annotated[
         int, typer.Option(min=0, help="Extra clients that send list-tube-used without pause and are not counted.")
@@ -113,7 +116,8 @@ def bench(
     if pin and len(mine) < 2:
         raise ConfigError("--pin needs two cores")
     cores = mine[1:] if pin else mine
-    with _targets(against or [], connect or [], folder, mine[:1] if pin else None) as targets:
+    files = [tls_ca, tls_cert, tls_key]
+    with _targets(against or [], connect or [], files, folder, mine[:1] if pin else None) as targets:
         with _progress(options, targets) as progress:
             rounds_done = runner.run(options, targets, cores, progress)
         version, is_compiled = target.installed()
@@ -149,7 +153,7 @@ def _check(options: runner.Options, directory: str) -> None:
 
 @contextlib.contextmanager
 def _targets(
-    against: list[str], places: list[str], directory: Path, server_cores: list[int] | None
+    against: list[str], places: list[str], files: list[str | None], directory: Path, server_cores: list[int] | None
 ) -> Iterator[list[target.Target]]:
     """Yield all targets, having started those that are to be started."""
     commands = [*against]
@@ -158,7 +162,7 @@ def _targets(
     with contextlib.ExitStack() as stack:
         yield [
             *[stack.enter_context(target.started(command, directory, server_cores)) for command in commands],
-            *[target.reached(place) for place in places],
+            *[target.reached(place, files) for place in places],
         ]
 
 

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from os import environ
 from pathlib import Path
 from typing import Final
 
-from beanlite.beanstalk.client import Address, Client, UnexpectedReply, connect, parse_address
+from beanlite.beanstalk.client import Address, Client, Server, UnexpectedReply, connect, parse_server
+from beanlite.beanstalk.over_tls import in_plain_words
 from beanlite.errors import BeanliteError, ConfigError
 from tests.bench import machine
 
@@ -34,17 +35,20 @@ class Target:
     """A server that accepts connections."""
 
     name: str
-    address: Address
+    address: Server
     version: str
     pid: int | None
     """None if the server seems to be on another machine."""
 
 
-def reached(place: str) -> Target:
-    """Return a running server, given as HOST:PORT or unix:PATH, optionally after NAME=. ConfigError, BenchFailed."""
+def reached(place: str, files: Sequence[str | None] = ()) -> Target:
+    """Return a running server, given as HOST:PORT, tls://HOST:PORT or unix:PATH, optionally after NAME=.
+
+    ``files`` are those for TLS: of an authority, a certificate and its key. ConfigError, BenchFailed.
+    """
     named = re.fullmatch(r"([^:/=]+)=(.+)", place)
     name, where = (named[1], named[2]) if named else (place, place)
-    return _target(name, parse_address(where))
+    return _target(name, parse_server(where, *(files if where.startswith("tls://") else ())))
 
 
 @contextlib.contextmanager
@@ -113,14 +117,14 @@ def _launched(words: list[str], log: Path, cores: list[int] | None) -> subproces
         raise ConfigError(f"{words[0]} can't be started: {error.strerror}") from error
 
 
-def _target(name: str, address: Address) -> Target:
+def _target(name: str, address: Server) -> Target:
     try:
         with Client(address) as client:
             stats = client.stats()
     except UnexpectedReply as error:
         raise BenchFailed(f"{name}: {error}") from error
     except OSError as error:
-        raise BenchFailed(f"{name}: {error.strerror or error}") from error
+        raise BenchFailed(f"{name}: {in_plain_words(error)}") from error
     here = stats.get("hostname") == socket.gethostname() and stats.get("pid", "").isdecimal()
     return Target(name, address, stats.get("version", ""), int(stats["pid"]) if here else None)
 

@@ -12,7 +12,9 @@ import pytest
 from beanlite import is_compiled
 from tests.bench import control
 from tests.bench.__main__ import main
+from tests.support.authority import Authority
 from tests.support.servers import beanstalkd_program, start_beanlite
+from tests.support.tls_front import TlsFront
 
 ROOT = Path(__file__).parents[2]
 SHORT = "--seconds 0.1 --warmup 0.02 --rounds 1 --connections 4".split()
@@ -75,6 +77,24 @@ def test_a_workload_is_carried_out_counted_and_cleared_away(workload, server, at
     assert 0 < did["p50_us"] <= did["p99_us"] <= did["p999_us"] <= did["max_us"]
     assert target["left"] == 0
     assert [after[f"current-jobs-{state}"] for state in ("ready", "reserved", "delayed", "buried")] == ["0"] * 4
+
+
+@pytest.mark.parametrize(
+    "load", ["cycle --depth 300", "cycle --depth 20 --body 60000", "drain --jobs 2000", "noop --rate 500"]
+)
+def test_load_is_carried_out_over_tls(load, server, tmp_path, capsys):
+    authority = Authority(tmp_path)
+    with TlsFront(server.port, authority.issue("server")) as front:
+        result = bench(capsys, *load.split(), "--connect", f"tls={front.where}", "--tls-ca", str(authority.file))
+    (target,) = result["targets"]
+    assert (target["name"], target["left"]) == ("tls", 0)
+    assert target["rounds"][0]["commands"] > 0
+
+
+def test_server_that_is_not_trusted_is_told(server, tmp_path, capsys):
+    with TlsFront(server.port, Authority(tmp_path).issue("server")) as front:
+        assert main([*SHORT, "noop", "--connect", front.where]) == 1
+    assert "the server's certificate is not trusted" in capsys.readouterr().err
 
 
 def test_the_warm_up_is_not_counted(server, at, capsys):

@@ -155,7 +155,7 @@ def test_a_job_is_counted_once(workload, finishing):
 
 @pytest.mark.parametrize("place", ["", "x", "x:", ":1", "x:y", "x:65536", "name=x", "unix:", "name=unix:"])
 def test_no_address(place):
-    with pytest.raises(ConfigError, match="--connect takes HOST:PORT or unix:PATH, not "):
+    with pytest.raises(ConfigError, match="--connect takes HOST:PORT, tls://HOST:PORT or unix:PATH, not "):
         reached(place)
 
 

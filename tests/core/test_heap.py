@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given, strategies as st
 
 from beanlite.core.heap import MANY, ROW_MAX, SWEEP, KeyHeap
@@ -39,6 +40,7 @@ def test_is_a_sorted_set_that_forgets_what_was_removed(steps):
             removed.append(key)
         assert len(heap) == len(model)
         assert (heap.keys[0] if heap.keys else None) == min(model, default=None)
+        assert heap.about_up_to(number, 400) == sum(key <= number for key in model)
     assert emptied(heap) == sorted(model)
 
 
@@ -94,3 +96,20 @@ def test_few_removed_entries_have_to_be_passed_when_the_top_goes():
         assert len(heap.keys) - len(heap) <= 3 * MANY
     assert heap.pop() == 0
     assert heap.keys[0] == 10_001
+
+
+@pytest.mark.parametrize("removed", [0, 3000])
+def test_number_of_keys_up_to_a_bound_is_exact_or_estimated(removed):
+    rng = random.Random(4)
+    heap = KeyHeap()
+    keys = rng.sample(range(100_000), 20_000)
+    for key in keys:
+        heap.push(key)
+    for key in keys[:removed]:
+        heap.remove(key)
+    left = keys[removed:]
+    for bound in (-1, 0, 50, 2000, 30_000, 99_999):
+        count = sum(key <= bound for key in left)
+        about = heap.about_up_to(bound, 1000)
+        assert about == count if count <= 1000 else abs(about - count) < 0.2 * count
+    assert KeyHeap().about_up_to(5, 10) == 0

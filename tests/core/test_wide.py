@@ -1,6 +1,7 @@
 """A dict for very many entries."""
 
 import random
+import sys
 
 import pytest
 
@@ -29,6 +30,17 @@ def test_wide_dict_is_like_a_dict():
             plain[key] = key + 1
         assert len(wide) == len(plain)
     assert all((wide.get(key), key in wide) == (plain.get(key), key in plain) for key in range(2 * ENTRIES))
+
+
+@pytest.mark.parametrize("rest", [0, 1, ENTRIES // 100])
+def test_wide_dict_with_few_entries_left_gives_memory_back(rest):
+    wide = WideDict()
+    for each in range(ENTRIES):
+        wide.set(each, each)
+    full = sum(map(sys.getsizeof, wide._parts))
+    for each in range(rest, ENTRIES):
+        wide.pop(each)
+    assert sum(map(sys.getsizeof, wide._parts)) < full / 8
 
 
 def test_wide_dict_is_freed_part_by_part():

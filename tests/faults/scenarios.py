@@ -26,7 +26,7 @@ PATTERN"."""
 COPIED = "-copy.db"
 RESERVE = f"{DATABASE}-reserve"
 TURNS = 300  # of the loop, approximately
-NEXT_MIGRATION = "CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT; INSERT INTO notes VALUES ('default');"
+NEXT_MIGRATION = "CREATE TABLE labels (tube TEXT PRIMARY KEY) STRICT; INSERT INTO labels VALUES ('default');"
 
 
 # -- what the client does

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 LINE_MAX = 224
 U32_MAX = (1 << 32) - 1
+U64_MAX = (1 << 64) - 1
+NOTE_MAX = 4096
 REQUEST_MAX = 1 << 20
 
 ALWAYS = {b"BAD_FORMAT", b"UNKNOWN_COMMAND"}
@@ -21,12 +23,14 @@ ANSWERS = {
     b"release": {b"RELEASED", b"NOT_FOUND"},
     b"bury": {b"BURIED", b"NOT_FOUND"},
     b"touch": {b"TOUCHED", b"NOT_FOUND"},
+    b"note": {b"NOTED", b"NOT_FOUND", b"NOTE_TOO_BIG", b"EXPECTED_CRLF", b"OUT_OF_MEMORY"},
     b"kick": {b"KICKED"},
     b"kick-job": {b"KICKED", b"NOT_FOUND"},
     b"peek": FINDING,
     b"peek-ready": FINDING,
     b"peek-delayed": FINDING,
     b"peek-buried": FINDING,
+    b"name": {b"NAMED"},
     b"use": {b"USING"},
     b"watch": {b"WATCHING"},
     b"ignore": {b"WATCHING", b"NOT_IGNORED"},
@@ -44,7 +48,9 @@ OPERATORS_ANSWERS = {
     b"list-jobs": REQUEST_ANSWERS,
     b"list-tube-stats": REQUEST_ANSWERS,
     b"list-clients": REQUEST_ANSWERS,
+    b"diagnose": REQUEST_ANSWERS,
     b"change-jobs": REQUEST_ANSWERS,
+    b"set-pause": REQUEST_ANSWERS | {b"NOT_FOUND"},
     b"put-jobs": REQUEST_ANSWERS | {b"JOB_TOO_BIG", b"OUT_OF_MEMORY"},
     b"watch-events": REQUEST_ANSWERS,
     b"set-policy": REQUEST_ANSWERS,
@@ -55,7 +61,11 @@ OPERATORS_ANSWERS = {
     b"list-schedules": REQUEST_ANSWERS,
     b"show-job": {b"OK", b"NOT_FOUND"},
     b"reserve-batch": {b"RESERVED_BATCH", b"DEADLINE_SOON", b"TIMED_OUT"},
+    b"act-for": {b"ACTING", b"UNAUTHORIZED"},
 }
+# What those may be answered, too, that do not have all rights; and what only they can say.
+UNAUTHORIZED = {b"UNAUTHORIZED"}
+AUTH_ANSWERS = {b"AUTHENTICATED"}
 REPLY = re.compile(
     rb"(?:INSERTED|WATCHING) [1-9]\d*"
     rb"|(?:RESERVED|FOUND) [1-9]\d* (?P<job>\d+)"
@@ -64,8 +74,9 @@ REPLY = re.compile(
     rb"|RESERVED_BATCH [1-9]\d*"
     rb"|USING [A-Za-z0-9+/;.$_()][-A-Za-z0-9+/;.$_()]{0,199}"
     rb"|KICKED(?: \d+)?"
-    rb"|DEADLINE_SOON|TIMED_OUT|NOT_FOUND|DELETED|RELEASED|BURIED|TOUCHED|NOT_IGNORED|PAUSED"
-    rb"|EXPECTED_CRLF|JOB_TOO_BIG|OUT_OF_MEMORY|BAD_FORMAT|UNKNOWN_COMMAND"
+    rb"|DEADLINE_SOON|TIMED_OUT|NOT_FOUND|DELETED|RELEASED|BURIED|TOUCHED|NOT_IGNORED|PAUSED|NOTED|NAMED"
+    rb"|UNAUTHORIZED|AUTHENTICATED|ACTING"
+    rb"|EXPECTED_CRLF|JOB_TOO_BIG|NOTE_TOO_BIG|OUT_OF_MEMORY|BAD_FORMAT|UNKNOWN_COMMAND"
 )
 # A field of the header of another protocol, which closes the connection if it is the first that a client sends.
 FIELD = re.compile(rb"[A-Za-z0-9-]+:")
@@ -73,6 +84,7 @@ REQUEST = re.compile(
     rb"(?:%b) +(\d+)" % b"|".join(word for word, each in OPERATORS_ANSWERS.items() if each >= REQUEST_ANSWERS)
 )
 PUT = re.compile(rb"put +(\d+) +(\d+) +(\d+) +(\d+)(.*)", re.DOTALL)
+NOTE = re.compile(rb"note +(\d+) +(\d+)")
 
 
 class Requests(NamedTuple):
@@ -111,6 +123,9 @@ def _body_size(line: bytes, max_job_size: int, *, operator: bool) -> int | None:
     request = REQUEST.fullmatch(line)
     if operator and request is not None and len(line) + 2 <= LINE_MAX and int(request[1]) <= U32_MAX:
         return int(request[1])
+    note = NOTE.fullmatch(line)
+    if note is not None and len(line) + 2 <= LINE_MAX:
+        return int(note[2]) if int(note[1]) <= U64_MAX and int(note[2]) <= U32_MAX else None
     found = PUT.fullmatch(line)
     if found is None or len(line) + 2 > LINE_MAX or b"\0" in line:
         return None
@@ -152,8 +167,12 @@ def read_replies(data: bytes) -> list[bytes]:
     return words
 
 
-def check_answers(requests: list[bytes], replies: list[bytes], *, operator: bool = False) -> None:
+def check_answers(
+    requests: list[bytes], replies: list[bytes], *, operator: bool = False, limited: bool = False
+) -> None:
     """Each reply is one that its request may have. AssertionError otherwise."""
     answers = ANSWERS | OPERATORS_ANSWERS if operator else ANSWERS
+    if limited:
+        answers = {word: each | UNAUTHORIZED for word, each in (answers | {b"auth": AUTH_ANSWERS}).items()}
     for number, (word, reply) in enumerate(zip(requests, replies, strict=False)):
         assert reply in ALWAYS | answers.get(word, set()), f"request {number}, {word!r}, was answered {reply!r}"

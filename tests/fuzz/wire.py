@@ -6,12 +6,15 @@ event: another client goes on, one leaves, time passes (see ``Play.event``). All
 
 import random
 
+from beanlite.core.access import OPERATOR, PRODUCER, READER, WORKER
 from beanlite.protocol.blocked import CLOSING, KICKING, LOOKING, REPLETE, WAITING, WORKING, YIELDING
 from beanlite.protocol.session import REPLIES_MAX
-from tests.fuzz.grammar import LINE_MAX, REQUEST_MAX, Requests, check_answers, read_replies, read_requests
+from tests.fuzz.grammar import LINE_MAX, NOTE_MAX, REQUEST_MAX, Requests, check_answers, read_replies, read_requests
 from tests.support.core import Core
 
 CLIENTS = 4
+LIMITED = 1  # the second client has these rights alone
+RIGHTS = [(PRODUCER, b"a"), (WORKER, b"a"), (READER, b"*"), (OPERATOR, b"b")]
 OPERATORS_FROM = 2  # the third client and the fourth are operators
 MAX_JOB_SIZE = 300
 EVENT = b"\xff"
@@ -39,9 +42,13 @@ def check(data: bytes) -> None:
 class Talk:
     """One client: what it has sent and heard."""
 
-    def __init__(self, core: Core, *, operator: bool = False) -> None:
+    def __init__(self, core: Core, *, operator: bool = False, limited: bool = False) -> None:
         self.session = core.client(operator=operator)
         self.operator = operator
+        self.limited = limited
+        if limited:
+            core.limit(self.session, *RIGHTS)
+            self.session.authenticate = lambda token: token == b"a"
         self.sent = bytearray()
         self.heard = bytearray()
         self.ended = False
@@ -55,10 +62,10 @@ class Talk:
         session = self.session
         requests = self.requests()
         replies = read_replies(bytes(self.heard))
-        check_answers(requests.complete, replies, operator=self.operator)
+        check_answers(requests.complete, replies, operator=self.operator, limited=self.limited)
         if session.blocked is None and not self.ended:
             assert len(replies) == len(requests.complete), (requests, replies)
-            body_max = REQUEST_MAX if self.operator else MAX_JOB_SIZE
+            body_max = REQUEST_MAX if self.operator else max(MAX_JOB_SIZE, NOTE_MAX)
             assert session.pending <= (body_max + 1 if requests.missing else LINE_MAX - 1)
         elif len(replies) > len(requests.complete):
             # What begins as another protocol's line does is answered when it is too long for a line, before its end.
@@ -108,7 +115,9 @@ class Play:
         kind, amount = code & 7, code >> 3
         if kind < CLIENTS:
             while len(self.here) <= kind:
-                self.here.append(Talk(self.core, operator=len(self.here) >= OPERATORS_FROM))
+                number = len(self.here)
+                limited = number == LIMITED
+                self.here.append(Talk(self.core, operator=limited or number >= OPERATORS_FROM, limited=limited))
                 self.all.append(self.here[-1])
             self.at = kind
         elif kind < 6:
@@ -119,7 +128,7 @@ class Play:
                 talk.session.half_close(self.core.now_ns)
                 self._settle()
             self._leave(talk)
-            self.here[self.at] = Talk(self.core, operator=talk.operator)
+            self.here[self.at] = Talk(self.core, operator=talk.operator, limited=talk.limited)
             self.all.append(self.here[self.at])
         self._settle()
 

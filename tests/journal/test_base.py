@@ -162,6 +162,7 @@ class Serving:
             tell_failure=self.failures.append,
             tell_room=lambda: None,
             tell_events=lambda _: None,
+            clock=lambda: self.core.now_ns,
         )
         return self
 

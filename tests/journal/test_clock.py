@@ -88,6 +88,7 @@ class Running:
             tell_failure=raise_it,
             tell_room=lambda: None,
             tell_events=lambda _: None,
+            clock=self.clock,
         )
 
     def send(self, data):

@@ -110,7 +110,7 @@ def use(engine, journal, now_ns):
     for name in list(engine.tubes):
         engine.clients.use(client, name)
         engine.put(client, 0, 0, 10, b"new", now_ns)
-        engine.pause(client, name, 1, now_ns)
+        engine.pause(client.peer, name, 1, now_ns)
     journal._writer.write(batch_of(engine.take_changes(deferred=True), journal._writer.chronicle.history))
 
 

@@ -18,14 +18,14 @@ from beanlite.journal.sqlite.file.migrations import read_version
 from beanlite.journal.sqlite.file.replay import read_jobs, read_state
 from tests.support.journal_files import ROOT, VERSION, make, snapshot
 
-NEXT = f"{VERSION + 1:04}_notes.sql"
+NEXT = f"{VERSION + 1:04}_labels.sql"
 NEXT_SQL = """
 -- A semicolon; in a comment, and statements that hold some.
 ALTER TABLE meta ADD COLUMN note TEXT DEFAULT 'a;b';
-CREATE TABLE notes (tube TEXT PRIMARY KEY) STRICT;
-CREATE TRIGGER notes_insert AFTER INSERT ON notes WHEN NEW.tube IS NULL AND only_the_beanlite_server_may_write()
+CREATE TABLE labels (tube TEXT PRIMARY KEY) STRICT;
+CREATE TRIGGER labels_insert AFTER INSERT ON labels WHEN NEW.tube IS NULL AND only_the_beanlite_server_may_write()
 BEGIN SELECT RAISE(ABORT, 'only the server writes'); END;
-INSERT INTO notes VALUES ('default') -- and no semicolon at the end
+INSERT INTO labels VALUES ('default') -- and no semicolon at the end
 """
 
 
@@ -82,7 +82,7 @@ def test_an_installation_without_migrations_is_refused(path, folder, tmp_path):
 def test_a_new_file_gets_all_migrations_without_a_copy(path, folder):
     database = open_database(path, folder)
     assert read_state(database.connection, path) == (0, 0, [], [], [])
-    assert database.connection.execute("SELECT * FROM notes").fetchall() == [("default",)]
+    assert database.connection.execute("SELECT * FROM labels").fetchall() == [("default",)]
     assert database.close() is None
     assert version_of(path) == VERSION + 1
     assert list(path.parent.iterdir()) == [path]

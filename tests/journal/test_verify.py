@@ -34,7 +34,7 @@ def test_a_stopped_database_is_sound_and_only_read(path):
     assert all(finding.sound for finding in found)
     said = {finding.check: finding.said for finding in found}
     assert said["jobs"] == "9 ready"
-    assert said["state"] == "last id 9, 0 pauses, 0 policies, 0 schedules"
+    assert said["state"] == "last id 9, 0 pauses, 0 policies, 0 schedules, 0 notes"
     assert snapshot(path.parent) == before
 
 

@@ -48,7 +48,8 @@ def test_what_clients_do_is_in_the_metrics(tmp_path):
         assert found["beanlite_jobs", state] == jobs
         assert found["beanlite_tube_jobs", state, "mail"] == jobs
         assert found["beanlite_tube_jobs", state, "default"] == 0
-    for event, times in {"put": 6, "reserved": 3, "deleted": 1, "buried": 1, "kicked": 0, "timed_out": 0}.items():
+    events = {"put": 6, "reserved": 3, "deleted": 1, "buried": 1, "kicked": 0, "timed_out": 0}
+    for event, times in (events | {"client_gone": 0, "delay_over": 0}).items():
         assert found["beanlite_job_events_total", event] == times
         assert found["beanlite_tube_job_events_total", event, "mail"] == times
     assert found["beanlite_commands_total", "put"] == 6
@@ -70,6 +71,10 @@ def test_what_clients_do_is_in_the_metrics(tmp_path):
     assert found["beanlite_wal_bytes",] > 0
     assert found["beanlite_database_bytes",] > 0
     assert found["beanlite_open_fds",] > 5
+    assert found["process_open_fds",] == found["beanlite_open_fds",] < found["process_max_fds",]
+    assert found["process_start_time_seconds",] == found["beanlite_start_time_seconds",]
+    assert found["process_virtual_memory_bytes",] > found["process_resident_memory_bytes",] > 1 << 20
+    assert found["process_cpu_seconds_total",] > 0
     assert abs(time.time() - found["beanlite_start_time_seconds",]) < 60
 
 

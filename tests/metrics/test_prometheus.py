@@ -12,6 +12,7 @@ import urllib.request
 
 import pytest
 
+from tests.support.certificates import Authority, tls_flags
 from tests.support.health import ask, samples, start_watched
 from tests.support.layout import ROOT
 from tests.support.servers import free_port
@@ -38,7 +39,9 @@ def watched(tmp_path_factory):
     """A server with all that has metrics, a job in it, and where it is asked."""
     directory = tmp_path_factory.mktemp("server")
     (directory / "backups").mkdir()
-    server, where = start_watched(directory, "--backup-every", "1h", "--backup-dir", str(directory / "backups"))
+    own = Authority(directory / "certificates").sign("server")
+    flags = ["--backup-every", "1h", "--backup-dir", str(directory / "backups"), *tls_flags(own)]
+    server, where = start_watched(directory, *flags)
     with server, server.connect() as connection:
         Wire(connection).put(b"")
         yield where
@@ -56,7 +59,7 @@ def told(page):
 
 def named(text):
     """Those of ours that a text names."""
-    return set(re.findall(r"\bbeanlite_\w+", text))
+    return set(re.findall(r"\b(?:beanlite|process)_\w+", text))
 
 
 def expressions():
@@ -113,6 +116,27 @@ def test_panels_have_titles_and_places_of_their_own():
     }
     assert len(places) == sum(panel["gridPos"]["w"] * panel["gridPos"]["h"] for panel in panels)
     assert max(x for x, _ in places) < 24
+
+
+def test_dashboard_shows_what_is_wrong_and_leads_to_the_page():
+    dashboard = json.loads(DASHBOARD.read_text())
+    (panel,) = [panel for panel in dashboard["panels"] if panel["title"] == "What is wrong"]
+    assert "beanlite_finding{" in panel["targets"][0]["expr"]
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    links = [link["url"] for link in dashboard["links"]]
+    links += [link["url"] for link in panel["fieldConfig"]["defaults"]["links"]]
+    assert "${page}/" in links
+    assert "page" in variables
+
+
+def test_compose_file_provisions_the_dashboard():
+    container = ROOT.parent / "packaging/container"
+    compose = (container / "compose.yaml").read_text()
+    mounts = dict(re.findall(r"- (\./\S+|\.\./\S+):(/\S+):ro", compose))
+    assert all((container / source).exists() for source in mounts)
+    provider = (container / "grafana/dashboards/beanlite.yml").read_text()
+    assert f"path: {mounts['../prometheus/dashboard.json'].rpartition('/')[0]}\n" in provider
+    assert "url: http://prometheus:9090" in (container / "grafana/datasources/prometheus.yml").read_text()
 
 
 def test_promtool_accepts_the_metrics(promtool, page):
@@ -172,7 +196,7 @@ def test_prometheus_scrapes_all_that_dashboard_and_alerts_ask_for(watched, page,
         )
         targets = asked(where, "targets")["activeTargets"]
         assert [(target["health"], target["lastError"]) for target in targets] == [("up", "")]
-        series = asked(where, "query", query='count({__name__=~"beanlite_.*"})')["result"]
+        series = asked(where, "query", query='count({__name__=~"(beanlite|process)_.*"})')["result"]
         assert int(series[0]["value"][1]) == len(samples(page))
         for expression in expressions():
             asked(where, "query", query=expression)  # an error, if it makes no sense

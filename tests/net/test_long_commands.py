@@ -100,6 +100,7 @@ LONG = [
     b"kick 11\r\n",
     b"list-jobs 2\r\n{}\r\n",
     b"list-clients 2\r\n{}\r\n",
+    b"diagnose 2\r\n{}\r\n",
     b"list-tube-stats 2\r\n{}\r\n",
     b"show-job 1\r\n",
     b"change-jobs 37\r\n" + b'{"do": "kick", "tube": "default"}    \r\n',

@@ -416,4 +416,4 @@ async def test_resumed_connection_carries_out_as_much_as_its_turn_says(tmp_path)
         connection.session.postpone(b"list-tube-used\r\n" * STEPS_MAX)
         server.wiring.turns.steps = 3
         connection.resume()
-        assert connection.session.service.bare[b"list-tube-used"].count == 3
+        assert connection.session.service.words.bare[b"list-tube-used"].count == 3

@@ -28,6 +28,22 @@ def ids(queue, **which):
         return [job["id"] for job in listing.jobs(live, filter_by(**which), "id", 0, None).records]
 
 
+# -- how fast they are there
+
+
+@pytest.mark.parametrize("line", ["tubes", "tubes mail --sort ready --json", "why mail", "stats --json"])
+def test_command_imports_nothing_slow(line, queue):
+    """What takes longer to import than the server takes to answer is imported only where it is used."""
+    words = [*line.split(), "--connect", "{}:{}".format(*queue.address)]
+    program = f"import sys; from beanlite import cli; print(cli.main({words!r})); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True, env=ENVIRONMENT)
+    *_, exit_code, modules = done.stdout.splitlines()
+    assert exit_code == "0"
+    slow = {"asyncio", "jinja2", "prometheus_client", "pydantic", "sqlite3", "textual", "tomllib", "uvloop"}
+    slow |= set() if line.startswith("why") else {"rich.console", "rich.table"}
+    assert set(modules.split()) & slow == set()
+
+
 # -- changing
 
 
@@ -69,7 +85,7 @@ def test_a_dry_run_changes_nothing(own_queue, run):
 
 
 def test_what_could_not_be_changed_is_told(own_queue, run):
-    said = "beanlite: not all of these jobs could be kicked: 5 is in another state; 98, 99 are gone\n"
+    said = "beanlite: not all of these jobs could be kicked: 5 is ready; 98, 99 are gone\n"
     assert run(own_queue, "kick", "1", "1", "5", "98", "99") == (1, "1 job kicked, 1 left unchanged\n", said)
     said = "beanlite: not all of these jobs could be deleted: 1, 99 are gone, or not what the options ask for\n"
     assert run(own_queue, "delete", "1", "99", "--state", "buried", "--yes") == (1, "0 jobs deleted\n", said)
@@ -96,6 +112,7 @@ def test_a_tube_that_does_not_exist_is_told(line, queue, run):
     [
         "kick --tube mial", "delete --tube mial --yes", "flush mial --yes", "move --tube mial --to x", "pause mial 5s",
         "jobs --tube mial", "tubes mial", "jobs --tube mial --db {db}", "tubes mial --db {db}",
+        "history --tube mial --db {db}", "why mial",
     ],
 )  # fmt: skip
 def test_the_tube_that_may_be_meant_is_named(line, queue, capsys):
@@ -145,9 +162,9 @@ def test_a_part_of_a_second_counts_as_a_whole_one(own_queue, run):
         ("move {0} 99 --to mail", "{0} is in that tube already; 99 is gone"),
         ("copy {0} 99 --to mail", "99 is gone"),
         ("reprioritise {0} 98 99 --pri 0", "98, 99 are gone"),
-        ("release {0} 1 99", "1, {0} are in another state; 99 is gone"),
-        ("delay {0} 1 --by 5s", "1 is in another state"),
-        ("bury {0} 1 99", "1 is in another state; 99 is gone"),
+        ("release {0} 1 99", "1 is buried; {0} is ready; 99 is gone"),
+        ("delay {0} 1 --by 5s", "1 is buried"),
+        ("bury {0} 1 99", "1 is buried; 99 is gone"),
     ],
 )
 def test_why_jobs_are_left_as_they_were(line, why, own_queue, run):
@@ -155,6 +172,19 @@ def test_why_jobs_are_left_as_they_were(line, why, own_queue, run):
     exit_code, _, err = run(own_queue, *words)
     said = why.format(own_queue.ready[0])
     assert (exit_code, err.partition("could be ")[2].partition(": ")[2]) == (1, f"{said}\n")
+
+
+def test_jobs_that_were_left_unchanged_are_named_with_the_reason(own_queue, run):
+    said = "9 jobs buried, 2 left unchanged (1, 2 are buried)\n"
+    assert run(own_queue, "bury", "--tube", "mail") == (0, said, "")
+    exit_code, out, _ = run(own_queue, "release", "--tube", "mail", "--state", "buried", "--json")
+    assert (exit_code, json.loads(out)["unchanged"]) == (0, ids(own_queue, tube="mail"))
+    with Wire(own_queue.server.connect()) as client:
+        client.ask("use many")
+        first, *_ = [client.put(b"x") for _ in range(150)]
+    shown = ", ".join(map(str, range(first, first + 20)))
+    said = f"0 jobs released, 150 left unchanged ({shown} are ready; and 130 more)\n"
+    assert run(own_queue, "release", "--tube", "many", "--state", "ready") == (0, said, "")
 
 
 def test_a_tube_too_many_is_one_reason_for_a_refusal(tmp_path, capsys):
@@ -173,7 +203,14 @@ def test_a_tube_too_many_is_one_reason_for_a_refusal(tmp_path, capsys):
 
 def test_json_has_plain_numbers(own_queue, run):
     _, out, _ = run(own_queue, "kick", "--tube", "mail", "--json")
-    assert json.loads(out) == {"do": "kick", "done": 2, "skipped": 0, "interrupted": False, "dry_run": False}
+    assert json.loads(out) == {
+        "do": "kick",
+        "done": 2,
+        "skipped": 0,
+        "interrupted": False,
+        "dry_run": False,
+        "unchanged": [],
+    }
 
 
 @pytest.mark.parametrize(

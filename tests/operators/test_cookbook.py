@@ -32,9 +32,25 @@ def kitchen(tmp_path_factory):
             job_id = wire.put(b"dies at once")
             wire.ask(f"reserve-job {job_id}")
             wire.ask(f"release {job_id} 0 0")
+            wire.ask("use thumbnails")
+            job_id = wire.put(b"deadly")
+            for _ in range(3):
+                with Wire(server.connect()) as dying:
+                    dying.ask(f"reserve-job {job_id}")
+                until(lambda: wire.request("list-jobs", ids=[job_id])["jobs"][0]["state"] == "ready")
+            wire.request("change-jobs", do="delete", ids=[wire.put(b"by mistake")], by="ann")
         with queue.worker, File(queue.db) as file:
             until(lambda: file.list_tubes({})["tubes"][0]["puts_per_min"])  # written a second late
             yield queue
+
+
+def rows_of(sql, queue):
+    """What a line of SQL of the page tells."""
+    with closing(connect(f"{queue.db.as_uri()}?mode=ro", uri=True)) as connection:
+        connection.text_factory = lambda text: text.decode(errors="replace")  # as sqlite3 shows it
+        cursor = connection.execute(sql)
+        names = [column[0] for column in cursor.description]
+        return names, [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def carry_out(command, queue, capsys):
@@ -54,18 +70,22 @@ def carry_out(command, queue, capsys):
     return [json.loads(line) for line in printed.out.splitlines()]
 
 
-def test_there_are_twenty_and_some():
+def test_there_are_thirty_and_some():
     assert [int(number) for number, *_ in RECIPES] == list(range(1, len(RECIPES) + 1))
-    assert len(RECIPES) > 20
+    assert len(RECIPES) >= 30
+
+
+def test_job_that_kills_its_workers_is_first_of_those_that_fail(kitchen, capsys):
+    ((command, sql),) = [recipe[2:] for recipe in RECIPES if recipe[1] == "Which jobs fail again and again?"]
+    first, row = carry_out(command, kitchen, capsys)[0], rows_of(sql, kitchen)[1][0]
+    assert first["preview"] == "deadly"
+    assert first["id"] == row["id"]
+    assert [first[key] for key in ("reserves", "timeouts", "releases", "buries")] == [3, 0, 0, 0]
 
 
 @pytest.mark.parametrize(("command", "sql"), [recipe[2:] for recipe in RECIPES], ids=[recipe[1] for recipe in RECIPES])
 def test_a_recipe(command, sql, kitchen, capsys):
-    with closing(connect(f"{kitchen.db.as_uri()}?mode=ro", uri=True)) as connection:
-        connection.text_factory = lambda text: text.decode(errors="replace")  # as sqlite3 shows it
-        cursor = connection.execute(sql)
-        names = [column[0] for column in cursor.description]
-        rows = [dict(zip(names, row, strict=True)) for row in cursor]
+    names, rows = rows_of(sql, kitchen)
     if command == "beanlite top":  # it needs a terminal
         return
     answer = carry_out(command, kitchen, capsys)
@@ -75,4 +95,6 @@ def test_a_recipe(command, sql, kitchen, capsys):
         assert answer[0]["done"] == rows[0]["count(*)"] > 0
     elif "tube" in names and command.startswith("beanlite tubes --sort"):
         assert answer[0]["name"] == rows[0]["tube"]
+    elif command.startswith("beanlite history"):
+        assert len(answer) == len(rows) > 0
     assert bool(answer) == bool(rows) or sql.startswith("select text")

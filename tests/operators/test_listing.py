@@ -1,16 +1,19 @@
 """What a server tells of its jobs and tubes, and what its file tells, is the same."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from beanlite.cli import main
-from beanlite.console import listing
+from beanlite.console import listing, outlook
 from beanlite.console.file import File
-from beanlite.console.filters import filter_by
+from beanlite.console.filters import filter_by, in_words
 from beanlite.console.listing import first
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import NAMES, Filter
-from tests.support.wire import Wire
+from tests.support.wire import Wire, until
 
 
 def ids(source, *, sort="id", limit=0, **which):
@@ -41,13 +44,29 @@ def test_filters(source, queue):
 # A value for each criterion that not all jobs of the queue meet.
 NARROW = {
     "ids": [1], "tube": "other", "state": "buried", "older_s": 3600.0, "newer_s": 0.0, "in_state_s": 3600.0,
-    "pri_min": 7, "pri_max": 0, "holder": 999, "text": "user7@", "up_to_id": 1,
+    "since_at": 4e9, "until_at": 1e9, "pri_min": 7, "pri_max": 0, "reserves_min": 1, "holder": 999,
+    "holder_host": "10.0.0.1", "text": "user7@", "where": "to=user7@example.org", "up_to_id": 1,
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("key", Filter.model_fields)
 def test_server_and_file_evaluate_each_criterion(source, queue, key):
     assert set(ids(source, **{key: NARROW[key]})) < set(queue.all)
+
+
+def test_filter_is_told_in_words():
+    which = filter_by(
+        state="buried", since_at=0.0, until_at=3600.5, reserves_min=5, holder_host="10.0.0.5", where="a=1"
+    )
+    assert in_words(which) == (
+        "buried, so since 1970-01-01 00:00:00 UTC or later, so since 1970-01-01 01:00:00 UTC or earlier,"
+        " reserved 5 times or more, held by a client of 10.0.0.5, whose body has a=1"
+    )
+
+
+def test_path_that_is_none_is_an_error():
+    with pytest.raises(ConfigError, match="where: 'customer' is not a path and a value"):
+        filter_by(where="customer")
 
 
 def test_jobs_has_an_option_for_each_criterion(capsys):
@@ -74,6 +93,28 @@ def test_orders(source, queue):
     assert ids(source, sort="pri", limit=2) == [*queue.ready[-1:], *ids(source, sort="pri", limit=0)[1:2]]
     assert ids(source, sort="size", limit=1) == queue.ready[-1:]
     assert len(ids(source, sort="age", limit=3)) == 3
+    assert ids(source, sort="reserves", limit=4) == sorted(queue.reserved + queue.buried)
+    assert ids(source, sort="reserves", limit=5)[4:] == ids(source, sort="reserves")[4:5] == queue.ready[:1]
+
+
+@pytest.mark.parametrize("reserves", [lambda n: n * 7919 % 1000, lambda n: n // 9800])
+def test_list_of_the_most_reserved_jobs_asks_for_ever_fewer(reserves):
+    jobs = [{"id": n, "reserves": reserves(n)} for n in range(10_000)]
+    told: list[dict] = []
+
+    def list_jobs(request):
+        rest = [job for job in jobs[request.get("after") or 0 :] if job["reserves"] >= request.get("reserves_min", 0)]
+        part = rest[: request["limit"]]
+        told.extend(part)
+        return {"jobs": part, "next": part[-1]["id"] + 1 if len(part) == request["limit"] else None}
+
+    source: Any = SimpleNamespace(list_jobs=list_jobs)
+    for which, limit in ((filter_by(), 20), (filter_by(), 300), (filter_by(reserves_min=999), 3)):
+        told.clear()
+        page = listing.jobs(source, which, "reserves", limit, None)
+        fit = [job for job in jobs if job["reserves"] >= (which.reserves_min or 0)]
+        assert page.records == sorted(fit, key=lambda job: (-job["reserves"], job["id"]))[:limit]
+        assert len(told) < 2000
 
 
 def test_a_list_goes_on_where_it_ended(source, queue):
@@ -104,7 +145,12 @@ def test_a_slice_in_which_nothing_is_found_is_not_the_end(own_queue):
 @pytest.mark.parametrize(
     ("sort", "which", "after", "said"),
     [
-        ("colour", {}, None, "jobs are sorted by id, queue, age, in-state, pri, size, timeouts, not by 'colour'"),
+        (
+            "colour",
+            {},
+            None,
+            "jobs are sorted by id, queue, age, in-state, pri, size, timeouts, reserves, not by 'colour'",
+        ),
         ("queue", {"tube": "mail"}, None, "--sort queue needs --tube, and --state ready, delayed or buried"),
         ("queue", {"state": "ready"}, None, "--sort queue needs --tube"),
         ("queue", {"tube": "mail", "state": "reserved"}, None, "--sort queue needs --tube"),
@@ -174,6 +220,59 @@ def test_tubes(source):
     assert [tube["name"] for tube in listing.tubes(source, "[!do]*", "name", 0)[0]] == ["mail"]
     assert [tube["name"] for tube in listing.tubes(source, "[^m]*", "name", 0)[0]] == ["mail"]
     assert 450 < listing.tubes(source, "other", "name", 0)[0][0]["pause_left_s"] <= 500
+
+
+def test_tubes_are_told_with_what_fails_and_what_is_due(source):
+    until(lambda: listing.tubes(source, "mail", "name", 0)[0][0]["failed"])  # a file knows it a second late
+    (mail,) = listing.tubes(source, "mail", "name", 0)[0]
+    assert (mail["failed"], mail["due"]) == (1.0, 1)
+    (other,) = listing.tubes(source, "other", "name", 0)[0]
+    assert (other["failed"], other["due"]) == (None, 0)
+    assert listing.tubes(source, "*", "due", 1)[0][0]["name"] == "mail"
+    assert listing.tubes(source, "*", "failed", 1)[0][0]["name"] == "mail"
+
+
+def test_rates_of_a_server_are_measured(own_queue, monkeypatch):
+    def work(over_s):
+        assert over_s == 30
+        with Wire(own_queue.server.connect()) as wire:
+            wire.ask("use other")
+            for job_id in [wire.put(b"x") for _ in range(2)] + own_queue.ready[-1:]:
+                wire.ask(f"delete {job_id}")
+            wire.ask("use new")
+            wire.put(b"x")
+
+    own_queue.worker.ask("watch other")
+    clock = iter([0.0, 30.0])
+    monkeypatch.setattr(outlook, "time", SimpleNamespace(sleep=work, monotonic=lambda: next(clock)))
+    with Live(own_queue.address) as live:
+        tubes = {tube["name"]: tube for tube in listing.tubes(live, "*", "name", 0, 30)[0]}
+        told = {name: [tube[key] for key in RATES] for name, tube in tubes.items()}
+    assert told == {"default": [0, 0, 0], "mail": [0, 0, None], "other": [4, 6, 0], "new": [2, 0, None]}
+    with File(own_queue.db) as file, pytest.raises(ConfigError, match="--over needs a server"):
+        listing.tubes(file, "*", "name", 0, 1)
+
+
+RATES = ("puts_per_min", "deletes_per_min", "drain_s")
+
+
+@pytest.mark.parametrize(
+    ("ready", "puts", "deletes", "drain_s"), [(90, 10, 40, 180), (0, 10, 5, 0), (9, 5, 5, None), (9, None, None, None)]
+)
+def test_tube_drains_at_the_rate_of_deletes_beyond_puts(ready, puts, deletes, drain_s):
+    tube = {"ready": ready, "deletes": 0, "puts_per_min": puts, "deletes_per_min": deletes}
+    outlook.add_outlook(tube)
+    assert tube["drain_s"] == drain_s
+
+
+def test_share_that_failed_is_of_all_that_ended():
+    tube = {"ready": 1, "deletes": 6, "releases": 1, "timeouts": 2, "buries": 3}
+    outlook.add_outlook(tube)
+    assert tube["failed"] == 0.5
+    assert "drain_s" not in tube  # without rates it is not known
+    file = {"ready": 1, "puts_per_min": 1, "deletes_per_min": 3, "releases_per_min": 1, "timeouts_per_min": None}
+    outlook.add_outlook(file)
+    assert (file["failed"], file["drain_s"]) == (0.25, 30)
 
 
 def test_those_that_lack_a_fact_come_last():

@@ -212,6 +212,7 @@ def test_watchers_hear_of_changes_of_policies(policy, server):
     assert event["by"] | {"address": "", "number": 0} == {
         "address": "",
         "number": 0,
+        "name": None,
         "operator": True,
         "person": "ann",
     }

@@ -1,13 +1,19 @@
 """What top shows, on screens of two sizes, of a real server."""
 
 import dataclasses
+import re
 
 import pytest
 
 from beanlite.console.live import Live
 from beanlite.console.top import sampling
-from beanlite.console.top.app import JobScreen, JobsScreen, Table, Top, TubesScreen, summary
+from beanlite.console.top.app import Top
+from beanlite.console.top.grid import Table
+from beanlite.console.top.jobs_screen import JobScreen, JobsScreen
+from beanlite.console.top.layout import trends
 from beanlite.console.top.sampling import Sampler
+from beanlite.console.top.summary import summary
+from beanlite.console.top.tubes_screen import TubesScreen
 from tests.support.wire import Wire
 
 SMALL, LARGE = (80, 24), (200, 50)
@@ -41,7 +47,7 @@ async def test_the_server_and_its_tubes(queue, size):
         (titles,) = [line for line in found if "ready▾" in line]
         assert all(title in titles for title in ("tube", "reserved", "delayed", "buried", "puts/s", "deletes/s"))
         assert ("paused for" in titles) == (size == LARGE)
-        (mail,) = [line.split() for line in found if line.strip().startswith("mail")]
+        (mail,) = [line.split() for line in found if line.strip().startswith("mail ")]
         assert mail[:7] == ["mail", "5", "2", "2", "2", "0.0", "0.0"]
 
 
@@ -87,6 +93,111 @@ async def test_keys_lead_down_to_a_job_and_back(queue, size):
         assert isinstance(app.screen, TubesScreen)
         await pilot.press("q")
     assert app.return_code == 0
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+async def test_screen_tells_how_tubes_do(size, own_queue):
+    app = Top(own_queue.address)
+    async with app.run_test(size=size) as pilot:
+        found = await shown(pilot, lambda text: "mail: in|out " in text)
+        assert any("mail: in|out" in line and "0 of 1 clients wait; the next one waits " in line for line in found)
+        with Wire(own_queue.server.connect()) as client:
+            client.ask("use mail")
+            for _ in range(100):
+                client.put(b"x")
+        found = await shown(pilot, lambda text: re.search(r"in\|out [ ▁-▇]*█[ ▁-▇]*\|", text))
+        await pilot.press("down")
+        await shown(pilot, lambda text: "other: in|out" in text and "; paused for " in text)
+        titles = next(line for line in found if "ready▾" in line)
+        shown_at = {"next waits": LARGE, "waiting": LARGE, "watching": LARGE, "wrong": LARGE, "in|out": LARGE}
+        assert all((title in titles) == (size == least) for title, least in shown_at.items())
+
+
+async def test_filter_leaves_tubes_whose_names_fit(queue):
+    app = Top(queue.address)
+    async with app.run_test(size=SMALL) as pilot:
+        await shown(pilot, lambda text: "mail" in text)
+
+        def names():
+            table = app.screen.query_one(Table)
+            return {table.key_at(row) for row in range(table.row_count)}
+
+        await pilot.press("slash", *"the", "enter")
+        assert names() == {"other"}
+        await pilot.press("enter")
+        await shown(pilot, lambda text: "tube other: 1 job" in text)
+        await pilot.press("escape", "escape")
+        assert names() == {"default", "mail", "other"}
+        await pilot.press("slash", *"?a*l")
+        assert names() == {"mail"}
+
+
+async def test_kick_is_done_only_after_a_yes(own_queue):
+    app = Top(own_queue.address)
+    with Live(own_queue.address) as live:
+
+        def states():
+            return [(live.show_job(job_id) or {})["state"] for job_id in own_queue.buried]
+
+        async with app.run_test(size=SMALL, notifications=True) as pilot:
+            await shown(pilot, lambda text: "mail" in text)
+            await pilot.press("k")
+            await shown(pilot, lambda text: "Kick 2 jobs that are buried in tube mail?" in text)
+            await pilot.press("n")
+            assert states() == ["buried", "buried"]
+            await pilot.press("k", "y")
+            await shown(pilot, lambda text: "2 jobs kicked in tube mail" in text)
+            assert states() == ["ready", "ready"]
+            await shown(pilot, lambda text: " 0 buried" in text)
+            await pilot.press("k")
+            await shown(pilot, lambda text: "mail has no buried jobs" in text)
+
+
+async def test_pause_asks_for_how_long(own_queue):
+    app = Top(own_queue.address)
+    async with app.run_test(size=SMALL, notifications=True) as pilot:
+        await shown(pilot, lambda text: "mail" in text)
+        await pilot.press("p")
+        await shown(pilot, lambda text: "Pause tube mail for how long?" in text)
+        await pilot.press("escape")
+        await pilot.press("p", *"soon", "enter")
+        await shown(pilot, lambda text: "'soon' is not a length of time" in text)
+        await pilot.press("p", *"10min", "enter")
+        await shown(pilot, lambda text: "tube mail is paused for 10 min" in text and "(paused) mail" in text)
+        await pilot.press("p", "0", "enter")
+        await shown(pilot, lambda text: "tube mail is not paused" in text)
+
+
+async def test_question_mark_tells_the_keys(queue):
+    app = Top(queue.address)
+    async with app.run_test(size=SMALL) as pilot:
+        await shown(pilot, lambda text: "mail" in text)
+        await pilot.press("question_mark")
+        await shown(pilot, lambda text: "kick the buried jobs of the tube" in text)
+        await pilot.press("escape")
+        assert isinstance(app.screen, TubesScreen)
+
+
+def test_once_prints_one_screen_as_text(queue, run):
+    code, out, err = run(queue, "top", "--once")
+    assert (code, err) == (0, "")
+    summary_text, _, table = out.partition("\n\n")
+    assert "6 ready, 2 reserved, 2 delayed, 2 buried; " in summary_text
+    titles, mail, *_ = table.splitlines()
+    assert "next waits" in titles
+    assert mail.split()[:7] == ["mail", "5", "2", "2", "2", "0.0", "0.0"]
+    assert "\x1b" not in out
+
+
+def test_tubes_are_marked_with_what_is_wrong():
+    tubes = [{"name": "mail"}, {"name": "other"}]
+    places = [{"tube": "mail"}, {"tube": "gone"}]
+    sampling.mark(tubes, [{"kind": "hung", "worst": places}, {"kind": "growing", "worst": places}])
+    assert [tube["wrong"] for tube in tubes] == ["hung, growing", ""]
+
+
+def test_bars_of_in_and_out_have_one_scale():
+    assert trends([(0.0, 0.0), (8.0, 4.0), (1.0, 0.01)]) == ("        █▁", "        ▄▁")
 
 
 async def test_ctrl_c_ends_the_program(queue):

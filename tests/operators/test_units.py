@@ -1,5 +1,7 @@
 """How sizes, ages and texts are written and read."""
 
+import time
+
 import pytest
 
 from beanlite.console import units
@@ -80,3 +82,37 @@ def test_short_numbers_have_six_characters_at_most():
         "10.0G",
         "10T",
     ]
+
+
+@pytest.mark.parametrize(
+    ("text", "moment"),
+    [
+        ("02:00", "2026-11-27 01:00:00"), ("2:00:30", "2026-11-27 01:00:30"), ("11:13:59", "2026-11-27 10:13:59"),
+        ("23:59", "2026-11-26 22:59:00"), ("02:00Z", "2026-11-27 02:00:00"), ("23:59Z", "2026-11-26 23:59:00"),
+        ("24h", "2026-11-26 10:13:59"), (" 90 ", "2026-11-27 10:12:29"), ("99999d", "1970-01-01 00:00:00"),
+        ("2026-07-01", "2026-06-30 22:00:00"), ("2026-11-26 02:00", "2026-11-26 01:00:00"),
+        ("2026-11-26T02:00:00Z", "2026-11-26 02:00:00"), ("2026-11-26 02:00+05:00", "2026-11-25 21:00:00"),
+        ("2026-07-01Z", "2026-07-01 00:00:00"),
+    ],
+)  # fmt: skip
+def test_moments_are_read_in_the_zone_of_the_reader(text, moment, monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        assert units.utc(units.parse_moment(text, 1_795_774_439.0)) == moment
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "25:00", "12:60", "1:2", "2026-13-01", "2026-11-26x", "yesterday", "24 hours"]
+)
+def test_what_is_no_moment(text):
+    with pytest.raises(ValueError, match="is no moment; write it as 02:00, 24h"):
+        units.parse_moment(text, 1e9)
+
+
+def test_moment_before_1970_is_an_error():
+    with pytest.raises(ValueError, match="is before 1970"):
+        units.parse_moment("1960-01-01", 1e9)

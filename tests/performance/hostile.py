@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from beanlite.beanstalk.client import Address, Client as Control, connect
+from beanlite.beanstalk.client import Client as Control, Server, connect
 from tests.bench.target import started
 from tests.performance.long_work import APART, CORES, Client, put, title
 
@@ -37,7 +37,7 @@ GIVE_WAY = 10  # as `nice` counts
 class Offenders:
     """Connections whose replies do not matter, in a process that is killed at the end."""
 
-    def __init__(self, address: Address, ready: Event) -> None:
+    def __init__(self, address: Server, ready: Event) -> None:
         self.address = address
         self._ready = ready
 
@@ -250,13 +250,13 @@ SCENARIOS: tuple[Callable[[Offenders], None], ...] = (
 # -- the measuring
 
 
-def offend(scenario: Callable[[Offenders], None], address: Address, ready: Event) -> None:
+def offend(scenario: Callable[[Offenders], None], address: Server, ready: Event) -> None:
     """Run a scenario until the process is killed."""
     os.nice(GIVE_WAY)
     scenario(Offenders(address, ready))
 
 
-def innocents(address: Address) -> dict[str, float]:
+def innocents(address: Server) -> dict[str, float]:
     """Measure ten clients that put, reserve and delete."""
     place = f"it={address[0]}:{address[-1]}"
     bench = [sys.executable, "-m", "tests.bench", "-c", "10", "-t", "1.5", "--json", "--connect", place]

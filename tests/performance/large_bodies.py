@@ -15,7 +15,7 @@ import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from beanlite.beanstalk.client import Address
+from beanlite.beanstalk.client import Server
 from tests.bench.target import started
 from tests.performance.long_work import APART, CORES, Client, put
 
@@ -29,7 +29,7 @@ Late = list[tuple[float, float]]
 """For each slow reply, when the wait for it began, and how long it took."""
 
 
-def probe(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[Late]", *, cycle: bool) -> None:
+def probe(address: Server, enough: Event, found: "multiprocessing.SimpleQueue[Late]", *, cycle: bool) -> None:
     """Send commands without a pause over one connection, and note the slow replies."""
     client = Client(address)
     client.ask(b"use probe\r\n")
@@ -62,7 +62,7 @@ def worst_ms(late: Late, began_s: float, ended_s: float) -> float:
     return 1000 * max((took for at, took in late if at < ended_s and at + took > began_s), default=NOTED_S)
 
 
-def play(address: Address, size: int) -> list[tuple[float, float]]:
+def play(address: Server, size: int) -> list[tuple[float, float]]:
     """Do one client's steps with a large body; return when each step began and ended."""
     client = Client(address)
     body = put(size)

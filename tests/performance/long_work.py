@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from beanlite.beanstalk.client import Address, Client as Control, connect
+from beanlite.beanstalk.client import Client as Control, Server, connect
 from tests.bench import machine
 from tests.bench.target import started
 
@@ -33,7 +33,7 @@ SETTLE_S = 2.0  # for work that continues after a reply: late writes, the end of
 class Client:
     """A connection that can send many commands at once."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Server) -> None:
         self._socket = connect(address)
         self._lines = self._socket.makefile("rb")
 
@@ -76,7 +76,7 @@ def put(body: int, delay_s: int = 0) -> bytes:
     return b"put 0 %d 600 %d\r\n%b\r\n" % (delay_s, body, b"x" * body)
 
 
-def await_zero(address: Address, *names: str) -> None:
+def await_zero(address: Server, *names: str) -> None:
     """Wait until these statistics of the server are 0, not counting the one job of the probe."""
     with Control(address) as control:
         while any(int(control.stats()[name]) > 1 for name in names):
@@ -86,7 +86,7 @@ def await_zero(address: Address, *names: str) -> None:
 # -- the long work: prepared up to the yield, done after it; the docstrings are titles in the table
 
 
-def kick(address: Address, _folder: Path) -> Iterator[None]:
+def kick(address: Server, _folder: Path) -> Iterator[None]:
     """`kick 1000000`."""
     client = Client(address)
     client.many(put(0, delay_s=3600), MILLION)
@@ -94,7 +94,7 @@ def kick(address: Address, _folder: Path) -> Iterator[None]:
     client.ask(b"kick 1000000\r\n")
 
 
-def delays(address: Address, _folder: Path) -> Iterator[None]:
+def delays(address: Server, _folder: Path) -> Iterator[None]:
     """A million delays end within a second, and are written."""
     client = Client(address)
     end_s = time.monotonic() + 20
@@ -106,7 +106,7 @@ def delays(address: Address, _folder: Path) -> Iterator[None]:
     time.sleep(SETTLE_S)
 
 
-def reservations(address: Address, _folder: Path) -> Iterator[None]:
+def reservations(address: Server, _folder: Path) -> Iterator[None]:
     """A connection with 100,000 reservations closes."""
     client = Client(address)
     client.many(put(0), 100_000)
@@ -117,7 +117,7 @@ def reservations(address: Address, _folder: Path) -> Iterator[None]:
     time.sleep(SETTLE_S)
 
 
-def connections(address: Address, _folder: Path) -> Iterator[None]:
+def connections(address: Server, _folder: Path) -> Iterator[None]:
     """10,000 connections close in one instant, each with a reservation."""
     workers = [Client(address) for _ in range(CLIENTS)]
     workers[0].many(put(0), CLIENTS)
@@ -129,7 +129,7 @@ def connections(address: Address, _folder: Path) -> Iterator[None]:
     time.sleep(SETTLE_S)
 
 
-def waiting(address: Address, _folder: Path) -> Iterator[None]:
+def waiting(address: Server, _folder: Path) -> Iterator[None]:
     """10,000 waiting clients time out."""
     workers = [Client(address) for _ in range(CLIENTS)]
     for worker in workers:
@@ -138,7 +138,7 @@ def waiting(address: Address, _folder: Path) -> Iterator[None]:
     await_zero(address, "current-waiting")
 
 
-def pause(address: Address, _folder: Path) -> Iterator[None]:
+def pause(address: Server, _folder: Path) -> Iterator[None]:
     """`pause-tube` 0 on a tube where 10,000 wait for 10,000 jobs."""
     workers = [Client(address) for _ in range(CLIENTS)]
     workers[0].many(b"use busy\r\n", 1)
@@ -153,7 +153,7 @@ def pause(address: Address, _folder: Path) -> Iterator[None]:
     time.sleep(SETTLE_S)
 
 
-def tubes(address: Address, _folder: Path) -> Iterator[None]:
+def tubes(address: Server, _folder: Path) -> Iterator[None]:
     """`stats` and `list-tubes` with 100,000 tubes."""
     client = many_tubes(address)
     yield
@@ -162,21 +162,21 @@ def tubes(address: Address, _folder: Path) -> Iterator[None]:
             client.skip(int(client.ask(command).split()[1]) + 2)
 
 
-def checkpoints(address: Address, _folder: Path) -> Iterator[None]:
+def checkpoints(address: Server, _folder: Path) -> Iterator[None]:
     """Checkpoints: 300,000 pipelined puts of 100 bytes."""
     client = Client(address)
     yield
     client.many(put(100), 300_000)
 
 
-def large(address: Address, _folder: Path) -> Iterator[None]:
+def large(address: Server, _folder: Path) -> Iterator[None]:
     """Pipelined puts of 16 KiB, as fast as the disk takes them: 512 MiB."""
     client = Client(address)
     yield
     client.many(put(16 << 10), 1 << 15)
 
 
-def large_at_once(address: Address, _folder: Path) -> Iterator[None]:
+def large_at_once(address: Server, _folder: Path) -> Iterator[None]:
     """50 connections put a body of 8 MiB each, all at once."""
     clients = [Client(address) for _ in range(50)]
     yield
@@ -187,7 +187,7 @@ def large_at_once(address: Address, _folder: Path) -> Iterator[None]:
         sender.join()
 
 
-def flood(address: Address, _folder: Path) -> Iterator[None]:
+def flood(address: Server, _folder: Path) -> Iterator[None]:
     """Ten connections send 1,000,000 puts of 1 byte, and don't wait for the answers."""
     clients = [Client(address) for _ in range(10)]
     yield
@@ -201,7 +201,7 @@ def flood(address: Address, _folder: Path) -> Iterator[None]:
         reader.join()
 
 
-def backup(address: Address, folder: Path) -> Iterator[None]:
+def backup(address: Server, folder: Path) -> Iterator[None]:
     """`beanlite backup` of 512 MiB."""
     Client(address).many(put(16 << 10), 1 << 15)
     time.sleep(SETTLE_S)
@@ -219,7 +219,7 @@ def delete(client: Client, jobs: range) -> None:
         client.skip(len(some) * len(b"DELETED\r\n"))
 
 
-def drained(address: Address, folder: Path) -> Iterator[None]:
+def drained(address: Server, folder: Path) -> Iterator[None]:
     """A backlog of 512 MiB is drained by one client, and the file shrinks."""
     client = Client(address)
     client.many(put(1000), BACKLOG)
@@ -229,7 +229,7 @@ def drained(address: Address, folder: Path) -> Iterator[None]:
         time.sleep(0.1)
 
 
-def drained_backwards(address: Address, folder: Path) -> Iterator[None]:
+def drained_backwards(address: Server, folder: Path) -> Iterator[None]:
     """The same, the newest jobs first; ten seconds of the shrinking."""
     client = Client(address)
     client.many(put(1000), BACKLOG)
@@ -241,7 +241,7 @@ def drained_backwards(address: Address, folder: Path) -> Iterator[None]:
         raise RuntimeError("the file has not shrunk")
 
 
-SCENARIOS: tuple[Callable[[Address, Path], Iterator[None]], ...] = (
+SCENARIOS: tuple[Callable[[Server, Path], Iterator[None]], ...] = (
     kick, delays, reservations, connections, waiting, pause, tubes, checkpoints, large, large_at_once, flood, backup,
     drained, drained_backwards,
 )  # fmt: skip
@@ -250,7 +250,7 @@ SCENARIOS: tuple[Callable[[Address, Path], Iterator[None]], ...] = (
 # -- what the server holds while the cycle's speed is measured; the docstrings are titles in the table
 
 
-def many_tubes(address: Address) -> Client:
+def many_tubes(address: Server) -> Client:
     """100,000 tubes with a job each."""
     client = Client(address)
     for first in range(0, 100_000, 100):
@@ -259,7 +259,7 @@ def many_tubes(address: Address) -> Client:
     return client
 
 
-def many_waiting(address: Address) -> object:
+def many_waiting(address: Server) -> object:
     """10,000 connections that wait in a reserve."""
     workers = [Client(address) for _ in range(CLIENTS)]
     for worker in workers:
@@ -267,7 +267,7 @@ def many_waiting(address: Address) -> object:
     return workers
 
 
-def many_jobs(address: Address) -> object:
+def many_jobs(address: Server) -> object:
     """2,000,000 ready jobs and 1,000,000 delayed ones."""
     client = Client(address)
     client.many(put(0), 2 * MILLION)
@@ -275,13 +275,13 @@ def many_jobs(address: Address) -> object:
     return client
 
 
-AMOUNTS: tuple[Callable[[Address], object], ...] = (many_tubes, many_waiting, many_jobs)
+AMOUNTS: tuple[Callable[[Server], object], ...] = (many_tubes, many_waiting, many_jobs)
 
 
 # -- the measuring
 
 
-def probe(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[tuple[float, ...]]") -> None:
+def probe(address: Server, enough: Event, found: "multiprocessing.SimpleQueue[tuple[float, ...]]") -> None:
     """Put, reserve and delete over one connection; report the p50, p99 and worst of its replies, in ms."""
     client = Client(address)
     client.ask(b"use probe\r\n")
@@ -309,7 +309,7 @@ def title(work: Callable[..., object]) -> str:
     return (work.__doc__ or "").rstrip(".")
 
 
-def freeze(scenario: Callable[[Address, Path], Iterator[None]]) -> str:
+def freeze(scenario: Callable[[Server, Path], Iterator[None]]) -> str:
     """Play a scenario, and return a line of the table."""
     enough, found = APART.Event(), APART.SimpleQueue()
     with tempfile.TemporaryDirectory(dir=".") as name:
@@ -332,7 +332,7 @@ def freeze(scenario: Callable[[Address, Path], Iterator[None]]) -> str:
     return f"| {title(scenario)} | {p50:.1f} | {p99:.1f} | {worst:.0f} |"
 
 
-def growth(fill: Callable[[Address], object]) -> str:
+def growth(fill: Callable[[Server], object]) -> str:
     """Return a line of the table: the speed of a filled server, as a ratio to that of an empty one."""
     ratios = []
     for journal in ("--fsync always", "--no-journal"):
@@ -357,7 +357,7 @@ def memory() -> str:
     with tempfile.TemporaryDirectory(dir=".") as name:
         folder = Path(name).resolve()
 
-        def server(work: Callable[[Address], object]) -> tuple[float, int]:
+        def server(work: Callable[[Server], object]) -> tuple[float, int]:
             began_s = time.monotonic()
             with started(f"beanlite --db {folder}", folder, CORES[:1]) as at:
                 took_s = time.monotonic() - began_s

@@ -17,7 +17,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from beanlite.beanstalk.client import Address, connect
+from beanlite.beanstalk.client import Server, connect
 from tests.bench.target import started
 from tests.performance.long_work import APART, CORES, MILLION, SETTLE_S, Client, many_tubes, put, title
 
@@ -51,13 +51,13 @@ class Operator(Client):
 # -- operators' work: prepared up to the yield, done after it; the docstrings are titles in the table
 
 
-def nothing(_address: Address) -> Iterator[None]:
+def nothing(_address: Server) -> Iterator[None]:
     """Nothing."""
     yield
     time.sleep(ALONE_S)
 
 
-def move(address: Address) -> Iterator[None]:
+def move(address: Server) -> Iterator[None]:
     """A million jobs are moved by filter."""
     operator = million(address)
     yield
@@ -65,7 +65,7 @@ def move(address: Address) -> Iterator[None]:
     assert done == MILLION
 
 
-def delete(address: Address) -> Iterator[None]:
+def delete(address: Server) -> Iterator[None]:
     """A million jobs are deleted by filter."""
     operator = million(address)
     yield
@@ -73,7 +73,7 @@ def delete(address: Address) -> Iterator[None]:
     assert done == MILLION
 
 
-def copy(address: Address) -> Iterator[None]:
+def copy(address: Server) -> Iterator[None]:
     """A million jobs are copied."""
     operator = million(address)
     yield
@@ -81,14 +81,24 @@ def copy(address: Address) -> Iterator[None]:
     assert done == MILLION
 
 
-def search(address: Address) -> Iterator[None]:
+def search(address: Server) -> Iterator[None]:
     """A million jobs are searched for a text."""
     operator = million(address)
     yield
     assert not [reply for reply in operator.all("list-jobs", text="needle", tube="many") if reply["jobs"]]
 
 
-def listing(address: Address) -> Iterator[None]:
+def values(address: Server) -> Iterator[None]:
+    """A million jobs are searched for a value in JSON, and each is parsed."""
+    operator = Operator(address)
+    operator.ask(b"use many\r\n")
+    body = json.dumps({"customer": 4711, "to": "somebody@example.org", "items": [1, 2, 3]}).ljust(100).encode()
+    operator.many(b"put 0 0 60 100\r\n%b\r\n" % body, MILLION)
+    yield
+    assert not [reply for reply in operator.all("list-jobs", where="to=4711", tube="many") if reply["jobs"]]
+
+
+def listing(address: Server) -> Iterator[None]:
     """A million jobs are listed."""
     operator = million(address)
     yield
@@ -96,7 +106,7 @@ def listing(address: Address) -> Iterator[None]:
     assert found == MILLION
 
 
-def tubes(address: Address) -> Iterator[None]:
+def tubes(address: Server) -> Iterator[None]:
     """The fullest of 100,000 tubes are found, ten times."""
     kept = many_tubes(address)
     operator = Operator(address)
@@ -107,7 +117,7 @@ def tubes(address: Address) -> Iterator[None]:
     kept.close()
 
 
-def watching(address: Address) -> Iterator[None]:
+def watching(address: Server) -> Iterator[None]:
     """All that happens is watched."""
     operator = Operator(address)
     yield
@@ -120,7 +130,7 @@ def watching(address: Address) -> Iterator[None]:
     print(f"{events / ALONE_S:,.0f} events a second", file=sys.stderr)
 
 
-def million(address: Address) -> Operator:
+def million(address: Server) -> Operator:
     """Put a million jobs of 100 bytes into one tube."""
     operator = Operator(address)
     operator.ask(b"use many\r\n")
@@ -128,15 +138,15 @@ def million(address: Address) -> Operator:
     return operator
 
 
-WORKS: tuple[Callable[[Address], Iterator[None]], ...] = (
-    nothing, move, delete, copy, search, listing, tubes, watching,
+WORKS: tuple[Callable[[Server], Iterator[None]], ...] = (
+    nothing, move, delete, copy, search, values, listing, tubes, watching,
 )  # fmt: skip
 
 
 # -- the clients that are timed
 
 
-def cycle(address: Address, enough: Event, found: "multiprocessing.SimpleQueue[tuple[float, ...]]") -> None:
+def cycle(address: Server, enough: Event, found: "multiprocessing.SimpleQueue[tuple[float, ...]]") -> None:
     """Run all clients, each with one command under way; report the replies a second, and how long they took."""
     selector = selectors.DefaultSelector()
     took_s: list[float] = []
@@ -178,7 +188,7 @@ def turns(sock: Any, took_s: list[float]) -> Iterator[None]:
         yield from ask(b"delete %b\r\n" % reply.split()[1])
 
 
-def measure(work: Callable[[Address], Iterator[None]]) -> str:
+def measure(work: Callable[[Server], Iterator[None]]) -> str:
     """Measure, and return a line of the table."""
     enough, found = APART.Event(), APART.SimpleQueue()
     with tempfile.TemporaryDirectory(dir=".") as name:

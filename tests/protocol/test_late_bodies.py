@@ -2,6 +2,7 @@
 
 import pytest
 
+from beanlite.core.access import READER, WORKER
 from beanlite.protocol.blocked import REPLETE
 from beanlite.protocol.session import REPLIES_MAX
 from tests.support.core import Core, put
@@ -160,4 +161,27 @@ def test_reserve_job_takes_the_job_again_or_says_that_another_has_it(late):
     late.asks(b"reserve-job 1")
     late.core.wait(TTR_S + 1)
     late.other_does(b"reserve", b"RESERVED 1 ")
+    assert late.is_told() == b"NOT_FOUND\r\n"
+
+
+# -- of a client with limited rights
+
+
+def test_job_moved_while_its_body_comes_is_not_reserved_again(late):
+    job_id = late.put()
+    late.core.limit(late.client, (WORKER, b"default"))
+    late.asks(b"reserve-job %d" % job_id)
+    late.core.wait(TTR_S)
+    body = b'{"do":"move","ids":[%d],"to":"other"}' % job_id
+    late.other_does(b"change-jobs %d\r\n%b" % (len(body), body), b"OK")
+    assert late.is_told() == b"NOT_FOUND\r\n"
+    assert not late.has(job_id)
+
+
+def test_job_moved_while_its_body_comes_is_not_shown(late):
+    job_id = late.put()
+    late.core.limit(late.client, (READER, b"default"))
+    late.asks(b"show-job %d" % job_id)
+    body = b'{"do":"move","ids":[%d],"to":"other"}' % job_id
+    late.other_does(b"change-jobs %d\r\n%b" % (len(body), body), b"OK")
     assert late.is_told() == b"NOT_FOUND\r\n"

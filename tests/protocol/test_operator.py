@@ -15,8 +15,8 @@ from tests.support.core import Core, put
 from tests.support.operators import Operator, recount, told
 
 COMMANDS = [command.word for command in new_operator_commands()]
-WHOLE = rb"(OK|REFUSED) \d+|RESERVED_BATCH \d+|BAD_FORMAT|NOT_FOUND|TIMED_OUT|DEADLINE_SOON"
-NO_BODY = {b"show-job", b"reserve-batch"}
+WHOLE = rb"(OK|REFUSED) \d+|RESERVED_BATCH \d+|BAD_FORMAT|NOT_FOUND|UNAUTHORIZED|TIMED_OUT|DEADLINE_SOON"
+NO_BODY = {b"act-for", b"show-job", b"reserve-batch"}
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_each_stands_once_in_the_table_and_none_in_the_statistics(core, operator
     assert not set(COMMANDS) & {command.word for command in core.service.commands}
     before = core.send(operator.session, b"stats\r\n")
     operator.ask("list-jobs")
-    assert core.service.operator_commands[b"list-jobs"].count == 1
+    assert core.service.words.operators[b"list-jobs"].count == 1
     assert core.send(operator.session, b"stats\r\n").count(b"cmd-") == before.count(b"cmd-")
 
 
@@ -117,6 +117,9 @@ def test_nothing_is_done_after_quit(core, operator):
         ("list-jobs", {"older_s": -1}, "older_s: -1 is less than 0"),
         ("list-jobs", {"older_s": "1"}, "older_s: '1' is not a number"),
         ("list-jobs", {"pri_min": 1 << 32}, "pri_min: 4294967296 is more than 4294967295"),
+        ("list-jobs", {"where": "a"}, "where: 'a' is not a path and a value, such as customer=4711"),
+        ("list-jobs", {"holder_host": ""}, "holder_host: "),
+        ("list-jobs", {"since_at": 1e12}, "since_at: 1000000000000.0 is more than 253402300799"),
         ("list-jobs", {"after": "x"}, "after: 'x' is not allowed"),
         ("list-jobs", {"after": "1-1\n"}, "after: "),
         ("list-jobs", {"order": "queue"}, "the order of a queue needs a tube and a state, which is not reserved"),
@@ -128,6 +131,9 @@ def test_nothing_is_done_after_quit(core, operator):
         ("list-tube-stats", {"only": ["name", "ready", "buried"]}, "only: there are more than 2"),
         ("list-tube-stats", {"only": ["name"], "order": "name"}, "only takes no order and no limit"),
         ("list-tube-stats", {"only": ["name"], "limit": 1}, "only takes no order and no limit"),
+        ("list-tube-stats", {"due_s": 5, "order": "name"}, "due_s takes no order and no only"),
+        ("list-tube-stats", {"due_s": 5, "only": ["name"]}, "due_s takes no order and no only"),
+        ("diagnose", {"tube": "a", "like": "a"}, "it is either tube or like"),
         ("list-clients", {"limit": "1"}, "limit: '1' is not a whole number"),
         ("change-jobs", {"ids": [1]}, "do: this key is required"),
         ("change-jobs", {"do": "eat", "ids": [1]}, "do: "),
@@ -142,6 +148,8 @@ def test_nothing_is_done_after_quit(core, operator):
         ("change-jobs", {"do": "delay", "ids": [1], "delay_s": 0}, "delay needs delay_s"),
         ("change-jobs", {"do": "bury", "ids": [1], "delay_s": 1}, "bury takes no delay_s"),
         ("change-jobs", {"do": "kick", "ids": [1], "limit": 101}, "limit: "),
+        ("set-pause", {"pause_s": 5}, "tube: this key is required"),
+        ("set-pause", {"tube": "a"}, "pause_s: this key is required"),
         ("put-jobs", {}, "jobs: this key is required"),
         ("put-jobs", {"jobs": [{}]}, "jobs.0: it is either body or base64"),
         ("put-jobs", {"jobs": [{"body": "x", "base64": "eA=="}]}, "jobs.0: it is either body or base64"),
@@ -166,8 +174,9 @@ def test_watching_is_up_to_the_server(core, operator):
 
 
 KEYS = (
-    "after base64 body delay_s do dry_run holder ids in_state_s jobs like limit names newer_s older_s order pattern"
-    " policies pri pri_max pri_min preview prune set state text to tube unset up_to_id what"
+    "after base64 body delay_s do dry_run due_s holder holder_host ids in_state_s jobs like limit names newer_s older_s"
+    " order pattern pause_s policies pri pri_max pri_min preview prune reserves_min set since_at state text to tube"
+    " unset until_at up_to_id what where"
 ).split()
 VALUES: list[Any] = [
     *CONCERNS, "ready", "delayed", "reserved", "buried", "default", "a", "queue", "name", "*", "1-9", "eA==", "ä", "",
@@ -184,6 +193,7 @@ LIKELY: dict[str, list[Any]] = {
     "pattern": ["a", "*"],
     "set": [{"max_tries": 2}, {"ttl": "1h", "fair": True}],
     "unset": ["all", ["ttl"]],
+    "where": ["a=1", "a.b[0]=x"],
     "policies": [[], [{"pattern": "a", "set": {"then": "move:b"}}]],
 }
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
@@ -222,6 +232,6 @@ def test_whatever_is_asked_the_reply_is_whole_and_nothing_breaks(record_property
             assert bool(rest) == first.startswith(b"RESERVED")
         words.add((word, first.split()[0]))
     recount(core.engine)
-    often = (b"list-jobs", b"list-tube-stats", b"list-clients", b"change-jobs", b"put-jobs", b"set-policy")
+    often = (b"list-jobs", b"list-tube-stats", b"list-clients", b"diagnose", b"change-jobs", b"put-jobs", b"set-policy")
     assert {(word, reply) for word in often for reply in (b"OK", b"REFUSED")} <= words
     record_property("model steps", (STEPS, f"MODEL_SEED={SEED}"))

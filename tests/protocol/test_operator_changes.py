@@ -104,7 +104,12 @@ def test_the_person_behind_a_change_is_in_all_its_events(core, operator, do, wha
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\u202eb", "x" * 129, "ä" * 65])
 @pytest.mark.parametrize(
-    ("word", "what"), [("change-jobs", {"do": "delete", "ids": [1]}), ("put-jobs", {"jobs": [{"body": "x"}]})]
+    ("word", "what"),
+    [
+        ("change-jobs", {"do": "delete", "ids": [1]}),
+        ("put-jobs", {"jobs": [{"body": "x"}]}),
+        ("set-pause", {"tube": "default", "pause_s": 5}),
+    ],
 )
 def test_what_can_be_no_name_is_refused(core, operator, word, what, name):
     put(core, core.client())
@@ -130,6 +135,23 @@ def test_the_reply_waits_until_the_change_is_stored(core, operator):
         assert session.waits == waits
         core.go_on(session)
         session.take_replies()
+
+
+def test_tube_is_paused_on_behalf_of_a_person(core, operator):
+    put(core, core.client())
+    assert operator.ask("set-pause", tube="default", pause_s=5, by="ann") == {}
+    assert core.send(core.client(), b"reserve-with-timeout 0\r\n") == b"TIMED_OUT\r\n"
+    assert operator.ask("set-pause", tube="default", pause_s=0) == {}
+    assert core.send(core.client(), b"reserve-with-timeout 0\r\n").startswith(b"RESERVED 1 ")
+    told = [(each.what, each.delay_s, each.by.person, each.by_operator) for each in core.engine.ledger.events]
+    assert told == [("pause", 5, "ann", True), ("pause", 0, "", True)]
+    assert operator.raw("set-pause", b'{"tube": "none", "pause_s": 5}') == b"NOT_FOUND\r\n"
+
+
+def test_reply_to_set_pause_waits_until_it_is_stored(core, operator):
+    core.receive(operator.session, b'set-pause 33\r\n{"tube": "default", "pause_s": 5}\r\n')
+    assert operator.session.waits
+    assert operator.session.take_replies().startswith(b"OK 2")
 
 
 def test_a_job_that_is_moved_keeps_all_it_has(core, operator):

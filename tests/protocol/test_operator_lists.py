@@ -9,6 +9,7 @@ import pytest
 
 from beanlite.core import operator_find, table as table_module
 from beanlite.core.table import JobTable
+from beanlite.core.tube import Peer
 from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.operators import lists as operator_lists
 from tests.support.core import Core, put
@@ -33,7 +34,7 @@ def test_all_that_is_told_of_a_job(core, operator):
     core.wait(50)
     core.send(worker, b"reserve\r\n")
     core.wait(20.5)
-    holder = {"address": "10.0.0.1:2", "number": 2}
+    holder = {"address": "10.0.0.1:2", "number": 2, "name": None}
     job = {
         "id": 1, "tube": "default", "state": "reserved", "pri": 7, "size": 10, "created_at": 947_684_800.0, "age_s": 70,
         "in_state_s": 20, "delay_s": 0, "ttr_s": 100, "left_s": 79, "reserves": 1, "timeouts": 0, "releases": 0,
@@ -42,11 +43,11 @@ def test_all_that_is_told_of_a_job(core, operator):
     listed = operator.ask("list-jobs", preview=6)
     assert listed == {"jobs": [{**job, "preview": "some\ufffd "}], "next": None, "looked": 1, "last_id": 1}
     body = base64.b64encode(b"some\xff body").decode()
-    assert operator_job(operator, 1) == {**job, "body": body}
+    assert operator_job(operator, 1) == {**job, "note": None, "body": body}
     core.send(worker, b"bury 1 9\r\n")
     core.wait(1)
     buried = {**job, "state": "buried", "pri": 9, "age_s": 71, "in_state_s": 1, "left_s": None, "buries": 1}
-    assert operator_job(operator, 1) == {**buried, "why": "client", "body": body}
+    assert operator_job(operator, 1) == {**buried, "why": "client", "note": None, "body": body}
 
 
 @pytest.mark.parametrize("look", [b"stats-job 1", b"show-job 1"])
@@ -104,6 +105,68 @@ def test_each_key_of_a_filter(core, operator):
     assert operator.ids(in_state_s=100) == old
     core.wait(50)
     assert operator.ids(state="buried", in_state_s=50) == young[:1]
+
+
+def test_filter_by_the_moment_of_the_state(core, operator):
+    first = put(core, core.client())
+    at = operator.ask("list-jobs")["jobs"][0]["created_at"]
+    core.wait(100)
+    second = put(core, core.client(), delay_s=1000)
+    assert operator.ids(since_at=at) == [first, second]
+    assert operator.ids(since_at=at + 1) == operator.ids(since_at=at + 100) == [second]
+    assert operator.ids(since_at=at + 101) == operator.ids(until_at=at - 1) == []
+    assert operator.ids(until_at=at) == operator.ids(until_at=at + 99) == [first]
+    assert operator.ids(until_at=at + 100) == [first, second]
+    assert operator.ids(since_at=at - 1, until_at=at + 1) == [first]
+    assert operator.ids(until_at=at + 100, in_state_s=1) == [first]
+    core.send(core.client(), b"kick-job %d\r\n" % second)
+    core.wait(1)
+    assert operator.ids(since_at=at + 100) == [second]
+
+
+def test_filter_by_reserves(core, operator):
+    worker = core.client()
+    for times in range(3):
+        put(core, worker)
+        for _ in range(times):
+            core.send(worker, b"reserve-job %d\r\nrelease %d 0 0\r\n" % (times + 1, times + 1))
+    assert operator.ids(reserves_min=0) == [1, 2, 3]
+    assert operator.ids(reserves_min=1) == [2, 3]
+    assert operator.ids(reserves_min=2) == [3]
+    assert operator.ids(reserves_min=3) == []
+
+
+def test_filter_by_the_host_of_the_holder(core, operator):
+    for address in ("10.0.0.5:1000 mailer", "10.0.0.50:1000", "[fe80::1]:1000", "unix", "unix mailer"):
+        worker = core.client()
+        worker.client.peer = Peer(address, worker.client.peer.number)
+        put(core, worker)
+        core.send(worker, b"reserve\r\n")
+    put(core, operator.session)
+    assert operator.ids(holder_host="10.0.0.5") == [1]
+    assert operator.ids(holder_host="fe80::1") == operator.ids(holder_host="[fe80::1]") == [3]
+    assert operator.ids(holder_host="unix") == [4, 5]
+    assert operator.ids(holder_host="10.0.0") == operator.ids(holder_host="10.0.0.5", state="ready") == []
+    assert operator.ask("list-jobs", holder_host="10.0.0.5")["looked"] == 5
+
+
+def test_filter_by_a_value_in_json(core, operator, monkeypatch):
+    producer = core.client()
+    for body in (b'{"a": 1}', b'{"a": 2}', b"1", b'{"a": "1"}'):
+        put(core, producer, body)
+    assert operator.ids(where="a=1") == [1, 4]
+    assert operator.ids(where="a=1", text='"1"') == [4]
+    monkeypatch.setattr(operator_find, "PARSED_MAX", 8)
+    assert operator.ids(where="a=1") == [1]
+
+
+def test_slice_parses_few_bodies_and_passes_over_many(core, operator, monkeypatch):
+    for n in range(10):
+        put(core, operator.session, b'{"a": %d}' % (n % 2))
+    monkeypatch.setattr(operator_find, "BYTES_MAX", 3 * operator_find.PARSED_EACH)
+    assert [len(operator.ask("list-jobs", where=where)["jobs"]) for where in ("a=1", "b=1")] == [3, 0]
+    assert [operator.ask("list-jobs", where=where)["looked"] for where in ("a=1", "b=2")] == [6, 10]
+    assert operator.ids(where="a=1") == [2, 4, 6, 8, 10]
 
 
 def test_text_is_looked_for_in_the_first_part_of_a_body(operator, core, monkeypatch):
@@ -324,12 +387,47 @@ def test_all_that_is_told_of_a_tube(core, operator):
                 "name": "a", "ready": 2, "urgent": 0, "reserved": 1, "delayed": 1, "buried": 1, "total_jobs": 6,
                 "using": 1, "watching": 2, "waiting": 1, "deletes": 1, "pauses": 1, "pause_s": 60, "pause_left_s": 56,
                 "first_ready_s": 8, "first_buried_s": 8, "policy": None, "shut": ["paused"],
-                "dead": 0, "expired": 0, "refused": 0, "duplicates": 0,
+                "dead": 0, "expired": 0, "refused": 0, "duplicates": 0, "releases": 0, "timeouts": 0, "buries": 1,
+                "client_gone": 0, "delay_over": 0,
             }
         ],
         "next": None,
         "looked": 1,
     }  # fmt: skip
+
+
+def test_how_reservations_ended_is_counted_on_when_totals_are_stored(core, operator):
+    worker = core.client()
+    in_tube(core, worker, b"default", 1, ttr_s=1)
+    for stored in (False, True):
+        core.send(worker, b"reserve\r\n" + b"release 1 0 0\r\nreserve\r\n" * 2)
+        core.wait(2)
+        core.send(worker, b"reserve\r\nbury 1 0\r\nkick 1\r\n")
+        (tube,) = operator.ask("list-tube-stats")["tubes"]
+        counts = [tube[key] for key in ("releases", "timeouts", "buries")]
+        assert counts == ([4, 2, 2] if stored else [2, 1, 1])
+        core.engine.ledger.take(core.engine.last_id, deferred=True, totals=True, now_ns=core.now_ns)
+
+
+def test_jobs_that_are_due_soon_are_counted(core, operator, monkeypatch):
+    producer = core.client()
+    for tube in (b"a", b"b", b"c"):
+        for delay_s in (100, 50, 200, 60, 300):
+            in_tube(core, producer, tube, 1, delay_s=delay_s)
+    core.send(producer, b"delete 2\r\n")
+
+    def dues(due_s, **what):
+        return {tube["name"]: tube["due"] for tube in operator.all("list-tube-stats", "tubes", due_s=due_s, **what)}
+
+    assert dues(100) == {"default": 0, "a": 2, "b": 3, "c": 3}
+    assert dues(99, names=["a", "b"]) == {"a": 1, "b": 2}
+    assert dues(0) == {"default": 0, "a": 0, "b": 0, "c": 0}
+    core.wait(20)
+    assert dues(180, limit=1) == {"default": 0, "a": 3, "b": 4, "c": 4}
+    assert "due" not in operator.ask("list-tube-stats")["tubes"][0]
+    monkeypatch.setattr(operator_lists, "DUE_MAX", 3)
+    assert dues(180) == {"default": 0, "a": 3, "b": 4, "c": 4}
+    assert [len(operator.ask("list-tube-stats", due_s=due_s)["tubes"]) for due_s in (0, 180)] == [4, 2]
 
 
 def test_tubes_in_slices(core, operator, monkeypatch):
@@ -402,8 +500,9 @@ def test_all_that_is_told_of_a_client(core, operator):
     me, worker_told = reply["clients"]
     assert (me["number"], me["holds"], me["oldest_hold_s"], me["producer"], me["worker"]) == (1, 0, None, False, False)
     assert worker_told == {
-        "number": 2, "address": "10.0.0.1:2", "uses": "a", "watches": ["a"], "waits_s": None, "holds": 2,
+        "number": 2, "address": "10.0.0.1:2", "name": None, "uses": "a", "watches": ["a"], "waits_s": None, "holds": 2,
         "oldest_hold_s": 7, "producer": True, "worker": True, "asks": False, "buffered": 3,
+        "connected_s": None, "silent_s": None, "stuck": None,
     }  # fmt: skip
     rest = operator.ask("list-clients", limit=2, after=reply["next"])
     assert rest["next"] is None

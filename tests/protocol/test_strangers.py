@@ -17,6 +17,8 @@ STRANGERS = {
     "proxy": b"GET http://127.0.0.1:11300/ HTTP/1.1\r\n" + HEADER,
     "tunnel": b"CONNECT 127.0.0.1:11300 HTTP/1.1\r\n" + HEADER,
     "a word of ours as the method": b"use /x HTTP/1.1\r\n" + HEADER,
+    "the word before a name as the method": b"act-for /x HTTP/1.1\r\n" + HEADER,
+    "the same through a proxy": b"act-for http://127.0.0.1:11300/ HTTP/1.1\r\n" + HEADER,
     "a method of one's own, and a long path": b"use /" + b"x" * 300 + b" HTTP/1.1\r\n" + HEADER,
     "a long path": b"POST /" + b"x" * 300 + b" HTTP/1.1\r\n" + HEADER,
     "a very long path": b"POST /" + b"x" * 10_000 + b" HTTP/1.1\r\n" + HEADER,
@@ -110,3 +112,10 @@ def test_mistakes_at_a_terminal_are_forgiven(core, client):
 
 def test_a_tube_may_be_named_like_a_version(core, client):
     assert core.send(client, b"use HTTP/1.1\r\n") == b"USING HTTP/1.1\r\n"
+
+
+@pytest.mark.parametrize("name", [b"Ann QA/2", b"HTTP/1.1", b"A/1"])
+def test_person_may_be_named_like_a_version(core, name):
+    client = core.client(operator=True)
+    assert core.send(client, b"act-for %b\r\n" % name) == b"ACTING\r\n"
+    assert client.person == name.decode()

@@ -15,12 +15,15 @@ from typing import Any
 import pytest
 
 from beanlite.beside import child, webpage
-from beanlite.beside.beside import _reached_at
+from beanlite.beside.beside import Beside, _reached_at
 from beanlite.beside.webpage import WebPage
 from beanlite.errors import ConfigError
 from beanlite.host import log
+from beanlite.settings import sources
+from tests.support.authority import Authority
 from tests.support.inside import until as until_inside
-from tests.support.servers import free_port, start_beanlite
+from tests.support.servers import ServerDied, free_port, start_beanlite
+from tests.support.web import ask_over_tls
 from tests.support.wire import Wire, until
 
 SERVED = re.compile(r"serving the web page at=http://(\S+)/ pid=(\d+)")
@@ -260,3 +263,74 @@ async def test_one_that_does_not_want_to_end_is_killed(told, monkeypatch):
     await end(found)
     assert process.returncode == -9
     assert told[-1] == ("web page process did not end; killed", {"seconds": 5.0})
+
+
+# -- a page that encrypts
+
+
+def encrypting(tmp_path, both):
+    return start_beanlite(
+        tmp_path, "--no-journal", "--web", "127.0.0.1:0", "--web-tls-cert", str(both), "--web-tls-key", str(both)
+    )
+
+
+def secure_page(server, number=1):
+    found = re.compile(r"serving the web page at=https://(\S+)/ ")
+    until(lambda: len(found.findall(server.log_text())) >= number)
+    return found.findall(server.log_text())[number - 1]
+
+
+def test_page_beside_server_encrypts_and_renews_its_certificate(tmp_path):
+    authority = Authority(tmp_path)
+    with encrypting(tmp_path / "q", authority.issue("page")) as server:
+        status, headers, first = ask_over_tls(secure_page(server), authority.file)
+        assert (status, headers["strict-transport-security"]) == (200, None)
+        server.signal(signal.SIGHUP)
+        until(lambda: server.log_text().count("reloaded") == 1)
+        assert ask_over_tls(secure_page(server), authority.file)[2] == first  # nothing is new, so it goes on
+        authority.issue("page")
+        server.signal(signal.SIGHUP)
+        status, _, second = ask_over_tls(secure_page(server, 2), authority.file)
+        assert (status, second != first) == (200, True)
+
+
+def test_page_is_started_anew_for_another_certificate_alone(tmp_path):
+    authority = Authority(tmp_path)
+    both = authority.issue("page")
+    flags = {"journal": False, "web": "127.0.0.1:0", "web_tls_cert": both, "web_tls_key": both}
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        beside, settings = Beside([listening]), sources.load(None, flags)
+        command = beside._page_command(settings)
+        assert beside._page_command(settings) == command
+        authority.issue("page")
+        assert beside._page_command(settings) != command
+
+
+def test_reload_with_damaged_certificate_of_page_changes_nothing(tmp_path):
+    authority = Authority(tmp_path)
+    both = authority.issue("page")
+    with encrypting(tmp_path / "q", both) as server:
+        where = secure_page(server)
+        assert ask_over_tls(where, authority.file)[0] == 200
+        both.write_text("damaged")
+        server.signal(signal.SIGHUP)
+        until(lambda: "not reloaded" in server.log_text())
+        assert "web_tls_cert" in server.log_text()
+        assert ask_over_tls(where, authority.file)[0] == 200
+
+
+def test_certificate_of_page_that_can_not_be_used_ends_the_start(tmp_path):
+    for name, why in [("none.pem", "can't be read: No such file"), ("empty.pem", "no certificate with its key in PEM")]:
+        if name == "empty.pem":
+            (tmp_path / name).touch(0o600)
+        with pytest.raises(ServerDied, match=f"web_tls_cert: .*{name}.*{why}"):
+            encrypting(tmp_path, tmp_path / name)
+
+
+def test_certificate_of_page_needs_its_key_and_the_page(tmp_path):
+    for flags, why in [
+        (["--web", "127.0.0.1:0", "--web-tls-cert", "x"], "web_tls_cert and web_tls_key need each other"),
+        (["--web-tls-cert", "x", "--web-tls-key", "x"], "web_tls_cert is of no use without web"),
+    ]:
+        with pytest.raises(ServerDied, match=why):
+            start_beanlite(tmp_path, "--no-journal", *flags)

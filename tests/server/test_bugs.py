@@ -21,7 +21,7 @@ def fail_for_want_of_memory(*_arguments):
 
 
 def in_parsing(monkeypatch, server):
-    monkeypatch.setattr(server.parts.service.with_arguments[b"use"], "read", fail)
+    monkeypatch.setattr(server.parts.service.words.with_arguments[b"use"], "read", fail)
     return b"use elsewhere\r\n"
 
 
@@ -119,7 +119,7 @@ async def test_a_bug_in_what_follows_later_costs_only_that_client(tmp_path, monk
                 or len(server.parts.engine.jobs) == 1001
             )
         )
-        monkeypatch.setattr(server.parts.service.with_arguments[b"peek"], "read", fail)
+        monkeypatch.setattr(server.parts.service.words.with_arguments[b"peek"], "read", fail)
         client[1].write(b"peek 1\r\n")
         if ends:
             client[1].write_eof()
@@ -180,7 +180,7 @@ async def test_bug_that_is_met_again_and_again_does_not_fill_the_log(tmp_path, m
         server.parts.service.facts = fail
         for _ in range(20):
             assert await ask(await connect(server), b"stats\r\n") == b"INTERNAL_ERROR\r\n"
-        monkeypatch.setattr(server.parts.service.with_arguments[b"use"], "read", fail_for_want_of_memory)
+        monkeypatch.setattr(server.parts.service.words.with_arguments[b"use"], "read", fail_for_want_of_memory)
         assert await ask(await connect(server), b"use other\r\n") == b"OUT_OF_MEMORY\r\n"
     logged = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert [record.fields["times"] for record in logged] == [1, 2, 4, 8, 16, 1]

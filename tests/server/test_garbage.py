@@ -103,7 +103,7 @@ def test_nor_do_bugs_that_clients_meet(tmp_path, caplog):
         raise ZeroDivisionError
 
     def meet_it(server):
-        server.parts.service.with_arguments[b"touch"].read = fail
+        server.parts.service.words.with_arguments[b"touch"].read = fail
         host, port = server._listener.address.split(":")
         with socket.create_connection((host, int(port))) as client:
             client.sendall(b"touch 1\r\n")

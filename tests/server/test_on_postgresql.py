@@ -136,6 +136,7 @@ def test_the_database_tells_who_is_active_and_who_stands_by(served, database, ca
     assert (found["epoch"], found["standing_by"], found["replicas"]) == (1, ["other"], [])
     assert found["seen_s"] < 30
     assert found["database"] in database
+    assert (found["sslmode"], found["encrypted"]) == ("prefer", False)
     assert re.search(r"^standing_by +other$", as_text, re.MULTILINE)
 
 

@@ -1,6 +1,7 @@
 """The file of policies: what is wrong in it, when it takes effect, and what the log says."""
 
 import json
+import os
 import signal
 
 import pytest
@@ -66,6 +67,11 @@ def test_file_that_is_not_text_or_not_there_is_a_mistake(file):
     assert mistakes_in(file) == [f"{file}: the file of policies can't be read: No such file or directory"]
     file.write_bytes(b"\xff")
     assert mistakes_in(file)[0].startswith(f"{file}: the file of policies is not TOML: ")
+
+
+def test_pipe_is_no_file_of_policies(file):
+    os.mkfifo(file)
+    assert mistakes_in(file) == [f"{file}: the file of policies is no regular file"]
 
 
 def test_config_check_reports_each_mistake_in_the_file(file, capfd, tmp_path):

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from beanlite.core.job import ID_MASK
 from tests.simulator.ledger import ABSENT, BURIED, DELAYED, READY, Ledger, must
+from tests.simulator.notes import Notes
 from tests.simulator.rules import AGAIN, ALL_TUBES, TUBES
 from tests.simulator.wire import Wire
 from tests.simulator.world import World
@@ -41,6 +42,7 @@ MAY = {
     "release": (b"RELEASED", b"NOT_FOUND"),
     "bury": (b"BURIED", b"NOT_FOUND"),
     "touch": (b"TOUCHED", b"NOT_FOUND"),
+    "note": (b"NOTED", b"NOT_FOUND", b"OUT_OF_MEMORY"),
     "kick": (b"KICKED",),
     "kick-job": (b"KICKED", b"NOT_FOUND"),
     "peek": (b"FOUND", b"NOT_FOUND"),
@@ -63,11 +65,12 @@ MAY = {
 class Client:
     """One client: sends commands, and enters them and their replies in the ledger."""
 
-    def __init__(self, world: World, ledger: Ledger, name: str) -> None:
+    def __init__(self, world: World, ledger: Ledger, notes: Notes, name: str) -> None:
         self.chance = random.Random(f"{world.chance.random()} {name}")
         self.name = name
         self._world = world
         self._ledger = ledger
+        self._notes = notes
         self._heard = bytearray()
         self._asked: deque[Asked] = deque()
         self._answered = asyncio.Event()
@@ -202,6 +205,10 @@ class Client:
         self.held.pop(job_id, None)
         self._ledger.lets_go(job_id)
 
+    def note(self, job_id: int, text: bytes) -> bytes:
+        self._ask("note", then=self._notes.asks(job_id, text))
+        return b"note %d %d\r\n%b\r\n" % (job_id, len(text), text)
+
     def kick_job(self, job_id: int) -> bytes:
         return self.on_job("kick-job", job_id, b"kick-job %d\r\n" % job_id, READY)
 
@@ -239,12 +246,13 @@ class Client:
         if outcome is not None:
             change = self._ledger.asks(job_id, do, *outcome)
         request = json.dumps({"ids": [job_id], "do": do, **more}).encode()
-        self._ask("change-jobs", job=job_id, change=change)
+        note = {"then": self._notes.asks(job_id, more["note"].encode())} if do == "note" else {}
+        self._ask("change-jobs", job=job_id, change=change, **note)
         return b"change-jobs %d\r\n%b\r\n" % (len(request), request)
 
     def operate(self, word: str, request: dict, rules: Callable[[dict], None]) -> bytes:
         """Give an operator's command about policies or schedules; ``rules`` is called with the reply."""
-        self._ask(word, rules=rules)
+        self._ask(word, then=lambda word, body: rules(json.loads(body) if word == b"OK" else {}))
         text = json.dumps(request).encode()
         return b"%b %d\r\n%b\r\n" % (word.encode(), len(text), text)
 
@@ -312,8 +320,8 @@ class Client:
             ledger.kicked(more["kick"])
         elif asked.word == "watch-events":
             self._watches = True
-        elif "rules" in more:
-            more["rules"](json.loads(body) if word == b"OK" else {})
+        elif "then" in more:
+            more["then"](word, body)
         elif more.get("change") is not None:
             did_nothing = word == b"NOT_FOUND" or (asked.word == "change-jobs" and json.loads(body).get("done") != 1)
             (ledger.refused if did_nothing else ledger.done)(more["job"], more["change"])

@@ -6,15 +6,16 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.simulator.clients import DELAYS_S, LARGE_SIZES, PRIS, SIZES, TTRS_S, Client
+from tests.simulator.notes import TEXTS
 
 # How often clients give each command, unless the mix of a seed is another one.
 WORDS = {
     "put": 30, "reserve": 20, "delete held": 10, "release": 6, "bury": 6, "kick": 3, "kick-job": 3, "delete": 4,
-    "reserve-job": 3, "touch": 2, "peek": 2, "stats-job": 1, "stats-tube": 1, "use": 4, "watch": 3, "ignore": 1,
-    "pause-tube": 1, "operator": 5, "put-jobs": 3, "reserve-batch": 6, "watch-events": 2,
+    "reserve-job": 3, "touch": 2, "note": 4, "peek": 2, "stats-job": 1, "stats-tube": 1, "use": 4, "watch": 3,
+    "ignore": 1, "pause-tube": 1, "operator": 5, "put-jobs": 3, "reserve-batch": 6, "watch-events": 2,
 }  # fmt: skip
 PAUSES_S = (0.0, 0.0, 0.0001, 0.001, 0.02, 0.3, 2.0)
-OPERATOR = ("kick", "bury", "delete", "delay", "release", "move", "reprioritise")
+OPERATOR = ("kick", "bury", "delete", "delay", "release", "move", "reprioritise", "note")
 
 
 class Mix(NamedTuple):
@@ -78,6 +79,8 @@ def operate(client: Client, job_id: int) -> bytes:
         more["to"] = chance.choice(client.tubes).decode()
     elif do == "reprioritise":
         more["pri"] = chance.choice(PRIS)
+    elif do == "note":
+        more["note"] = chance.choice(TEXTS).decode()
     return client.change(job_id, do, **more)
 
 
@@ -95,6 +98,7 @@ ON_HELD: dict[str, Say] = {
     "release": release,
     "bury": lambda client, job_id: client.bury(job_id, client.chance.choice(PRIS)),
     "touch": lambda client, job_id: client.plain("touch", b"%d" % job_id, job=job_id),
+    "note": lambda client, job_id: client.note(job_id, client.chance.choice(TEXTS)),
 }
 ON_ANY: dict[str, Say] = {
     "delete": Client.delete,

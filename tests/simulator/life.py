@@ -174,14 +174,14 @@ class Life:
         if self.cramped:
             server.loop.call_later(chance.choice((0.01, 2)), world.disk.room, -1)
         names = [f"{self.number}{letter}" for letter in "abcd"[: chance.randint(1, 4)]]
-        clients = [Client(world, run.ledger, name) for name in names]
+        clients = [Client(world, run.ledger, run.notes, name) for name in names]
         turns, mixed = chance.randint(2, 14), mix(chance)
         if world.referee is not None:
             turns, mixed = 2 * turns, mix_with_policies(world.referee, mixed)
         tasks = [asyncio.create_task(live(client, server.wiring.new_connection, turns, mixed)) for client in clients]
         tasks.append(asyncio.create_task(self._disturb(server)))
         if world.referee is not None:
-            operator = Client(world, run.ledger, f"{self.number}p")
+            operator = Client(world, run.ledger, run.notes, f"{self.number}p")
             tasks.append(asyncio.create_task(set_policies(operator, server.wiring.new_connection, world.referee)))
         left = set(tasks)
         while left and not server._stopped.is_set():
@@ -249,7 +249,7 @@ class Life:
         for client in clients:
             client.wire.vanish()
         await asyncio.sleep(30)  # what the journal's thread was slow with is over
-        client = Client(world, run.ledger, f"{self.number}z")
+        client = Client(world, run.ledger, run.notes, f"{self.number}z")
         client.connect(server.wiring.new_connection())
         if world.referee is not None:
             await unset_all(client, world.referee)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from beanlite.core.engine import Engine
 from beanlite.core.job import GONE, ID_BITS, NO_PAST, READY, RESERVED, Job
 from beanlite.core.kept import EXPIRY_BYTES, TWIN_BYTES
-from beanlite.core.memory import BODY_BYTES, JOB_BYTES, PAST_BYTES
+from beanlite.core.memory import BODY_BYTES, JOB_BYTES, NOTE_BYTES, PAST_BYTES
 from beanlite.core.queues import URGENT_PRI
 from tests.simulator.ledger import BrokenPromiseError, must
 
@@ -30,6 +30,7 @@ class Seen(NamedTuple):
     """The counters of acknowledged changes: releases, buries, kicks."""
     forgiven: int
     why: str | None
+    note: bytes
 
 
 class Picture(NamedTuple):
@@ -53,7 +54,7 @@ def take(engine: Engine, last: Picture | None = None) -> Picture:
         job_id: Seen(
             job.tube.name, job.state._value_, job.pri, job.delay_s, job.ttr_s, job.created_ns, job.size,
             job.key >> ID_BITS, job.reserves, job.past.timeouts, (job.past.releases, job.past.buries, job.past.kicks),
-            job.past.forgiven, job.why,
+            job.past.forgiven, job.why, engine.notes.text(job),
         )
         for job_id, job in all_jobs(engine).items()
     }  # fmt: skip
@@ -96,8 +97,8 @@ def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, 
 
 
 def _may_become(was: Seen, found: Seen, now_ns: int, latest_ns: int, *, orderly: bool) -> bool:
-    stays = (was.tube, was.pri, was.delay_s, was.ttr_s, was.size, was.told)
-    is_same = stays == (found.tube, found.pri, found.delay_s, found.ttr_s, found.size, found.told)
+    stays = (was.tube, was.pri, was.delay_s, was.ttr_s, was.size, was.told, was.note)
+    is_same = stays == (found.tube, found.pri, found.delay_s, found.ttr_s, found.size, found.told, found.note)
     grows = found.reserves > was.reserves or found.timeouts > was.timeouts
     if not is_same or grows or abs(was.created_ns - found.created_ns) > NEAR_NS:
         return False
@@ -186,6 +187,10 @@ def _check_memory(engine: Engine) -> None:
         memory.used_bytes <= most,
         f"{memory.used_bytes} bytes are in use, and there are {memory.max_bytes}",
     )
+    if not ledger.changed and not ledger.notes:
+        notes = [note for job in all_jobs(engine).values() if (note := engine.notes.text(job))]
+        note_bytes = sum(map(len, notes)) + len(notes) * NOTE_BYTES
+        must(memory.note_bytes == note_bytes, f"notes take {note_bytes} and count as {memory.note_bytes}")
     if engine.last_id == ledger.taken_id and not engine.admission.used_bytes:
         body_bytes = sum(job.size + BODY_BYTES for job in all_jobs(engine).values() if job.body is not None)
         must(memory.body_bytes == body_bytes, f"bodies take {body_bytes} and count as {memory.body_bytes}")

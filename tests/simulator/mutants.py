@@ -170,6 +170,13 @@ MUTANTS = {
     "a policy that was unset is there again": Mutant(
         "journal.sqlite.served.batch", "statements.append((UNSET_POLICY, (pattern.decode(), key)))", "pass"
     ),
+    "notes not restored": Mutant(
+        "journal.sqlite.served.recovery", "        engine.notes.restore(notes)\n", "        pass\n"
+    ),
+    "a note acknowledged before it is stored": Mutant(
+        "protocol.noting", "    session.waits = True\n    return replies.NOTED", "    return replies.NOTED"
+    ),
+    "a note that outlives its job": Mutant("core.notes", "if job.state is GONE]", "if False]"),
     "a tick not stored with its put": Mutant(
         "core.ledger",
         "            list(self.schedules.items()),",

@@ -13,6 +13,7 @@ from tests.simulator.disk import FaultyDisk
 from tests.simulator.ledger import Ledger, must
 from tests.simulator.life import STEPS_S, SYNC_S, THREAD_S, Life
 from tests.simulator.memory import Picture, all_jobs, check, difference
+from tests.simulator.notes import Notes
 from tests.simulator.referee import Referee
 from tests.simulator.world import SECOND_NS, World
 
@@ -45,6 +46,7 @@ class Run:
             (folder / "queue.db").write_bytes(fit.EMPTY[0])
         self.world.disk = FaultyDisk(folder)
         self.ledger = Ledger()
+        self.notes = Notes(self.ledger)
         if random.Random(f"ruled {seed}").random() < RULED:
             self.world.referee = Referee(seed, self.ledger)
             self.ledger.unique = self.world.referee.unique
@@ -101,6 +103,7 @@ class Run:
         must(None in ways, why)
         self.ledger.strict = strict = not (self.power and self.fsync != "always")
         self.ledger.compare({job_id: (job.body, job.state.value) for job_id, job in all_jobs(engine).items()})
+        self.notes.compare({job_id: seen.note for job_id, seen in picture.jobs.items()}, strict=strict)
         if self.world.referee is not None:
             self.world.referee.begins(engine, clock, strict=strict)
         check(engine)

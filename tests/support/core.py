@@ -1,5 +1,6 @@
 """The core without a server: an engine whose time stands still until a test advances it."""
 
+from beanlite.core.access import Rights
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.restore import StoredJob
@@ -8,6 +9,7 @@ from beanlite.journal.columns import DEFAULTS
 from beanlite.protocol.blocked import LOOKING, WORKING, YIELDING
 from beanlite.protocol.command_table import new_commands
 from beanlite.protocol.framing import FramedSession
+from beanlite.protocol.limited import limited_words
 from beanlite.protocol.operators.commands import new_operator_commands
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
@@ -51,6 +53,16 @@ class Core:
         session.operator = operator
         self.sessions[session.client] = session
         return session
+
+    def limited(self, *grants):
+        """Return a client that may do only what these roles, each with a pattern, permit."""
+        session = self.client(operator=True)
+        self.limit(session, *grants)
+        return session
+
+    def limit(self, session, *grants):
+        session.rights = Rights(grants)
+        session.words = limited_words(self.service, session.rights)
 
     def send(self, session, data):
         """Send data, and return this client's immediate replies."""

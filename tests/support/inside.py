@@ -6,6 +6,7 @@ import os
 
 from beanlite.errors import JournalFailed
 from beanlite.host.clock import Clock
+from beanlite.net.certificates import load_certificates
 from beanlite.net.listener import open_listener
 from beanlite.server.server import Server
 from beanlite.server.start import make_journal
@@ -45,9 +46,10 @@ class Disk:
 @contextlib.asynccontextmanager
 async def serving(path, fsync="always", failure=JournalFailed, **others):
     settings = Settings(port=0, db=path, fsync=fsync, **others)
-    server = Server(
-        settings, listener := open_listener(settings), make_journal(settings, listener, clock := Clock()), clock
-    )
+    certificates = None if settings.tls is None else load_certificates(settings)
+    listener = open_listener(settings)
+    journal = make_journal(settings, listener, clock := Clock())
+    server = Server(settings, listener, journal, clock, certificates=certificates)
     task = asyncio.create_task(server.serve())
     try:
         while not server.wiring:

@@ -8,6 +8,7 @@ from collections import Counter
 from tests.support.model_policies import SECOND_NS
 from tests.support.model_queues import NEVER_NS, Job, Queues
 
+NOTE_MAX = 4096
 # Commands whose reply depends on nothing else.
 MALFORMED = {
     b"put 1 2 3": b"BAD_FORMAT\r\n",
@@ -132,6 +133,26 @@ class Model(Queues):
             return b"NOT_FOUND\r\n"
         job.ends_ns = self.now_ns + job.ttr_s * SECOND_NS
         return b"TOUCHED\r\n"
+
+    def do_note(self, client, job_id, size, rest):
+        if int(size) > NOTE_MAX:
+            return b"NOTE_TOO_BIG\r\n"
+        text = rest[: int(size)]
+        if rest[int(size) :] != b"\r\n":
+            return b"EXPECTED_CRLF\r\n"
+        if b"\0" in text or b"\xff" in text:
+            return b"BAD_FORMAT\r\n"
+        job = self._find(job_id, holder=client)
+        if job is None:
+            return b"NOT_FOUND\r\n"
+        if self.full and text:
+            return b"OUT_OF_MEMORY\r\n"
+        job.note = text
+        self.promised.add(job.id)
+        return b"NOTED\r\n"
+
+    def do_name(self, _client, name):
+        return b"NAMED\r\n" if len(name) <= 100 and b'"' not in name else b"BAD_FORMAT\r\n"
 
     def do_kick(self, client, bound):
         self.counts["kick"] += 1

@@ -78,6 +78,7 @@ class Job:
     """Reservations that count for ``max_tries``, with the present one."""
     aged: bool = False
     """Whether its tube has looked at its age already, after the ttl, and let it be."""
+    note: bytes = b""
     known: int = 0
     """Jobs with the same body are known to their tube in this order."""
 

@@ -60,6 +60,7 @@ class RuledTwins(Twins):
         core.now_ns += down_ns
         model.now_ns += down_ns
         engine.restore_policies(old.policies.rows.values())
+        engine.notes.restore((job.id, note) for job in all_jobs(old) if (note := old.notes.text(job)))
         engine.restore(rows, core.now_ns)
         for pause in sorted(pauses):
             engine.restore_pause(*pause)

@@ -15,7 +15,7 @@ from beanlite.core.memory import NO_BOUND
 from beanlite.core.policies import PolicyRow, check_row
 from beanlite.protocol.blocked import CLOSING
 from tests.support.core import Core
-from tests.support.model import MALFORMED, Model
+from tests.support.model import MALFORMED, NOTE_MAX, Model
 from tests.support.model_policies import SECOND_NS
 
 CLIENTS_MAX = 6
@@ -42,6 +42,7 @@ COMMANDS = weighted(
         "release": 8,
         "bury": 8,
         "touch": 4,
+        "note": 4,
         "kick": 3,
         "kick-job": 3,
         "pause-tube": 4,
@@ -58,6 +59,7 @@ COMMANDS = weighted(
         "stats": 3,
         "stats-tube": 4,
         "stats-job": 5,
+        "name": 1,
         "malformed": 1,
     }
 )
@@ -78,9 +80,9 @@ def without_what_is_ours(replies):
     return replies
 
 
-def facts_of(job):
+def facts_of(engine, job):
     """Return the fields of a job that no command of the protocol shows."""
-    return job.since_ns, job.last_holder and job.last_holder.number, job.why, job.tries
+    return job.since_ns, job.last_holder and job.last_holder.number, job.why, job.tries, engine.notes.text(job)
 
 
 class Twins:
@@ -113,8 +115,8 @@ class Twins:
         assert self.core.now_ns == self.model.now_ns
         tubes, expected_tubes = list(self.core.engine.tubes), [tube.name for tube in self.model.tubes]
         assert tubes == expected_tubes, f"the core has tubes {tubes}, the model {expected_tubes}"
-        known = {job.id: facts_of(self.core.engine.jobs[job.id]) for job in self.model.jobs}
-        right = {job.id: (job.since_ns, job.last_holder, job.why, job.tries) for job in self.model.jobs}
+        known = {job.id: facts_of(self.core.engine, self.core.engine.jobs[job.id]) for job in self.model.jobs}
+        right = {job.id: (job.since_ns, job.last_holder, job.why, job.tries, job.note) for job in self.model.jobs}
         differ = {job_id: (known[job_id], right[job_id]) for job_id in right if known[job_id] != right[job_id]}
         assert not differ, f"of jobs the core knows the first, the model the second: {differ}"
 
@@ -280,6 +282,8 @@ class Chance:
         word = name.encode()
         if name == "put":
             return self._put()
+        if name == "note":
+            return self._note(self._job_id(model, client))
         if name == "malformed":
             return rng.choice(sorted(MALFORMED)), b""
         arguments = {
@@ -287,6 +291,7 @@ class Chance:
             "release": lambda: [self._job_id(model, client), rng.choice(PRIS), rng.choice((0, *self._seconds))],
             "bury": lambda: [self._job_id(model, client), rng.choice(PRIS)],
             "touch": lambda: [self._job_id(model, client)],
+            "name": lambda: [rng.choice((b"web1/mail/17", b"x" * rng.choice((100, 101)), b'a"b'))],
             "kick": lambda: [rng.choice((0, 1, 2, 5, 100))],
             "pause-tube": lambda: [rng.choice(self._names), rng.choice((0, *self._seconds))],
             **dict.fromkeys(("use", "watch", "ignore", "stats-tube"), lambda: [rng.choice(self._names)]),
@@ -304,6 +309,12 @@ class Chance:
         line = b"put %d %d %d %d" % (rng.choice(PRIS), delay_s, rng.choice(self._seconds), size)
         end = b"!!" if rng.randrange(50) == 0 else b"\r\n"
         return line, b"x" * size + end
+
+    def _note(self, job_id):
+        rng = self._rng
+        text = rng.choice((b"", b"x", "ß\n".encode(), b"\xff", b"x" * rng.choice((500, NOTE_MAX, NOTE_MAX + 1))))
+        end = b"!!" if len(text) <= NOTE_MAX and rng.randrange(50) == 0 else b"\r\n"
+        return b"note %d %d" % (job_id, len(text)), text + end
 
     def _job_id(self, model, holder):
         """Return an id, mostly of a job of the holder."""

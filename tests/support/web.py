@@ -5,6 +5,7 @@ import html
 import http.client
 import os
 import re
+import ssl
 import urllib.parse
 from pathlib import Path
 from typing import NamedTuple, Self
@@ -30,6 +31,18 @@ class Page(NamedTuple):
         """The hidden fields of its forms."""
         found = re.findall(r'<input type="hidden" name="([^"]*)" value="([^"]*)">', self.html)
         return {html.unescape(name): html.unescape(value) for name, value in found}
+
+
+def ask_over_tls(where: str, ca: Path) -> tuple[int, http.client.HTTPMessage, object]:
+    """Return the status and the headers of a page that encrypts, and the serial number of its certificate."""
+    connection = http.client.HTTPSConnection(where, timeout=30, context=ssl.create_default_context(cafile=ca))
+    try:
+        connection.request("GET", "/")
+        serial = (connection.sock.getpeercert() or {}).get("serialNumber")
+        response = connection.getresponse()
+        return response.status, response.headers, serial
+    finally:
+        connection.close()
 
 
 class Web:

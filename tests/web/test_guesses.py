@@ -8,7 +8,6 @@ import pytest
 from beanlite.web import guesses
 from beanlite.web.guesses import CHECKS_AT_ONCE, EVERY_S, FREE, Guesses, TooMany
 from beanlite.web.safety import User
-from beanlite.web.site import NOTICES_MAX, Notices
 from tests.support.web import sign_in
 
 ANN = User("ann", may_change=True)
@@ -105,16 +104,3 @@ async def test_only_so_many_addresses_are_remembered(passwords, monkeypatch):
     for number in range(10):
         await refused(checks, f"10.0.0.{number}")
     assert list(checks._free_at_s) == ["10.0.0.7", "10.0.0.8", "10.0.0.9"]
-
-
-def test_a_notice_is_shown_once():
-    notices = Notices()
-    token = notices.leave("The job was put")
-    assert notices.take("The job was put") == ""
-    assert [notices.take(token) for _ in range(2)] == ["The job was put", ""]
-
-
-def test_notices_that_nobody_sees_are_forgotten():
-    notices = Notices()
-    tokens = [notices.leave(str(number)) for number in range(NOTICES_MAX + 5)]
-    assert [notices.take(token) for token in tokens] == [""] * 5 + [str(number) for number in range(5, NOTICES_MAX + 5)]

@@ -82,7 +82,7 @@ def test_each_page_goes_on_where_the_one_before_has_ended(server):
 async def test_an_answer_that_took_long_is_kept_for_as_long_as_it_took(monkeypatch):
     now_s, asked = [100.0], []
 
-    async def ask(question):
+    async def ask(_person, question):
         asked.append(question)
         now_s[0] += 10
         return len(asked)
@@ -92,7 +92,7 @@ async def test_an_answer_that_took_long_is_kept_for_as_long_as_it_took(monkeypat
     monkeypatch.setattr(site, "ask", ask)
     for at_s, answer in ((100, 1), (119, 1), (120, 2)):
         now_s[0] = at_s
-        assert await site.ask_seldom("tubes", _question) == answer
+        assert await site.ask_seldom("", "tubes", _question) == answer
         await asyncio.sleep(0)  # it is noted when it came
 
 

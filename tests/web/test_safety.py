@@ -1,18 +1,27 @@
 """Who is let in, and what a page elsewhere can't have a browser do."""
 
+import contextlib
+import http.client
+import os
 import re
+import resource
+import socket
+import ssl
 import subprocess
 import sys
 
 import pytest
 from argon2 import PasswordHasher
 
+from beanlite.cli import main
 from beanlite.console.file import File
+from beanlite.console.live import identity_for
 from beanlite.web import safety
 from beanlite.web.safety import Passwords, User
+from tests.support.authority import Authority
 from tests.support.servers import start_beanlite
 from tests.support.streams import from_late, from_unreadable
-from tests.support.web import Web, sign_in
+from tests.support.web import Web, ask_over_tls, sign_in
 from tests.support.wire import Wire, until
 
 
@@ -83,6 +92,8 @@ def test_a_name_of_this_page_may_be_written_in_any_way(connect):
 def test_a_large_form_is_refused(connect):
     with Web(connect) as web:
         assert web.post("/put", {"tube": "default", "body": "x" * (1 << 20)}).status == 413
+        chunks = {"content-length": "5", "transfer-encoding": "chunked"}  # of which only the second counts
+        assert web.post("/put", {}, **chunks).status == 413
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +203,7 @@ def test_readers_change_nothing(connect, users):
     with Web(connect, "--password-file", users, user="bob:battery") as web:
         page = web.get("/job/1")
         assert "read only" in page.text
-        assert "<button" not in page.html
+        assert '<button name="do"' not in page.html
         refused = web.post("/put", PUT)
         assert (refused.status, refused.html) == (403, "You may look, but not change anything.\n")
 
@@ -207,6 +218,24 @@ def test_a_proxy_says_who_asks(connect):
     with Web(connect, "--user-header", "X-Forwarded-User") as web:
         assert web.get("/").status == 401
         assert "carol" in web.get("/", **{"X-Forwarded-User": "carol"}).text
+
+
+def test_name_of_the_proxy_is_one_in_utf8(connect):
+    with Web(connect, "--user-header", "X-User") as web:
+        assert web.get("/", **{"X-User": "J\xf6rg"}).status == 401  # sent as Latin-1
+        for names in (("ann", "bob"), ("ann", "ann"), ("", "bob")):
+            assert status_with(web, *names) == 401
+
+
+def status_with(web, *names):
+    """Return the status of a request in which the header of the user stands several times."""
+    connection = http.client.HTTPConnection(web.where, timeout=30)
+    with contextlib.closing(connection):
+        connection.putrequest("GET", "/")
+        for name in names:
+            connection.putheader("X-User", name)
+        connection.endheaders()
+        return connection.getresponse().status
 
 
 def put_and_bury(web, **headers):
@@ -224,12 +253,21 @@ def test_the_history_has_the_user_behind_each_change(connect, server, users, peo
         assert re.search(r"bury default 1024 operator 127\.0\.0\.1:\d+ #\d+ for ann", web.get(f"/job/{job_id}").text)
 
 
+def test_the_history_has_the_user_behind_a_pause(connect, server, users):
+    with Web(connect, "--password-file", users, user="ann:correct horse") as web:
+        assert "default is paused for 5 min" in web.post("/pause", {"tube": "default", "for": "5min"}).text
+        web.post("/pause", {"tube": "default", "for": "0"})
+    with File(server.directory / "queue.db") as file:
+        told = [(event["what"], event["by"]["person"]) for event in file.history({"tube": "default"}, 2)]
+    assert told == [("pause", "ann"), ("pause", "ann")]
+
+
 def test_the_history_has_the_user_that_the_proxy_names(connect, people):
     name = "jürgen🥕" + "x" * 200
     with Web(connect, "--user-header", "X-Forwarded-User") as web:
         web.headers = {"X-Forwarded-User": name.encode().decode("latin-1")}
         job_id = put_and_bury(web)
-    assert people(job_id, 2) == [name[:124]] * 2
+    assert people(job_id, 2) == [identity_for(name)] * 2
 
 
 def test_without_users_the_history_has_none(connect, people):
@@ -244,8 +282,9 @@ def test_hidden_bodies_are_neither_shown_nor_searched(connect):
             assert page.status == 200
             assert "secret" not in page.html
             assert "73 65 63" not in page.html
-        assert web.get("/jobs?text=secret").status == 400
-        assert web.post("/change", {"tube": "default", "text": "secret", "do": "kick"}).status == 400
+        for key, value in (("text", "secret"), ("where", "a=secret")):
+            assert web.get(f"/jobs?{key}={value}").status == 400
+            assert web.post("/change", {"tube": "default", key: value, "do": "kick"}).status == 400
 
 
 @pytest.mark.parametrize(
@@ -280,3 +319,61 @@ def test_a_port_that_is_taken(connect):
     command = [sys.executable, "-m", "beanlite", "web", "--listen", connect]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (1, f"beanlite: can't listen on {connect}: Address already in use\n")
+
+
+@contextlib.contextmanager
+def encrypting(connect, both):
+    """``beanlite web`` with a certificate, and where it is."""
+    words = ["web", "--connect", connect, "--listen", "127.0.0.1:0", "--web-tls-cert", both, "--web-tls-key", both]
+    command = [sys.executable, "-m", "beanlite", *map(str, words)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        try:
+            yield process, re.sub("^beanlite: https://(.*)/ shows .*\n", r"\1", process.stderr.readline())
+        finally:
+            process.terminate()
+            said = process.stderr.read()
+    assert (process.returncode, said) == (0, "")
+
+
+def test_page_encrypts_with_its_certificate(connect, tmp_path):
+    authority = Authority(tmp_path)
+    with encrypting(connect, authority.issue("page")) as (_, where):
+        status, headers, _ = ask_over_tls(where, authority.file)
+        assert (status, headers["set-cookie"]) == (200, None)
+        context = ssl.create_default_context(cafile=authority.file)
+        with contextlib.closing(http.client.HTTPSConnection(where, timeout=30, context=context)) as connection:
+            connection.request("GET", "/jobs/")
+            assert connection.getresponse().headers["location"] == f"https://{where}/jobs"
+
+
+def test_silent_connections_do_not_shut_the_encrypted_page_off(connect, tmp_path):
+    authority = Authority(tmp_path)
+    with contextlib.ExitStack() as silent, encrypting(connect, authority.issue("page")) as (process, where):
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (300, 300))
+        host, port = where.split(":")
+        for number in range(1, 501):
+            silent.enter_context(socket.create_connection((host, int(port)), 10))
+            if number % 100 == 0:
+                assert ask_over_tls(where, authority.file)[0] == 200
+
+
+@pytest.mark.parametrize("spoilt", ["cert", "key"])
+def test_pipe_instead_of_certificate_of_page_is_refused(capsys, tmp_path, spoilt):
+    files = {"cert": Authority(tmp_path).issue("page"), "key": tmp_path / "page.pem"} | {spoilt: tmp_path / "pipe"}
+    os.mkfifo(files[spoilt])
+    assert main(["web", "--web-tls-cert", str(files["cert"]), "--web-tls-key", str(files["key"])]) == 2
+    assert capsys.readouterr().err == f"beanlite: --web-tls-{spoilt}: {files[spoilt]} is no file\n"
+
+
+def test_key_of_page_that_others_can_read_is_refused(capsys, tmp_path):
+    both = Authority(tmp_path).issue("page")
+    both.chmod(0o640)
+    assert main(["web", "--web-tls-cert", str(both), "--web-tls-key", str(both)]) == 2
+    assert capsys.readouterr().err == f"beanlite: --web-tls-key: others may use {both} (mode 640); chmod 600 it\n"
+
+
+def test_certificate_of_page_without_its_key_is_refused(capsys, tmp_path):
+    both = str(Authority(tmp_path).issue("page"))
+    assert main(["web", "--web-tls-cert", both]) == 2
+    assert capsys.readouterr().err == "beanlite: --web-tls-cert and --web-tls-key need each other\n"

@@ -1,13 +1,18 @@
 """Connections of browsers that send no request, or half of one: they keep nobody out, and don't stay."""
 
 import asyncio
+import os
+import socket
+import ssl
 from contextlib import asynccontextmanager, suppress
 
 import pytest
 import uvicorn
 
+from beanlite.host.shown import page_context
 from beanlite.web import visits
-from beanlite.web.visits import Visit
+from beanlite.web.visits import Door, Visit
+from tests.support.authority import Authority
 
 
 async def answer(_scope, receive, send):
@@ -19,8 +24,10 @@ async def answer(_scope, receive, send):
 
 
 @asynccontextmanager
-async def serving():
-    config = uvicorn.Config(answer, port=0, http=Visit, lifespan="off", log_level="critical", limit_concurrency=4)
+async def serving(protocol=Visit):
+    config = uvicorn.Config(
+        answer, port=0, http=protocol, lifespan="off", log_level="critical", limit_concurrency=4, timeout_keep_alive=60
+    )
     server = uvicorn.Server(config)
     config.load()
     server.lifespan = config.lifespan_class(config)
@@ -74,4 +81,69 @@ async def test_what_does_not_come_is_not_waited_for(monkeypatch, half):
         reader, writer = await begin(place, half)
         with suppress(ConnectionResetError):
             await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+
+
+# -- before the connection is encrypted
+
+
+@pytest.fixture
+def authority(tmp_path):
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def door(authority):
+    both = str(authority.issue("page"))
+    return Door(page_context(both, both, ("--cert", "--key")))
+
+
+async def encrypted_status_of(place, authority):
+    tls = ssl.create_default_context(cafile=authority.file)
+    reader, writer = await asyncio.open_connection(*place, ssl=tls)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    line = await asyncio.wait_for(reader.readline(), 10)
+    writer.close()
+    return line[9:12]
+
+
+# Silence, what is no TLS, and the beginning of a handshake.
+BEGINNINGS = [b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01"]
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+async def test_half_handshakes_keep_nobody_out(monkeypatch, door, authority, beginning):
+    monkeypatch.setattr(visits, "CONNECTIONS_MAX", 3)
+    async with serving(door) as place:
+        halves = [await begin(place, beginning) for _ in range(10)]
+        assert [await encrypted_status_of(place, authority) for _ in range(3)] == [b"200"] * 3
+        assert len(door._pending) <= 3
+        for reader, writer in halves[:6]:
+            with suppress(ConnectionResetError):
+                await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+        for _, writer in halves[6:]:
+            writer.close()
+
+
+@pytest.mark.parametrize("beginning", BEGINNINGS)
+async def test_handshake_that_does_not_come_is_not_waited_for(monkeypatch, door, beginning):
+    monkeypatch.setattr(visits, "REQUEST_S", 0.01)
+    async with serving(door) as place:
+        reader, writer = await begin(place, beginning)
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(), 10)
+        writer.close()
+
+
+@pytest.mark.parametrize("encrypts", [False, True])
+async def test_browser_that_sends_no_more_is_let_go(door, authority, encrypts):
+    async with serving(door if encrypts else Visit) as place:
+        tls = ssl.create_default_context(cafile=authority.file) if encrypts else None
+        reader, writer = await asyncio.open_connection(*place, ssl=tls)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await asyncio.wait_for(reader.readuntil(b"ok"), 10)
+        with socket.socket(fileno=os.dup(writer.get_extra_info("socket").fileno())) as own:
+            own.shutdown(socket.SHUT_WR)
+        assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()

@@ -7,17 +7,26 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from beanlite.beanstalk.client import Address
+from beanlite.beanstalk.client import Server
 from beanlite.console import listing
 from beanlite.console.filters import Record
 from beanlite.console.live import COUNTERS, Live
+from beanlite.core.findings import NOTE
 
+# Seconds between samples.
+EVERY_S: Final = 1.0
+# How many rates of a tube are kept, for its trend.
+TREND: Final = 10
+# Most tubes are idle, and share this.
+_IDLE: Final = (0.0, 0.0)
 # For how many samples latencies are kept: about a minute.
 _LATENCIES: Final = 60
 _SERVER_RATES: Final = {f"{what}_per_s": keys for what, keys in COUNTERS.items()}
 # After listing the tubes, wait this many times as long as it took before listing them again, to spare servers with
 # many.
 _PAUSE_FACTOR: Final = 10
+# Seconds from one diagnosis to the next, at least.
+_DIAGNOSED_S: Final = 5.0
 _TUBE_RATES: Final = {"puts_per_s": ("total_jobs",), "deletes_per_s": ("deletes",)}
 
 
@@ -29,9 +38,14 @@ class Sample:
     stats: Record
     """The reply to ``stats``, and rates since the previous sample."""
     tubes: list[Record]
-    """All tubes, likewise; the same list as in the previous sample, unless it was time to list them again."""
+    """All tubes, likewise; the same list as in the previous sample, unless it was time to list them again.
+
+    ``trend`` has the last rates of each, and ``wrong`` the kinds of findings of which it is one of the worst.
+    """
     tubes_at_s: float
     """When the tubes were listed."""
+    findings: list[Record]
+    """What is wrong, the worst first, without notes; as of some seconds ago."""
     latencies_s: list[float]
     """How long a command that does nothing took, in recent samples; this one is the last."""
 
@@ -44,12 +58,15 @@ class Sample:
 class Sampler:
     """Takes samples over a connection. BeanliteError: the server can't be reached, or refuses a command."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Server) -> None:
         self._server = Live(address)
         self._latencies_s: deque[float] = deque(maxlen=_LATENCIES)
         self._before: Sample | None = None
         self._list_at_s = 0.0
         """When it is time to list the tubes again."""
+        self._findings: list[Record] = []
+        self._diagnose_at_s = 0.0
+        """When it is time to ask again what is wrong."""
 
     def sample(self) -> Sample:
         """Take a sample."""
@@ -65,7 +82,10 @@ class Sampler:
             tubes, tubes_at_s = self._list_tubes(before, at_s), at_s
         else:
             tubes, tubes_at_s = before.tubes, before.tubes_at_s
-        self._before = Sample(at_s, stats, tubes, tubes_at_s, list(self._latencies_s))
+        if at_s >= self._diagnose_at_s:
+            self._findings = self._diagnose(at_s)
+        mark(tubes, self._findings)
+        self._before = Sample(at_s, stats, tubes, tubes_at_s, self._findings, list(self._latencies_s))
         return self._before
 
     def _list_tubes(self, before: Sample | None, at_s: float) -> list[Record]:
@@ -76,12 +96,31 @@ class Sampler:
             earlier = {tube["name"]: tube for tube in before.tubes}
             for tube in tubes:
                 # A tube that did not exist before has had all its jobs since then.
-                tube.update(_rates(tube, earlier.get(tube["name"], {}), _TUBE_RATES, at_s - before.tubes_at_s))
+                was = earlier.get(tube["name"], {})
+                tube.update(_rates(tube, was, _TUBE_RATES, at_s - before.tubes_at_s))
+                rates = (tube["puts_per_s"], tube["deletes_per_s"])
+                tube["trend"] = (*was.get("trend", ())[1 - TREND :], rates if any(rates) else _IDLE)
         return tubes
+
+    def _diagnose(self, at_s: float) -> list[Record]:
+        found = self._server.diagnose({})["findings"]
+        ended_s = time.monotonic()
+        self._diagnose_at_s = ended_s + max(_DIAGNOSED_S, _PAUSE_FACTOR * (ended_s - at_s))
+        return [finding for finding in found if finding["severity"] != NOTE]
 
     def close(self) -> None:
         """Close the connection."""
         self._server.close()
+
+
+def mark(tubes: list[Record], findings: list[Record]) -> None:
+    """Note at each tube what is wrong with it."""
+    wrong: dict[str, list[str]] = {}
+    for finding in findings:
+        for place in finding["worst"]:
+            wrong.setdefault(place["tube"], []).append(finding["kind"])
+    for tube in tubes:
+        tube["wrong"] = ", ".join(wrong.get(tube["name"], ()))
 
 
 def _rates(now: Record, before: Record, rates: Mapping[str, tuple[str, ...]], passed_s: float) -> Record:

@@ -1,14 +1,20 @@
 """The address of a database: a URL, which may name several hosts, and may contain a password."""
 
+import os
 import re
 from pathlib import Path
 from typing import Final
-from urllib.parse import SplitResult, parse_qs, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlsplit, urlunsplit
 
 from beanlite.errors import JournalRefused
+from beanlite.settings.values import is_loopback
 
 # A host in a URL, with its port.
 _PLACE: Final = re.compile(r"([^:\[\]]*|\[[^\]]*\])(:[0-9]*)?")
+SAFE: Final = "verify-full"
+"""The only mode of TLS in which nobody on the way can read jobs, or pass for the database."""
+# asyncpg's mode by default: it goes on in clear text if the database, or somebody on the way, says that it has no TLS.
+_DEFAULT_MODE: Final = "prefer"
 # The parameters that are paths of files: asyncpg would not say which of them is missing.
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 
@@ -45,6 +51,26 @@ def hosts_of(url: str) -> list[str]:
                 raise JournalRefused(f"{public_url(url)} can't be used: {key}: {path}: {error.strerror}") from error
     at = "@" if who else ""
     return [urlunsplit(parts._replace(netloc=f"{who}{at}{host}")) for host in hosts]
+
+
+def sslmode_of(url: str) -> str:
+    """Return the mode of TLS of the connection to a database."""
+    query = parse_qs(urlsplit(url).query)
+    return query.get("sslmode", [os.environ.get("PGSSLMODE") or _DEFAULT_MODE])[-1]
+
+
+def exposed_hosts(url: str) -> list[str]:
+    """Return the hosts on other machines that are reached in a mode in which others may read or change what is sent."""
+    try:
+        parts, _, places = _split(url)
+    except ValueError:
+        return []
+    if sslmode_of(url) == SAFE:
+        return []
+    default = parse_qs(parts.query).get("host", [os.environ.get("PGHOST", "")])[-1]
+    matches = filter(None, map(_PLACE.fullmatch, places))
+    hosts = [unquote(match[1]).strip("[]") or default for match in matches]
+    return [host for host in hosts if host and not host.startswith(("/", "@")) and not is_loopback(host)]
 
 
 def public_url(url: str) -> str:

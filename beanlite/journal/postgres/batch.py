@@ -12,7 +12,7 @@ from zlib import crc32
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
 from beanlite.host.clock import utc_s
-from beanlite.journal import policy_rows, schedule_rows
+from beanlite.journal import note_rows, policy_rows, schedule_rows
 from beanlite.journal.columns import JOB, NAMES, PUT, as_list
 from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.postgres.schema import NOW
@@ -141,9 +141,25 @@ _SCHEDULES_UNSET: Final = _Part(
     "DELETE FROM schedules WHERE name = ANY ({array}) AND EXISTS (SELECT FROM fence)",
     "",  # likewise
 )
+_NOTES_SET: Final = _Part(
+    "notes_set",
+    ("bigint", "text"),
+    f"""
+    INSERT INTO notes ({note_rows.COLUMNS}) SELECT * FROM {{rows}} AS new {_FENCED}
+    ON CONFLICT (id) DO UPDATE SET note = excluded.note
+    RETURNING 1
+    """,
+    "count(*)",
+)
+_NOTES_UNSET: Final = _Part(
+    "notes_unset",
+    ("bigint",),
+    "DELETE FROM notes WHERE id = ANY ({array}) AND EXISTS (SELECT FROM fence)",
+    "",  # likewise
+)
 _TOTALS: Final = _Part(
     "added",
-    ("bigint", "bigint", "text", *("bigint",) * 7, "float8", "float8", *("bigint",) * 4),
+    ("bigint", "bigint", "text", *("bigint",) * 7, "float8", "float8", *("bigint",) * 6),
     f"""
     INSERT INTO totals AS old SELECT * FROM {{rows}} AS new {_FENCED}
     ON CONFLICT (span_s, at, tube) DO UPDATE SET
@@ -153,14 +169,15 @@ _TOTALS: Final = _Part(
         kicked = old.kicked + excluded.kicked,
         waited_s = old.waited_s + excluded.waited_s, held_s = old.held_s + excluded.held_s,
         dead = old.dead + excluded.dead, expired = old.expired + excluded.expired,
-        refused = old.refused + excluded.refused, duplicates = old.duplicates + excluded.duplicates
+        refused = old.refused + excluded.refused, duplicates = old.duplicates + excluded.duplicates,
+        client_gone = old.client_gone + excluded.client_gone, delay_over = old.delay_over + excluded.delay_over
     RETURNING 1
     """,
     "count(*)",
 )
 _PARTS: Final = (
     _PUT, _PUT_OTHERWISE, _CHANGED, _GONE, _PAUSED, _RESUMED, _POLICIES_SET, _POLICIES_UNSET, _SCHEDULES_SET,
-    _SCHEDULES_UNSET, _TOTALS,
+    _SCHEDULES_UNSET, _NOTES_SET, _NOTES_UNSET, _TOTALS,
 )  # fmt: skip
 
 
@@ -235,6 +252,8 @@ def batch_of(changes: Changes, totals: Totals, now_s: float) -> Batch:
         [(pattern.decode(), key) for (pattern, key), policy in changes.policies if policy is None],
         [row_of_schedule(schedule) for _, schedule in changes.schedules if schedule is not None],
         [(name,) for name, schedule in changes.schedules if schedule is None],
+        [(job_id, note.decode()) for job_id, note in changes.notes if note],
+        [(job_id,) for job_id, note in changes.notes if not note],
         totals.rows(changes.tallies, now_s),
     )
     parameters: Parameters = [changes.batch, changes.last_id]

@@ -13,13 +13,13 @@ import asyncpg
 
 from beanlite import __version__
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal import policy_rows, schedule_rows
+from beanlite.journal import note_rows, policy_rows, schedule_rows
 from beanlite.journal.columns import DEFAULTS, LATER, NAMES
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.policy_rows import line_of_policy, policy_of
 from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.link import TROUBLE, Link, session, text_of
-from beanlite.journal.postgres.schema import NOW, check, has_batches, has_policies, migrate
+from beanlite.journal.postgres.schema import NOW, check, has_batches, has_notes, has_policies, migrate
 from beanlite.journal.schedule_rows import line_of_schedule, row_of_schedule, schedule_of
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
@@ -43,6 +43,7 @@ _JOBS: Final = f"""
 _COLUMNS_OF_JOBS: Final = "SELECT attname FROM pg_attribute WHERE attrelid = 'jobs'::regclass"
 _POLICIES: Final = f"SELECT {policy_rows.COLUMNS} FROM policies ORDER BY pattern, key"
 _SCHEDULES: Final = f"SELECT {schedule_rows.COLUMNS} FROM schedules ORDER BY name"
+_NOTES: Final = "SELECT id, note FROM notes WHERE id > $1 AND id <= $2"
 _SET_POLICY: Final = f"""
     INSERT INTO policies ({policy_rows.COLUMNS}) VALUES ($1, $2, $3, $4, $5)
     ON CONFLICT (pattern, key) DO UPDATE SET {policy_rows.REPLACED}
@@ -97,8 +98,10 @@ async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:
     yield settings
     jobs = _JOBS.format(jobs=await _whole_jobs(link))
     last_id = 0
+    with_notes = await has_notes(link, name)
     while rows := await connection.fetch(jobs, last_id):
-        yield _lines_of(rows, name)
+        of_notes = await connection.fetch(_NOTES, last_id, rows[-1]["id"]) if with_notes else []
+        yield _lines_of(rows, {row["id"]: row["note"] for row in of_notes}, name)
         last_id = rows[-1]["id"]
     yield [line_of("end", {})]
 
@@ -123,13 +126,14 @@ async def _whole_jobs(link: Link) -> str:
     return f"(SELECT *{values} FROM jobs) AS jobs" if missing else "jobs"
 
 
-def _lines_of(rows: list[asyncpg.Record], name: str) -> Iterator[str]:
+def _lines_of(rows: list[asyncpg.Record], notes: dict[int, str], name: str) -> Iterator[str]:
     for row in rows:
         job = {key: value for key, value in row.items() if value is not None}
         body, checksum = job.pop("body"), job.pop("crc32")
         if crc32(body) != checksum:
             raise JournalRefused(f"{name} is damaged: the body of job {job['id']} has changed; restore a backup")
-        yield line_of("job", job | body_of(body))
+        note = {"note": notes[job["id"]]} if job["id"] in notes else {}
+        yield line_of("job", job | note | body_of(body))
 
 
 def load(file: Path, url: str, *, new_ids: bool) -> None:
@@ -155,6 +159,11 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
             burials = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
             for rows in _rows(source, above_id, burials):
                 await connection.copy_records_to_table("jobs", records=rows, columns=_COLUMNS)
+            notes = source.execute("SELECT id + ?, note FROM notes", (above_id,)).fetchall()
+            if notes:
+                if not await has_notes(link, public_url(url)):
+                    raise JournalRefused(f"{public_url(url)} has no notes yet; serve it once with this beanlite")
+                await connection.copy_records_to_table("notes", records=notes, columns=note_rows.NAMES)
             pauses = source.execute("SELECT tube, pause_s, until FROM pauses").fetchall()
             await connection.executemany(
                 "INSERT INTO pauses VALUES ($1, $2, $3) ON CONFLICT (tube) DO UPDATE SET"

@@ -13,7 +13,7 @@ from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.host import log, systemd
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.base import Journal, JournalFacts, Observer
-from beanlite.journal.postgres.address import public_url
+from beanlite.journal.postgres.address import SAFE, exposed_hosts, public_url, sslmode_of
 from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.lease import Applicant, take
 from beanlite.journal.postgres.link import name_of
@@ -67,8 +67,20 @@ class PostgresJournal(Journal):
         self.stands_by = active is not None
         self._tell_standing_by(active)
 
+    def _warn_of_exposure(self) -> None:
+        """Warn if others could read the jobs on their way to the database, or pass for it."""
+        url = self._applicant.url
+        hosts = exposed_hosts(url)
+        if hosts:
+            log.warning(
+                f"others on the network may read jobs, or pass for the database; add sslmode={SAFE}",
+                hosts=", ".join(hosts),
+                sslmode=sslmode_of(url),
+            )
+
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Wait for the lease, then fill the engine with the jobs; see ``Journal.recover``."""
+        self._warn_of_exposure()
         lease = await take(self._applicant, stopped)
         if lease is None:
             return False
@@ -113,6 +125,10 @@ class PostgresJournal(Journal):
         # Stored times are by the database's clock: the clocks of two nodes may differ by hours.
         clock.set(await self._reader.now_ns())
         engine.restore_policies(await self._reader.policies())
+        async for notes in self._reader.notes():  # first, since they leave less room for bodies
+            engine.notes.restore(notes)
+            if self._stopped.is_set() or self._failure is not None:
+                return False
         of = await self._reader.count()
         jobs = 0
         memory = engine.memory
@@ -130,6 +146,9 @@ class PostgresJournal(Journal):
             if self._stopped.is_set() or self._failure is not None:
                 return False
         self._reader.check_names(engine.tubes)
+        job_id = engine.notes.stray_id()
+        if job_id is not None:
+            raise JournalRefused(f"{self._name} is damaged: the note of job {job_id} has no job; restore a backup")
         for pause in await self._reader.pauses():
             engine.restore_pause(*pause)
         for schedule in await self._reader.schedules():

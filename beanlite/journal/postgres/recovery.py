@@ -15,8 +15,9 @@ from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.host import log
 from beanlite.host.clock import EPOCH_S, clock_ns
-from beanlite.journal import policy_rows, schedule_rows
+from beanlite.journal import note_rows, policy_rows, schedule_rows
 from beanlite.journal.columns import stored_job
+from beanlite.journal.note_rows import note_of
 from beanlite.journal.policy_rows import policy_of
 from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, text_of
 from beanlite.journal.postgres.standing import Standing
@@ -50,6 +51,7 @@ _LEASE: Final = "SELECT epoch, batch FROM lease_now"
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses"
 _POLICIES: Final = f"SELECT {policy_rows.COLUMNS} FROM policies"
 _SCHEDULES: Final = f"SELECT {schedule_rows.COLUMNS} FROM schedules"
+_NOTES: Final = f"SELECT {note_rows.COLUMNS} FROM notes WHERE id > $1 ORDER BY id LIMIT {_CHUNK}"
 _TUBES: Final = "SELECT tube FROM totals WHERE span_s = $1 AND at = $2"
 _PRUNE: Final = "DELETE FROM totals WHERE span_s = $1 AND at < $2"
 # The row of a batch may only be missing if the row of the lease has its number, or a higher one: a late copy of the
@@ -176,6 +178,16 @@ class Reader:
             return [schedule_of(tuple(row)) for row in await self._fetch(_SCHEDULES)]
         except ValueError as error:
             raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
+
+    async def notes(self) -> AsyncGenerator[list[tuple[int, bytes]], None]:
+        """Yield all notes in order of id, in lists. JournalRefused: one is none. Raises JournalFailed."""
+        last_id = 0
+        while rows := await self._fetch(_NOTES, last_id):
+            try:
+                yield [note_of(*row) for row in rows]
+            except ValueError as error:
+                raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
+            last_id = rows[-1]["id"]
 
     async def jobs(self, wants_bodies: Callable[[], bool]) -> AsyncGenerator[list[StoredJob], None]:
         """Yield all jobs in order of id, with their bodies as long as these are wanted, and otherwise with their sizes.

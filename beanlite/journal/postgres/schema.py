@@ -19,6 +19,8 @@ _LOCK: Final = 0x6265616E
 _WITH_BATCHES: Final = 3
 # That in which there are policies and schedules.
 _WITH_POLICIES: Final = 4
+# That in which there are notes.
+_WITH_NOTES: Final = 6
 # The time by the database's clock, which is the same for all servers.
 NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 _FACTS: Final = """
@@ -76,6 +78,11 @@ async def has_batches(link: Link, name: str) -> bool:
 async def has_policies(link: Link, name: str) -> bool:
     """Whether the schema is one with the tables of policies and of schedules, or newer. Raises JournalRefused."""
     return await _number(link, name) >= _WITH_POLICIES
+
+
+async def has_notes(link: Link, name: str) -> bool:
+    """Whether the schema is one with the table of notes, or newer. Raises JournalRefused."""
+    return await _number(link, name) >= _WITH_NOTES
 
 
 async def migrate(link: Link, name: str, *, only_from: int | None = None) -> None:

@@ -6,13 +6,14 @@ from typing import Any, Final
 import asyncpg
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.postgres.address import public_url
+from beanlite.journal.postgres.address import public_url, sslmode_of
 from beanlite.journal.postgres.link import TROUBLE, name_of, session, text_of
 
 _OURS: Final = "beanlite "
 _ALIVE: Final = """
     SELECT status, node, address, version, started, seen_s, epoch,
            host(inet_server_addr()) || ':' || inet_server_port() AS database,
+           (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()) AS encrypted,
            current_setting('server_version') AS postgresql,
            current_setting('synchronous_standby_names') AS synchronous_standby_names
     FROM alive
@@ -60,4 +61,4 @@ async def _ask(url: str) -> dict[str, Any]:
         [each["name"].removeprefix(_OURS) for each in servers if each["is_silent"] == is_silent]
         for is_silent in (False, True)
     )
-    return {**row, "standing_by": standing_by, "silent": silent, "replicas": replicas}
+    return {**row, "sslmode": sslmode_of(url), "standing_by": standing_by, "silent": silent, "replicas": replicas}

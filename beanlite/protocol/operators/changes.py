@@ -1,24 +1,26 @@
-"""The operators' command that changes many jobs. ``docs/protocol.md`` describes it and its reply."""
+"""The operators' commands that change many jobs, or pause a tube. ``docs/protocol.md`` describes them."""
 
+from beanlite.core.access import OPERATOR
 from beanlite.core.clients import Refusal
 from beanlite.core.engine import Engine
-from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, RELEASE
+from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, NOTE, RELEASE
 from beanlite.core.job import Job
 from beanlite.core.operator import CONCERNS
 from beanlite.core.operator_find import Filter, Matches, find
 from beanlite.core.tube import Tube
+from beanlite.protocol import replies
 from beanlite.protocol.batches import OUT_OF_MEMORY, acting_in, on_behalf_of, refusal_of_puts
 from beanlite.protocol.blocked import WORKING
-from beanlite.protocol.operators.lists import filter_of, place_of, still_fits
+from beanlite.protocol.operators.lists import filter_of, looked, place_of, still_fits
 from beanlite.protocol.operators.replies import Record, as_json, cursor
-from beanlite.protocol.operators.requests import CHANGED_MAX, ChangeJobs
+from beanlite.protocol.operators.requests import CHANGED_MAX, ChangeJobs, SetPause
 from beanlite.protocol.ruled_puts import has_room
 from beanlite.protocol.session import Session
 
 
 def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | None:
     engine = session.engine
-    conditions = filter_of(engine, request, now_ns)
+    conditions = filter_of(session, OPERATOR, request, now_ns)
     copies = request.do == COPY and not request.dry_run
     matches = find(engine, conditions, place_of(request), request.limit or CHANGED_MAX, need_bodies=copies)
     change = Change(session, request, conditions, matches)
@@ -26,6 +28,14 @@ def change_jobs(session: Session, request: ChangeJobs, now_ns: int) -> bytes | N
         session.gather(matches.missing, change.carry_out, WORKING)
         return None
     return change.carry_out({}, now_ns)
+
+
+def set_pause(session: Session, request: SetPause, now_ns: int) -> bytes:
+    by = on_behalf_of(request.by, session)
+    if not session.engine.pause(by, request.tube, request.pause_s, now_ns, by_operator=True):
+        return replies.NOT_FOUND
+    session.waits = True
+    return session.ok_reply(as_json({}))
 
 
 class Change:
@@ -50,7 +60,7 @@ class Change:
         self._engine: Engine = session.engine
         self._request = request
         self._conditions = conditions
-        self._by = on_behalf_of(request.by, session.client)
+        self._by = on_behalf_of(request.by, session)
         self._matches = matches
         self._last_id = session.engine.last_id
         self._changed_ids: list[int] = []
@@ -60,7 +70,7 @@ class Change:
         self._to: Tube | None = None
         """The tube to move or copy to, once a job needs it."""
         self._refusal: str | None = None
-        """Why the rest was left undone: the word with which a put is refused."""
+        """Why the rest was left undone: the word with which a put or a note is refused."""
 
     def carry_out(self, late_bodies: dict[Job, bytes | None], now_ns: int) -> bytes:
         """Make the change, and return the reply. ``late_bodies``: those that were not in memory."""
@@ -82,12 +92,13 @@ class Change:
         reply: Record = {
             "done": len(self._changed_ids),
             "skipped": len(self._skipped_ids),
+            "left": self._skipped_ids,
             "next": cursor(next_place, self._conditions.up_to_id),
-            "looked": self._matches.looks,
+            "looked": looked(session, matches),
             "last_id": self._last_id,
         }
         if self._request.ids is not None:
-            reply["changed"], reply["left"] = self._changed_ids, self._skipped_ids
+            reply["changed"] = self._changed_ids
         if self._refusal is not None:
             reply["stopped"] = self._refusal
         return session.ok_reply(as_json(reply))
@@ -120,8 +131,19 @@ class Change:
             operator.release(job, pri, delay_s, by, now_ns)
         elif do == DELAY:
             operator.delay(job, delay_s, by, now_ns)
+        elif do == NOTE:
+            return self._note(job, request.note or b"", now_ns)
         else:
             operator.reprioritise(job, pri, by, now_ns)
+        return True
+
+    def _note(self, job: Job, text: bytes, now_ns: int) -> bool:
+        """Give a job a note, if there is room; returns whether that was done."""
+        notes = self._engine.notes
+        if not notes.has_room(text):
+            self._refusal = OUT_OF_MEMORY
+            return False
+        notes.set(job, text, self._by, now_ns, by_operator=True)
         return True
 
     def _copy(self, body: bytes, pri: int, delay_s: int, ttr_s: int, now_ns: int) -> bool:

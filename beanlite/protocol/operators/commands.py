@@ -11,12 +11,14 @@ from beanlite.protocol import arguments, replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.batches import put_jobs, reserve_batch
 from beanlite.protocol.blocked import LOOKING, WORKING, Blocked
-from beanlite.protocol.operators.changes import change_jobs
+from beanlite.protocol.operators.changes import change_jobs, set_pause
+from beanlite.protocol.operators.diagnosing import diagnose
 from beanlite.protocol.operators.lists import list_clients, list_jobs, list_tube_stats, show_job
 from beanlite.protocol.operators.policies import list_policies, set_policy
 from beanlite.protocol.operators.replies import as_json, refusal
 from beanlite.protocol.operators.requests import (
     ChangeJobs,
+    Diagnose,
     ListClients,
     ListJobs,
     ListPolicies,
@@ -26,6 +28,7 @@ from beanlite.protocol.operators.requests import (
     PutJobs,
     Refused,
     Request,
+    SetPause,
     SetPolicy,
     SetSchedule,
     WatchEvents,
@@ -84,6 +87,47 @@ def watch_events(session: Session, request: WatchEvents, now_ns: int) -> bytes:
     return session.ok_reply(as_json({}))
 
 
+def act_for(session: Session, person: str, _now_ns: int) -> bytes:
+    """Have the client act for a person, and with the rights of that person, from its first command on."""
+    if session.is_known:  # it may watch tubes, or hold jobs, to which the person has no right
+        session.service.unauthorized(session.client.peer.address, "act-for")
+        return replies.UNAUTHORIZED
+    session.person = person
+    session.service.act_for(session.client, person)
+    return replies.ACTING
+
+
+class RequestCommand(Command):
+    """A command that takes an object, and what carries out the request when that has come."""
+
+    __slots__ = ("kind", "model", "request")
+
+    def __init__(
+        self,
+        word: bytes,
+        model: type[Request],
+        request: Callable[[Session, Any, int], bytes | None],
+        kind: Blocked,
+    ) -> None:
+        super().__init__(word, arguments.parse_size, self.receive, in_stats=False)
+        self.model = model
+        self.request = request
+        self.kind = kind
+
+    def receive(self, session: Session, size: int, _now_ns: int) -> bytes | None:
+        """Carry out the line: have the object received that comes next."""
+        receive_request(session, RequestLine(size, self.model, self.request, self.kind))
+        return None
+
+
+def receive_request(session: Session, line: RequestLine) -> None:
+    """Have the object received that follows a line."""
+    if line.size > REQUEST_MAX:
+        session.refuse(line, refusal(f"the body of a request has at most {REQUEST_MAX} bytes"))
+    else:
+        session.put = line
+
+
 def _taking(
     word: bytes,
     model: type[_Model],
@@ -91,16 +135,7 @@ def _taking(
     kind: Blocked = LOOKING,
 ) -> Command:
     """Make a command that takes an object described by ``model``; ``kind``: WORKING if it may change jobs."""
-
-    def receive(session: Session, size: int, _now_ns: int) -> bytes | None:
-        line = RequestLine(size, model, carry_out, kind)
-        if size > REQUEST_MAX:
-            session.refuse(line, refusal(f"the body of a request has at most {REQUEST_MAX} bytes"))
-        else:
-            session.put = line
-        return None
-
-    return Command(word, arguments.parse_size, receive, in_stats=False)
+    return RequestCommand(word, model, carry_out, kind)
 
 
 def new_operator_commands() -> list[Command]:
@@ -110,7 +145,9 @@ def new_operator_commands() -> list[Command]:
         Command(b"show-job", arguments.parse_id, at_leisure(show_job), in_stats=False),
         _taking(b"list-tube-stats", ListTubeStats, list_tube_stats),
         _taking(b"list-clients", ListClients, list_clients),
+        _taking(b"diagnose", Diagnose, diagnose),
         _taking(b"change-jobs", ChangeJobs, change_jobs, WORKING),
+        _taking(b"set-pause", SetPause, set_pause, WORKING),
         _taking(b"put-jobs", PutJobs, put_jobs, WORKING),
         Command(b"reserve-batch", arguments.parse_batch, at_leisure(reserve_batch, WORKING), in_stats=False),
         _taking(b"set-schedule", SetSchedule, set_schedule, WORKING),
@@ -120,4 +157,5 @@ def new_operator_commands() -> list[Command]:
         _taking(b"watch-events", WatchEvents, watch_events),
         _taking(b"set-policy", SetPolicy, set_policy, WORKING),
         _taking(b"list-policies", ListPolicies, list_policies),
+        Command(b"act-for", arguments.parse_person, act_for, in_stats=False),
     ]

@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 
 from beanlite.core.job import ID_MASK, U32_MAX
 from beanlite.core.tube import is_tube_name
+from beanlite.core.where import Where
 
 IDS_MAX: Final = 1000
 
@@ -22,6 +23,7 @@ class Criterion(NamedTuple):
     label: str = ""  # of its input on the page, unless that has a place of its own
     example: str = ""
     short: str = ""
+    value: str = ""  # what stands for it in --help
     number: str = "N"
 
 
@@ -32,10 +34,17 @@ def check_tube(name: bytes) -> bytes:
     return name
 
 
+def check_where(text: str) -> str:
+    """Return a path and a value. ValueError: it is not so."""
+    Where(text)
+    return text
+
+
 JobId = Annotated[int, Field(ge=0, le=ID_MASK)]
 _Tube = Annotated[str, AfterValidator(lambda name: check_tube(name.encode()).decode())]
 # Optional inside, so that the bounds are found in the field.
 _Age = Annotated[float | None, Field(ge=0, le=1e11)]  # some thousand years
+_Moment = Annotated[float | None, Field(ge=0, le=253_402_300_799)]  # the end of the year 9999
 _Pri = Annotated[int | None, Field(ge=0, le=U32_MAX)]
 _State = Literal["ready", "delayed", "reserved", "buried"]
 
@@ -63,8 +72,26 @@ class Filter(BaseModel):
     in_state_s: Annotated[
         _Age, Criterion("In their state for at least this long.", "so for {}", "In its state for", "1h")
     ] = None
+    since_at: Annotated[
+        _Moment,
+        Criterion(
+            "In their state since this moment or later: 02:00, 24h (ago) or 2026-11-27 14:30.",
+            "so since {} UTC or later",
+            "In its state since",
+            "02:00",
+        ),
+    ] = None
+    until_at: Annotated[
+        _Moment,
+        Criterion("In their state since this moment or earlier.", "so since {} UTC or earlier", "since before", "24h"),
+    ] = None
     pri_min: Annotated[_Pri, Criterion("With this pri or a less urgent one.", "of pri {} or more", "pri from")] = None
     pri_max: Annotated[_Pri, Criterion("With this pri or a more urgent one.", "of pri {} or less", "pri to")] = None
+    reserves_min: Annotated[
+        int | None,
+        Field(ge=0, le=U32_MAX),
+        Criterion("Reserved this many times or more.", "reserved {} times or more", "reserved at least"),
+    ] = None
     holder: Annotated[
         int | None,
         Field(ge=0),
@@ -75,8 +102,32 @@ class Filter(BaseModel):
             number="NUMBER",
         ),
     ] = None
+    holder_host: Annotated[
+        str | None,
+        Field(min_length=1, max_length=200),
+        Criterion(
+            "Held by a client of this host, such as 10.0.0.5; or unix.",
+            "held by a client of {}",
+            "of host",
+            "10.0.0.5",
+            value="HOST",
+        ),
+    ] = None
     text: Annotated[str | None, Criterion("With this text in the body; case matters.", "with {!r} in the body")] = None
+    where: Annotated[
+        Annotated[str, Field(max_length=1000), AfterValidator(check_where)] | None,
+        Criterion(
+            "With this value at this path in a JSON body: customer=4711, items[0].state=new.",
+            "whose body has {}",
+            value="PATH=VALUE",
+        ),
+    ] = None
     up_to_id: Annotated[int | None, Field(ge=0, le=ID_MASK)] = None
+
+    @property
+    def looks_into_bodies(self) -> bool:
+        """Whether it tells what is in bodies."""
+        return self.text is not None or self.where is not None
 
     def criteria(self) -> dict[str, Any]:
         """Return the criteria that are given, as a part of a request."""
@@ -86,8 +137,8 @@ class Filter(BaseModel):
 CRITERIA: Final = {
     key: each for key, field in Filter.model_fields.items() for each in field.metadata if isinstance(each, Criterion)
 }
-# The names of fields in options and forms, which take a length of time in any unit.
-NAMES: Final = {key: key.removesuffix("_s") for key in Filter.model_fields}
+# The names of fields in options and forms, which take a length of time in any unit, and a moment in several forms.
+NAMES: Final = {key: key.removesuffix("_s").removesuffix("_at") for key in Filter.model_fields}
 
 
 def most_of(field: FieldInfo, otherwise: int) -> int:

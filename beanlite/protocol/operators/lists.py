@@ -4,17 +4,20 @@ import fnmatch
 import re
 from base64 import b64encode
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from heapq import nlargest, nsmallest
 from operator import attrgetter
 from typing import Any, Final
 
+from beanlite.core.access import ALL_TUBES, READER
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import GONE, Job
-from beanlite.core.operator_find import Filter, find
+from beanlite.core.job import GONE, ID_BITS, ID_MASK, SECOND_NS, Job
+from beanlite.core.notes import first_line
+from beanlite.core.operator_find import Filter, Matches, find
 from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
-from beanlite.core.tube import Client, Tube
+from beanlite.core.tube import DUE_MAX, Client, Tube
 from beanlite.protocol import replies
 from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.operators.replies import Record, as_json, client_record, cursor, job_record, tube_record
@@ -31,10 +34,20 @@ CLIENT_FACTS_MAX: Final = 4000
 _BEFORE_ALL: Final = -1  # smaller than any id or key
 
 
-def filter_of(engine: Engine, request: Selection, now_ns: int) -> Filter:
-    """Return the filter of a request, which leaves out jobs that were put after its first slice."""
-    last_id = engine.last_id if request.after is None else request.bound
-    return Filter(engine, last_id, now_ns, request.criteria())
+def filter_of(session: Session, role: str, request: Selection, now_ns: int) -> Filter:
+    """Return the filter of a request, which leaves out jobs that were put after its first slice.
+
+    It also leaves out jobs of tubes on which the client does not have the role.
+    """
+    last_id = session.engine.last_id if request.after is None else request.bound
+    now_s = session.service.utc_s(now_ns)
+    return Filter(session.engine, last_id, now_ns, now_s, request.criteria(), permits_for(session, role))
+
+
+def permits_for(session: Session, role: str) -> Callable[[bytes], bool] | None:
+    """Return what says whether the client has a role on a tube; None if it has on all."""
+    rights = session.rights
+    return None if rights is None or rights.may(role, ALL_TUBES) else partial(rights.may, role)
 
 
 def place_of(request: Selection) -> int:
@@ -44,7 +57,7 @@ def place_of(request: Selection) -> int:
 
 def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
     engine = session.engine
-    conditions = filter_of(engine, request, now_ns)
+    conditions = filter_of(session, READER, request, now_ns)
     last_id = engine.last_id
     matches = find(
         engine,
@@ -57,17 +70,23 @@ def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
 
     def reply(late_bodies: dict[Job, bytes | None], then_ns: int) -> bytes:
         jobs = [
-            _record(session, job, late_bodies.get(job) or matches.bodies.get(job, b""), request.preview or 0, then_ns)
+            _record(session, job, late_bodies.get(job) or matches.bodies.get(job, b""), request, then_ns)
             for job in matches.jobs
             if not late_bodies or still_fits(conditions, job, late_bodies)
         ]
         next_one = cursor(matches.next, conditions.up_to_id)
-        return session.ok_reply(as_json({"jobs": jobs, "next": next_one, "looked": matches.looks, "last_id": last_id}))
+        looks = looked(session, matches)
+        return session.ok_reply(as_json({"jobs": jobs, "next": next_one, "looked": looks, "last_id": last_id}))
 
     if matches.missing:
         session.gather(matches.missing, reply, LOOKING)
         return None
     return reply({}, now_ns)
+
+
+def looked(session: Session, matches: Matches) -> int:
+    """Return how many jobs a slice has looked at: for a limited client only those that match, lest it counts others."""
+    return matches.looks if session.rights is None else len(matches.jobs)
 
 
 def still_fits(conditions: Filter, job: Job, late_bodies: dict[Job, bytes | None]) -> bool:
@@ -78,27 +97,31 @@ def still_fits(conditions: Filter, job: Job, late_bodies: dict[Job, bytes | None
     return job not in late_bodies or (body is not None and conditions.fits_body(body))
 
 
-def _record(session: Session, job: Job, body: bytes, preview: int, now_ns: int) -> Record:
+def _record(session: Session, job: Job, body: bytes, request: ListJobs, now_ns: int) -> Record:
     # Without ``session.show``: operators have to see something even while a commit can't be carried out.
     record = job_record(job, now_ns, session.service.utc_s)
-    if preview:
-        record["preview"] = body[:preview].decode(errors="replace")
+    if request.preview:
+        record["preview"] = body[: request.preview].decode(errors="replace")
+    if request.notes:
+        record["note"] = first_line(session.engine.notes.text(job)) or None
     return record
 
 
 def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
-    job = session.engine.jobs.find(job_id)
+    engine = session.engine
+    job = engine.jobs.find(job_id)
     if job is None:
         return replies.NOT_FOUND
     target = job
 
     def reply(late_bodies: dict[Job, bytes | None], then_ns: int) -> bytes:
         body = late_bodies.get(target, target.body)
-        if body is None or target.state is GONE:
+        if body is None or target.state is GONE or not session.may_with(READER, target):
             return replies.NOT_FOUND
         session.show(target)
         record = job_record(target, then_ns, session.service.utc_s)
-        return session.ok_reply(as_json({**record, "body": b64encode(body).decode()}))
+        note = engine.notes.text(target).decode() or None
+        return session.ok_reply(as_json({**record, "note": note, "body": b64encode(body).decode()}))
 
     if job.body is None:
         session.gather([job], reply, LOOKING)
@@ -111,21 +134,29 @@ def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
 
 def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> bytes:
     engine = session.engine
+    permits = permits_for(session, READER)
     if request.names is None:
         tubes = list(engine.tubes.values())  # these are in the order of their serial numbers
-    else:
-        tubes = sorted({engine.tubes[name] for name in request.names if name in engine.tubes}, key=_serial)
+    else:  # without those that are not permitted, so that their number does not tell which of them there are
+        names = [name for name in request.names if permits is None or permits(name)]
+        tubes = sorted({engine.tubes[name] for name in names if name in engine.tubes}, key=_serial)
     first = 0 if request.place is None else bisect_right(tubes, request.place, key=_serial)
     tubes_of_slice = tubes[first : first + TUBES_LOOKED_AT]
     matches = tubes_of_slice
+    if permits is not None:
+        matches = [tube for tube in matches if permits(tube.name)]
     if request.like is not None:
         fits = re.compile(fnmatch.translate(request.like).encode()).match
-        matches = [tube for tube in tubes_of_slice if fits(tube.name)]
+        matches = [tube for tube in matches if fits(tube.name)]
     limit = request.limit or LIMIT
     if request.only is not None:
         limit = len(matches)
     elif request.order is not None:
         matches = _first(engine, matches, request.order, limit, now_ns)
+    dues: list[int] = []
+    if request.due_s is not None:
+        dues = _dues(matches[:limit], now_ns + request.due_s * SECOND_NS)
+        limit = len(dues)
     if len(matches) > limit:
         matches = matches[:limit]
         tubes_of_slice = tubes_of_slice[: bisect_right(tubes_of_slice, matches[-1].serial, key=_serial)]
@@ -133,6 +164,8 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
     records: list[Any]
     if request.only is None:
         records = [tube_record(engine, tube, session.client, now_ns) for tube in matches]
+        for at, due in enumerate(dues):
+            records[at]["due"] = due
     else:
         records = list(zip(*[_facts(engine, matches, fact, now_ns) for fact in request.only], strict=True))
     reply: Record = {
@@ -161,6 +194,18 @@ def _first(engine: Engine, tubes: list[Tube], order: str, limit: int, now_ns: in
     return nlargest(limit, tubes, key=number)
 
 
+def _dues(tubes: list[Tube], until_ns: int) -> list[int]:
+    """Return how many jobs of each tube have a delay that ends by then, for as many tubes as a slice has time for."""
+    dues: list[int] = []
+    looks = 0
+    for tube in tubes:
+        dues.append(tube.delayed.about_up_to(until_ns << ID_BITS | ID_MASK, DUE_MAX))
+        looks += dues[-1]
+        if looks >= DUE_MAX:
+            break
+    return dues
+
+
 def _facts(engine: Engine, tubes: list[Tube], fact: str, now_ns: int) -> list[Any]:
     """Return one fact about each tube: done fact by fact, because there are many tubes."""
     if fact == "name":
@@ -182,14 +227,38 @@ def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
     numbers = list(connected)
     first = 0 if request.place is None else bisect_right(numbers, request.place)
     clients: list[Record] = []
+    permits = permits_for(session, READER)
+    last = first
     facts = 0
     for number in numbers[first : first + (request.limit or LIMIT)]:
         client = connected[number]
-        facts_of_client = client_snapshot(engine, client, now_ns)
-        clients.append(client_record(facts_of_client, service.buffered(client), asks=client is session.client))
+        last += 1
         facts += len(client.watched) + min(len(client.deadlines), HOLDS_MAX)
+        if permits is None or _concerns(client, permits) or client is session.client:
+            facts_of_client = client_snapshot(engine, client, now_ns)
+            record = client_record(
+                facts_of_client,
+                service.buffered(client),
+                service.times_of(client),
+                now_ns,
+                asks=client is session.client,
+            )
+            clients.append(record if permits is None else _without_others(record, client, permits))
         if facts > CLIENT_FACTS_MAX:
             break
-    last = first + len(clients)
     next_one = cursor(numbers[last - 1], 0) if last < len(numbers) else None
     return session.ok_reply(as_json({"clients": clients, "next": next_one}))
+
+
+def _concerns(client: Client, permits: Callable[[bytes], bool]) -> bool:
+    """Whether a client uses or watches a tube that the one that asks may look at."""
+    return permits(client.use.name) or any(permits(tube.name) for tube in client.watched)
+
+
+def _without_others(record: Record, client: Client, permits: Callable[[bytes], bool]) -> Record:
+    """Describe a client without the names of other tubes."""
+    return {
+        **record,
+        "uses": client.use.name.decode() if permits(client.use.name) else None,
+        "watches": [tube.name.decode() for tube in client.watched if permits(tube.name)],
+    }

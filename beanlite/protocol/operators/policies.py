@@ -4,6 +4,7 @@ import re
 from fnmatch import translate
 from typing import Final
 
+from beanlite.core.access import READER
 from beanlite.core.kept import EXPIRY_BYTES, TWIN_BYTES
 from beanlite.core.policies import KEYS, OFF, PolicyRow, is_glob
 from beanlite.core.policy_changes import Wishes, changed, changes_of, texts_of, warnings
@@ -43,7 +44,7 @@ def set_policy(session: Session, request: SetPolicy, now_ns: int) -> bytes:
     _check_memory(service, changes)
     if not request.dry_run:
         session.waits = True
-        carry_out(service, changes, on_behalf_of(request.by, session.client), now_ns)
+        carry_out(service, changes, on_behalf_of(request.by, session), now_ns)
     records: list[Record] = [
         {"pattern": each[0].decode(), "key": each[1], "value": value, "before": before.get(each)}
         for each, value in changes.items()
@@ -113,7 +114,8 @@ def _wishes_of(change: PolicyChange, all_keys: list[str]) -> dict[tuple[bytes, s
 def list_policies(session: Session, request: ListPolicies, _now_ns: int) -> bytes:
     policies = session.engine.policies
     if request.tube is None:
-        rows = [policies.rows[each] for each in sorted(policies.rows)]
+        rights = session.rights
+        rows = [policies.rows[each] for each in sorted(policies.rows) if rights is None or rights.may(READER, each[0])]
     else:
         effective = policies.effective(request.tube)
         rows = [effective[key] for key in KEYS if key in effective]

@@ -6,14 +6,20 @@ from operator import attrgetter
 from typing import Final
 
 from beanlite.core.engine import Engine
-from beanlite.core.events import POLICY, SCHEDULE, Event
+from beanlite.core.events import NOTE, POLICY, SCHEDULE, Event
 from beanlite.core.job import DELAYED, RESERVED, SECOND_NS, Job
 from beanlite.core.snapshot import ClientSnapshot, first_s, tube_snapshot
-from beanlite.core.tube import Client, Peer, Tube
+from beanlite.core.tube import Client, Peer, Tube, claim_in, without_claim
 from beanlite.journal.columns import SHOWN
 from beanlite.protocol.replies import EVENT, REFUSED
 
 Record = dict[str, object]
+
+# Why a client seems to be stuck: it has touched a job for longer than its ttr; or holds some, and has been silent for
+# so long.
+TOUCHES: Final = "touches"
+SILENT: Final = "silent"
+SILENT_S: Final = 600
 
 # How the address of a Peer begins that is the policy which did something, and no client.
 _POLICY: Final = "policy "
@@ -61,7 +67,9 @@ def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
 
 def peer_record(peer: Peer | None) -> Record | None:
     """Describe the identity of a client."""
-    return None if peer is None else {"address": peer.address, "number": peer.number}
+    if peer is None:
+        return None
+    return {"address": without_claim(peer.address), "number": peer.number, "name": claim_in(peer.address)}
 
 
 def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Record:
@@ -77,9 +85,21 @@ def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Recor
     }
 
 
-def client_record(client: ClientSnapshot, buffer_bytes: int, *, asks: bool) -> Record:
-    """Describe a client; ``asks``: it is the one that asks."""
-    return {**client._asdict(), "buffered": buffer_bytes, "asks": asks}
+def client_record(
+    client: ClientSnapshot, buffer_bytes: int, times_ns: tuple[int, int] | None, now_ns: int, *, asks: bool
+) -> Record:
+    """Describe a client. ``times_ns``: as of ``Service.times_of``; ``asks``: it is the one that asks."""
+    connected_s = silent_s = None
+    if times_ns is not None:
+        connected_s, silent_s = [max(0, now_ns - at_ns) // SECOND_NS for at_ns in times_ns]
+    record: Record = client._asdict()
+    stuck = None
+    if record.pop("overdue"):
+        stuck = TOUCHES
+    elif client.holds and client.waits_s is None and silent_s is not None and silent_s >= SILENT_S:
+        stuck = SILENT
+    times: Record = {"connected_s": connected_s, "silent_s": silent_s, "stuck": stuck}
+    return {**record, **times, "buffered": buffer_bytes, "asks": asks}
 
 
 def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
@@ -104,6 +124,8 @@ def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
         record["policy"] = policy
     if event.what in {POLICY, SCHEDULE}:
         record["change"] = (event.body or b"").decode()
+    if event.what == NOTE:
+        record["note"] = (event.body or b"").decode()
     body = as_json(record)
     return EVENT % (len(body), body)
 

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from beanlite.core.job import SLICE, U32_MAX
+from beanlite.core.notes import NOTE_MAX, is_note
 from beanlite.core.policies import ROWS_MAX, is_pattern, text_of_value
 from beanlite.core.recurrence import WHEN_MAX, ZONE_MAX
 from beanlite.core.schedules import NAME_MAX, is_schedule_name
@@ -44,11 +45,18 @@ def _schedule_name(name: str) -> str:
     return name
 
 
+def _note(text: bytes) -> bytes:
+    if len(text) > NOTE_MAX or not is_note(text):
+        raise ValueError(f"a note has at most {NOTE_MAX} bytes of UTF-8, and none of them is NUL")
+    return text
+
+
 def _decode(text: bytes) -> bytes:
     return b64decode(text, validate=True)  # a binascii.Error is a ValueError
 
 
 TubeName = Annotated[bytes, AfterValidator(check_tube)]
+Note = Annotated[bytes, AfterValidator(_note)]
 Person = Annotated[str, AfterValidator(_person)]
 ScheduleName = Annotated[str, AfterValidator(_schedule_name)]
 U32 = Annotated[int, Field(ge=0, le=U32_MAX)]
@@ -92,6 +100,7 @@ class ListJobs(Selection):
     order: Literal["id", "queue"] | None = None
     limit: Limit | None = None
     preview: Annotated[int, Field(ge=0, le=PREVIEW_MAX)] | None = None
+    notes: bool | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -103,10 +112,11 @@ class ListJobs(Selection):
 class ChangeJobs(Selection):
     """The body of ``change-jobs``."""
 
-    do: Literal["kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay"]
+    do: Literal["kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "note"]
     to: TubeName | None = None
     pri: U32 | None = None
     delay_s: U32 | None = None
+    note: Note | None = None
     by: Person | None = None
     dry_run: bool | None = None
     limit: Annotated[int, Field(ge=1, le=CHANGED_MAX)] | None = None
@@ -117,6 +127,7 @@ class ChangeJobs(Selection):
             raise ValueError("no jobs are named")
         _require(self.do, "to", self.to, {"move", "copy"}, {"move", "copy"})
         _require(self.do, "pri", self.pri, {"reprioritise"}, {"bury", "release", "copy", "reprioritise"})
+        _require(self.do, "note", self.note, {"note"}, {"note"})
         _require(self.do, "delay_s", self.delay_s or None, {"delay"}, {"release", "copy", "delay"})
         return self
 
@@ -128,6 +139,14 @@ def _require(do: str, key: str, value: object, required: set[str], allowed: set[
         raise ValueError(f"{do} takes no {key}")
 
 
+class SetPause(Request):
+    """The body of ``set-pause``."""
+
+    by: Person | None = None
+    tube: TubeName
+    pause_s: U32
+
+
 class ListTubeStats(PagedRequest):
     """The body of ``list-tube-stats``."""
 
@@ -136,13 +155,29 @@ class ListTubeStats(PagedRequest):
     order: TubeFact | None = None
     only: list[TubeFact] | None = Field(None, min_length=1, max_length=ONLY_MAX)
     limit: Limit | None = None
+    due_s: U32 | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.due_s is not None and (self.order is not None or self.only is not None):
+            raise ValueError("due_s takes no order and no only")
         if self.names is not None and self.like is not None:
             raise ValueError("it is either names or like")
         if self.only is not None and (self.order is not None or self.limit is not None):
             raise ValueError("only takes no order and no limit")
+        return self
+
+
+class Diagnose(Request):
+    """The body of ``diagnose``."""
+
+    tube: TubeName | None = None
+    like: Annotated[str, Field(max_length=200)] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.tube is not None and self.like is not None:
+            raise ValueError("it is either tube or like")
         return self
 
 

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from beanlite.core.access import OPERATOR, READER
 from beanlite.core.recurrence import UTC_ZONE, next_after
 from beanlite.core.scheduler import BODY_MAX, SCHEDULES_MAX
 from beanlite.core.schedules import ONCE, SKIP, Schedule
@@ -18,7 +19,7 @@ LISTED_BYTES: Final = 1 << 18
 
 
 def set_schedule(session: Session, request: SetSchedule, now_ns: int) -> bytes:
-    scheduler, by = session.engine.scheduler, on_behalf_of(request.by, session.client)
+    scheduler, by = session.engine.scheduler, on_behalf_of(request.by, session)
     body = request.body or request.base64 or b""
     most_bytes = min(BODY_MAX, session.service.max_job_size)
     if len(body) > most_bytes:
@@ -55,7 +56,7 @@ def set_schedule(session: Session, request: SetSchedule, now_ns: int) -> bytes:
 
 def unset_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes:
     schedule = _find(session, request.name)
-    by = on_behalf_of(request.by, session.client)
+    by = on_behalf_of(request.by, session)
     session.engine.scheduler.unset(schedule, by, as_json({"name": schedule.name, "when": None}), now_ns)
     session.waits = True
     return session.ok_reply(as_json({}))
@@ -67,7 +68,7 @@ def run_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes:
     refusal = refusal_of_puts(engine, len(schedule.body))
     if refusal is not None:
         return refusal.encode() + replies.END
-    job = engine.scheduler.run(schedule, request.by or "", now_ns)
+    job = engine.scheduler.run(schedule, on_behalf_of(request.by, session).person, now_ns)
     if job is None:
         if schedule.tube not in engine.tubes:
             tube_refusal = engine.clients.refusal_of_tubes(1)
@@ -79,11 +80,13 @@ def run_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes:
 
 
 def list_schedules(session: Session, request: ListSchedules, _now_ns: int) -> bytes:
-    schedules = session.engine.schedules
+    schedules, rights = session.engine.schedules, session.rights
     if request.name is not None:
         names = [request.name] if request.name in schedules else []
     else:
         names = sorted(name for name in schedules if request.after is None or name > request.after)
+    if rights is not None:
+        names = [name for name in names if rights.may(READER, schedules[name].tube)]
     records: list[Record] = []
     size = 0
     for name in names:
@@ -97,8 +100,8 @@ def list_schedules(session: Session, request: ListSchedules, _now_ns: int) -> by
 
 
 def _find(session: Session, name: str) -> Schedule:
-    schedule = session.engine.schedules.get(name)
-    if schedule is None:
+    schedule, rights = session.engine.schedules.get(name), session.rights
+    if schedule is None or not (rights is None or rights.may(OPERATOR, schedule.tube)):
         raise Refused(f"there is no schedule {name}")
     return schedule
 

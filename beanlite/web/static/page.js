@@ -1,21 +1,65 @@
 // Enhances pages that are complete without it: parts marked data-live are refreshed every two seconds, times are shown
-// in the reader's time zone, and keys lead from page to page.
+// in the reader's day, and keys do what links and buttons do. Jobs are selected by jobs.js.
 "use strict";
 
 const EVERY_MS = 2000;
 const TRY_AGAIN_MS = 5000;
+// After a reply that took long, for how many times as long nothing is asked.
+const REST = 10;
+
+const TIME = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 
 function showTimes(part) {
+  const now = new Date();
   for (const time of part.querySelectorAll("time")) {
     const moment = new Date(time.dateTime);
-    time.title = time.dateTime;
-    time.textContent = moment.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+    const parts = "exact" in time.dataset ? { ...TIME, second: "2-digit" } : { ...TIME };
+    if (moment.toDateString() !== now.toDateString()) Object.assign(parts, { month: "short", day: "numeric" });
+    if (moment.getFullYear() !== now.getFullYear()) parts.year = "numeric";
+    time.title = moment.toLocaleString(undefined, { dateStyle: "full", timeStyle: "long" });
+    time.textContent = moment.toLocaleString(undefined, parts);
   }
 }
 
-function isInUse(part) {
+// Whether something is being typed, which a refresh would disturb.
+function isTyping() {
   const active = document.activeElement;
-  return part.contains(active) && active.matches("input, select, textarea");
+  return active.matches("textarea, select, input:not([type=checkbox], [type=radio])");
+}
+
+// The children of a list by their ids.
+function byId(list) {
+  return new Map([...list.children].filter((each) => each.dataset.id).map((each) => [each.dataset.id, each]));
+}
+
+// Merges a list whose children have ids: each stays the element that it was, with its focus and its selection.
+function mergeList(now, next) {
+  const wanted = byId(next);
+  for (const [id, child] of byId(now)) {
+    if (wanted.has(id)) continue;
+    if (child.contains(document.activeElement)) {
+      const other = child.nextElementSibling ?? child.previousElementSibling;
+      if (other) focusOn(other);
+    }
+    child.remove();
+  }
+  const active = document.activeElement;
+  const present = byId(now);
+  let place = now.firstElementChild;
+  for (const [id, child] of wanted) {
+    const mine = present.get(id);
+    if (mine === place && mine) {
+      place = place.nextElementSibling;
+    } else {
+      now.insertBefore(mine ?? child.cloneNode(true), place);
+    }
+    if (mine) merge(mine, child);
+  }
+  if (now.contains(active)) active.focus({ preventScroll: true }); // an element that is moved loses it
+}
+
+function focusOn(row) {
+  row.querySelector("a")?.focus();
 }
 
 // Replaces the text and attributes that differ, and leaves the rest of the page alone, to keep the focus and selection.
@@ -31,61 +75,92 @@ function merge(now, next) {
   if (now.nodeType !== Node.ELEMENT_NODE) return;
   for (const { name } of [...now.attributes]) if (!next.hasAttribute(name)) now.removeAttribute(name);
   for (const { name, value } of next.attributes) if (now.getAttribute(name) !== value) now.setAttribute(name, value);
+  if (next.firstElementChild?.dataset.id && now.firstElementChild?.dataset.id) {
+    mergeList(now, next);
+    return;
+  }
   const from = [...now.childNodes];
   const to = [...next.childNodes];
   to.forEach((node, at) => (at < from.length ? merge(from[at], node) : now.append(node.cloneNode(true))));
   from.slice(to.length).forEach((node) => node.remove());
 }
 
+function refreshPart(part, page) {
+  const next = page?.getElementById(part.id);
+  part.classList.toggle("stale", !next);
+  if (!next) return;
+  showTimes(next);
+  merge(part, next);
+}
+
 async function refresh() {
-  const part = document.querySelector("[data-live]");
-  if (!part) return;
+  const parts = document.querySelectorAll("[data-live]");
+  if (!parts.length) return;
   let wait = EVERY_MS;
-  if (!document.hidden && !isInUse(part)) {
+  if (!document.hidden && !isTyping()) {
+    let page = null;
+    const began = performance.now();
     try {
-      const reply = await fetch(location.href, { headers: { Accept: "text/html" } });
-      const page = new DOMParser().parseFromString(await reply.text(), "text/html");
-      const next = page.getElementById(part.id);
-      if (reply.status !== 503 && next) {
-        showTimes(next);
-        merge(part, next);
-        part.classList.remove("stale");
-      } else {
-        part.classList.add("stale");
-        wait = TRY_AGAIN_MS;
-      }
+      const reply = await fetch(location.href, { headers: { Accept: "text/html", "Beanlite-Live": "1" } });
+      if (reply.status !== 503) page = new DOMParser().parseFromString(await reply.text(), "text/html");
     } catch {
-      part.classList.add("stale");
-      wait = TRY_AGAIN_MS;
+      // The page can't be reached: what it shows is stale.
+    }
+    wait = page ? Math.max(EVERY_MS, REST * (performance.now() - began)) : TRY_AGAIN_MS;
+    if (!isTyping()) {
+      for (const part of parts) refreshPart(part, page);
+      document.dispatchEvent(new Event("refreshed"));
     }
   }
   setTimeout(refresh, wait);
 }
 
+// A notice is shown once, and so its token does not stay in the address.
+function forgetNotice() {
+  const here = new URL(location.href);
+  if (!here.searchParams.has("done")) return;
+  here.searchParams.delete("done");
+  history.replaceState(history.state, "", here);
+}
+
+// Leads back to the same place of the page after a form was sent.
+function keepPlace() {
+  const place = sessionStorage.getItem("place");
+  sessionStorage.removeItem("place");
+  if (place && document.querySelector(".notice.done")) {
+    const [path, top] = JSON.parse(place);
+    if (path === location.pathname) window.scrollTo(0, top);
+  }
+  document.addEventListener("submit", () => {
+    sessionStorage.setItem("place", JSON.stringify([location.pathname, window.scrollY]));
+  });
+}
+
+const help = document.getElementById("keys");
+
+// Keys of one character; those that lead to a page are pressed after g.
+let isAfterG = false;
+
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
-  if (event.key === "/") {
-    const field = document.querySelector("[data-search]");
-    if (field) {
-      event.preventDefault();
-      field.focus();
-    }
-    return;
-  }
-  const link = document.querySelector(`a[data-key="${CSS.escape(event.key)}"]`);
-  if (link) link.click();
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("textarea, select")) return;
+  if (event.target.matches("input:not([type=checkbox], [type=radio])")) return;
+  const key = isAfterG ? `g ${event.key}` : event.key;
+  isAfterG = key === "g";
+  if (help.open) return;
+  const element = document.querySelector(`[data-key="${CSS.escape(key)}"]`);
+  if (key === "?") help.showModal();
+  else if (!element) return;
+  else if (element.matches("input")) element.focus();
+  else element.click();
+  event.preventDefault();
 }
 
-function offerAll() {
-  for (const all of document.querySelectorAll("[data-all]")) {
-    all.hidden = false;
-    all.addEventListener("change", () => {
-      for (const each of all.closest("table").querySelectorAll('input[name="id"]')) each.checked = all.checked;
-    });
-  }
-}
-
+forgetNotice();
+keepPlace();
 showTimes(document);
-offerAll();
 document.addEventListener("keydown", onKey);
+const helpButton = document.querySelector("[data-help]");
+helpButton.hidden = false;
+helpButton.addEventListener("click", () => help.showModal());
+help.querySelector("[data-close]").addEventListener("click", () => help.close());
 setTimeout(refresh, EVERY_MS);

@@ -1,6 +1,7 @@
 """The database's plans for our statements, and TLS on the connection to it."""
 
 import asyncio
+import contextlib
 import shutil
 import subprocess
 import time
@@ -8,7 +9,9 @@ import time
 import asyncpg
 import pytest
 
+from beanlite.errors import JournalRefused
 from beanlite.journal.postgres import journal, recovery, status as status_module
+from beanlite.journal.postgres.address import exposed_hosts
 from beanlite.journal.postgres.link import name_of
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.postgres.status import status
@@ -22,6 +25,41 @@ JOBS = 5000
 LATER_S = 2.1e9
 WAITS = "SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND query LIKE 'DELETE FROM totals%'"
 READ = "SELECT seq_scan, idx_tup_fetch FROM pg_stat_user_tables WHERE relname = 'jobs'"
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts"),
+    [
+        ("postgresql://beanlite@db1,db2:5433/queue", ["db1", "db2"]),
+        ("postgresql://beanlite@db1/queue?sslmode=require", ["db1"]),
+        ("postgresql://beanlite@[2001:db8::1]:5432/queue", ["2001:db8::1"]),
+        ("postgresql:///queue?host=db1", ["db1"]),
+        ("postgresql://beanlite@127.0.0.1,db2/queue", ["db2"]),
+        ("postgresql://beanlite@db1/queue?sslmode=verify-full", []),
+        ("postgresql://beanlite@localhost,[::1]:5433,127.0.0.1/queue", []),
+        ("postgresql://%2Frun%2Fpostgresql/queue", []),
+        ("postgresql:///queue?host=/run/postgresql", []),
+        ("postgresql:///queue", []),
+    ],
+)
+def test_hosts_are_exposed_unless_they_are_here_or_verified(url, hosts, monkeypatch):
+    monkeypatch.delenv("PGHOST", raising=False)
+    monkeypatch.delenv("PGSSLMODE", raising=False)
+    assert exposed_hosts(url) == hosts
+    monkeypatch.setenv("PGSSLMODE", "verify-full")
+    assert exposed_hosts(url) == ([] if "sslmode" not in url else hosts)
+
+
+async def test_start_warns_of_database_that_others_can_read(database, caplog):
+    stopped = asyncio.Event()
+    stopped.set()
+    serving = ServingPostgres(Postgres(database))
+    for url in (database, database.replace("127.0.0.1", "127.0.0.1,db.invalid")):
+        opening = Postgres(url).open()
+        with contextlib.suppress(JournalRefused):  # there is no such host
+            await asyncio.wait_for(opening.recover(serving.core.engine, serving.core.clock(), stopped), SOON_S)
+    (warning,) = [record for record in caplog.records if "others on the network" in record.getMessage()]
+    assert vars(warning)["fields"] == {"hosts": "db.invalid", "sslmode": "prefer"}
 
 
 async def test_queue_analysed_while_it_was_empty_is_read_by_its_index(postgres, database):
@@ -82,6 +120,9 @@ async def test_server_reaches_the_database_by_tls_and_checks_which_it_is(encrypt
     )
     assert row["bool_and"]
     await serving.stop()
+    for mode in ("verify-full", "require"):
+        facts = await asyncio.to_thread(status, f"{url}?sslmode={mode}&sslrootcert={certificate}")
+        assert (facts["sslmode"], facts["encrypted"]) == (mode, True)
     assert "no encryption" in await refusal(f"{url}?sslmode=disable")
     other = tmp_path / "other.crt"
     await asyncio.to_thread(sign, other, tmp_path / "other.key")

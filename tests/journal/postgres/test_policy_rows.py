@@ -29,6 +29,7 @@ from tests.support.policies import (
 )
 
 SEED = int(os.environ.get("POLICIES_SEED") or random.randrange(1 << 32))
+COUNTED = "dead, expired, refused, duplicates, client_gone, delay_over"
 RETRY = policy("mail.*", "retry", "5s..1h")
 JOB = {
     "kind": "job",
@@ -128,18 +129,19 @@ async def test_forgiven_reservations_outlive_a_restart(postgres, database):
     await again.stop()
 
 
-async def test_totals_have_what_policies_did(postgres, database):
+async def test_totals_have_what_happens_without_a_command(postgres, database):
     for _ in range(2):
         serving = await served(database)
         await serving.put()
         ledger = serving.core.engine.ledger
         tally = ledger.tally(serving.core.engine.tubes[b"default"])
         tally.dead, tally.expired, tally.refused, tally.duplicates = 2, 3, 4, 5
+        tally.client_gone, tally.delay_over = 6, 7
         await serving.stop()
-    (row,) = await sql(postgres, database, "SELECT put, dead, expired, refused, duplicates FROM days")
-    assert tuple(row) == (2, 4, 6, 8, 10)
-    (rates,) = await sql(postgres, database, "SELECT dead, expired, refused, duplicates FROM rates")
-    assert 0 < rates["dead"] < rates["expired"] < rates["refused"] < rates["duplicates"]
+    (row,) = await sql(postgres, database, f"SELECT put, {COUNTED} FROM days")  # noqa: S608
+    assert tuple(row) == (2, 4, 6, 8, 10, 12, 14)
+    (rates,) = await sql(postgres, database, f"SELECT {COUNTED} FROM rates")  # noqa: S608
+    assert [0.0, *rates] == sorted({0.0, *rates})
 
 
 async def test_view_has_what_holds_for_each_tube(postgres, database):

@@ -22,7 +22,9 @@ REPEATABLE = b"reserve-job 1\r\nbury 1 7\r\nreserve-job 2\r\nrelease 2 9 0\r\npa
 def batch(core, client, commands):
     core.send(client, commands)
     ledger = core.engine.ledger
-    return batch_of(ledger.take(core.engine.last_id, deferred=True, totals=True), Totals(), time.time())
+    return batch_of(
+        ledger.take(core.engine.last_id, deferred=True, totals=True, now_ns=core.now_ns), Totals(), time.time()
+    )
 
 
 @pytest.fixture

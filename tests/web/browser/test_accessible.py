@@ -1,5 +1,6 @@
 """Every page for everybody: by axe-core's rules, on a phone as on a screen, light and dark."""
 
+import re
 import signal
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from tests.web.browser.shop import fill
 AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
 PATHS = """
 / /?like=nothing /tube/mail?state=buried /tube/mail?span=week /tube/none /jobs?text=welcome /jobs?older=soon
-/job/{job} /job/{job}?body=hex /job/999999 /change/{change} /clients /policies /backups /journal /put /nothing
+/job/{job} /job/{job}?body=hex /job/{job}?events=2 /job/999999 /change/{change} /clients /policies /backups /journal
+/put /put?from={job} /nothing
 """.split()
-ASKED = "the question"  # is no page that a path leads to
+SELECTED, DONE, KEYS, ASKED = "selected jobs", "what was done", "the keys", "the question"  # what no path leads to
 WIDTHS = (1440, 390)
 OF_COLOURS = ["color-contrast", "link-in-text-block"]  # the only rules that can be broken in the dark alone
 RUN = "rules => axe.run(rules).then(({violations}) => violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
@@ -25,7 +27,7 @@ def paths(server, web):
     """The paths of all pages, with a job and a change that there are."""
     with Wire(server.connect()) as wire:
         job_id = fill(wire)
-        asked = web.post("/change", {"ids": wire.put(b"job"), "do": "bury"})
+        asked = web.post("/change", {"ids": wire.put(b"job"), "do": "copy", "to": "default"})
         server.signal(signal.SIGSTOP)  # or nobody would be led to the page of the change
         try:
             change = web.post("/change", asked.fields).path
@@ -40,8 +42,20 @@ def each_page(page, paths):
     for path in paths:
         page.goto(path)
         yield path
+    page.goto("/tube/mail?state=buried")
+    page.get_by_label("Select all on this page").check()
+    page.get_by_text("More", exact=True).last.click()
+    yield SELECTED
+    page.get_by_role("button", name="Kick", exact=True).click()
+    page.get_by_role("button", name="Undo").wait_for()
+    yield DONE
+    page.get_by_role("button", name="Undo").click()
+    page.get_by_text("brought back").wait_for()
+    page.keyboard.press("?")
+    page.get_by_role("dialog").wait_for()
+    yield KEYS
     page.goto("/tube/mail?text=welcome")
-    page.get_by_label("all that fit, on all pages").check()
+    page.get_by_label(re.compile("that match")).check()
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("heading", name="Delete").wait_for()
     yield ASKED

@@ -30,6 +30,7 @@ _NEAR_S: Final = 0.001
 
 _ROWS: Final = f"SELECT {COLUMNS} FROM jobs WHERE id > ? AND id <= ?"
 _BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
+_NOTES: Final = "SELECT id, note FROM notes WHERE id > ? AND id <= ?"
 _Row = tuple[object, ...]
 # Their index in a row.
 _SINCE: Final = WHOLE.index("since")
@@ -117,18 +118,21 @@ def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int,
     """Compare the jobs with these ids to all rows above ``above_id`` and up to ``to_id``."""
     rows: dict[object, _Row] = {row[0]: row for row in connection.execute(_ROWS, (above_id, to_id))}
     bodies = dict(connection.execute(_BODIES, (above_id, to_id)))
-    for job_id in {*ids, *rows, *bodies}:
+    notes = dict(connection.execute(_NOTES, (above_id, to_id)))
+    for job_id in {*ids, *rows, *bodies, *notes}:
         job = engine.jobs.find(job_id)
         if not engine.ledger.is_stored(job_id):
             continue  # its row is about to be written or deleted
         row, body = rows.get(job_id), bodies.get(job_id)
         if job is None:
-            sound = row is None and body is None
+            sound = row is None and body is None and job_id not in notes
         else:
             content = body if job.size > INLINE_MAX else (row[-1] if row is not None and body is None else None)
             sound = row is not None and _is_body(content, job) and all(map(_alike, row, _row_with(row, job, content)))
         if not sound:
             raise _Different(f"job {job_id}")
+        if job is not None and notes.get(job_id, "") != engine.notes.text(job).decode():
+            raise _Different(f"the note of job {job_id}")
 
 
 def _row_with(row: _Row, job: Job, body: bytes) -> _Row:

@@ -16,6 +16,7 @@ from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.rows import row_of
 from beanlite.journal.schedule_rows import row_of_schedule
 from beanlite.journal.sqlite.file.checksum import checksum_of_put, checksum_of_row, with_id
+from beanlite.journal.sqlite.file.note_table import SET_NOTE, UNSET_NOTE, row_of_note
 from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE, UNSET_POLICY, UNSET_SCHEDULE
 from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, INSERT_BODY, INSERT_JOB, SET_PAUSE, UNSET_PAUSE
 from beanlite.journal.sqlite.served.history import (
@@ -74,7 +75,7 @@ class Batch(NamedTuple):
     """By how much the batch changes the number of stored jobs; negative if it falls."""
     changes: list[Statement]
     settings: list[tuple[str, Row]]
-    """Statements about pauses, policies and schedules, each with its parameters."""
+    """Statements about pauses, policies, schedules and notes, each with its parameters."""
     tallies: list[Tally]
     """The amounts to be added to the totals."""
     events: int
@@ -216,7 +217,7 @@ def _add_jobs(statements: list[Statement], changes: Changes) -> tuple[int, int]:
 
 
 def _settings_of(changes: Changes) -> tuple[list[tuple[str, Row]], int]:
-    """Return the statements about everything but jobs, and the size of the bodies in them."""
+    """Return the statements about everything but jobs, and the size of the bodies and notes in them."""
     statements: list[tuple[str, Row]] = []
     body_bytes = 0
     for tube in changes.pauses:
@@ -236,4 +237,10 @@ def _settings_of(changes: Changes) -> tuple[list[tuple[str, Row]], int]:
             body_bytes += len(schedule.body)
         else:
             statements.append((UNSET_SCHEDULE, (name,)))
+    for job_id, note in changes.notes:
+        if note:
+            statements.append((SET_NOTE, row_of_note(job_id, note)))
+            body_bytes += len(note)
+        else:
+            statements.append((UNSET_NOTE, (job_id,)))
     return statements, body_bytes

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from math import inf
 from typing import Final, NamedTuple
 
-from beanlite.core.events import DELETE, POLICY, SCHEDULE, Event
+from beanlite.core.events import DELETE, NOTE, POLICY, SCHEDULE, Event
 from beanlite.host.clock import Clock
 
 _DAY_S: Final = 24 * 3600
@@ -48,7 +48,7 @@ _NTH: Final = "SELECT n FROM history WHERE n >= ? ORDER BY n LIMIT 1 OFFSET ?"
 _PRUNE: Final = f"DELETE FROM history WHERE n BETWEEN ? AND ? AND ({_AT} < ? OR n < ?)"
 
 # The events whose body is kept in any case: what was set.
-_TELLING: Final = frozenset({POLICY, SCHEDULE})
+_TELLING: Final = frozenset({NOTE, POLICY, SCHEDULE})
 
 Row = tuple[object, ...]
 
@@ -124,15 +124,16 @@ class History:
             if not (all_of_them or event.by_operator):
                 continue
             peer = event.by
-            by, conn = (None, None) if peer is None else (peer.address, peer.number)
+            # A policy or a schedule that has done it has no number.
+            by, conn = (None, None) if peer is None else (peer.address, peer.number or None)
             if event.by_operator:
                 by = f"operator {by}"
             n += ROW_BYTES
             if peer is not None and peer.person:
                 by = f"{by} for {peer.person}"
                 n += len(peer.person)
-            if not conn:
-                conn = None  # a policy or a schedule has done it
+            if by is not None and len(by) > ROW_BYTES:  # it calls itself something long
+                n += len(by)
             if (with_bodies and event.what == DELETE) or event.what in _TELLING:
                 size = _add_body(event, n, bodies, to_fetch)
                 n += size

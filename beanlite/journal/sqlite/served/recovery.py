@@ -15,7 +15,9 @@ from beanlite.host import log, signals, systemd
 from beanlite.host.clock import Clock
 from beanlite.journal.rows import fit
 from beanlite.journal.sqlite.file.database import Database, check_body_size, open_database
+from beanlite.journal.sqlite.file.fileformat import damaged
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen, set_clock
+from beanlite.journal.sqlite.file.note_table import read_notes
 from beanlite.journal.sqlite.file.replay import (
     BELOW_ALL,
     QueueState,
@@ -87,7 +89,7 @@ class Recovery:
         if jobs is None:
             database.close()
             return False
-        _restore_others(engine, state)
+        _restore_others(engine, state, database.path)
         engine.recovered(state.last_id, state.batch)
         self.writer = writer = Writer(database, self._address, self._history, clock, jobs)
         self.bodies = bodies = BodyReader(database.path)
@@ -128,7 +130,10 @@ async def _record_restart(writer: Writer, engine: Engine, now_ns: int) -> None:
 
 
 async def _restore_jobs(database: Database, engine: Engine, now_ns: int, stopped: asyncio.Event) -> int | None:
-    """Restore all jobs and return their number, or None if a stop was requested meanwhile."""
+    """Restore all notes and jobs, and return the number of jobs, or None if a stop was requested meanwhile."""
+    for notes in read_notes(database.connection, database.path):  # first, since they leave less room for bodies
+        engine.notes.restore(notes)
+        await asyncio.sleep(0)
     jobs = of = 0
     progress_s = signals_s = time.monotonic()
     with closing(_read_jobs(database, engine)) as chunks:
@@ -156,8 +161,11 @@ async def _restore_jobs(database: Database, engine: Engine, now_ns: int, stopped
     return jobs
 
 
-def _restore_others(engine: Engine, state: QueueState) -> None:
-    """Restore what the engine takes after the jobs."""
+def _restore_others(engine: Engine, state: QueueState, path: Path) -> None:
+    """Restore what the engine takes after the jobs. JournalRefused: the file is damaged."""
+    job_id = engine.notes.stray_id()
+    if job_id is not None:
+        raise damaged(path, f"the note of job {job_id} has no job")
     for name, pause_s, until_ns in state.pauses:
         engine.restore_pause(name, pause_s, until_ns)
     for schedule in state.schedules:

@@ -13,8 +13,8 @@ PRUNED_MAX: Final = 500
 _INTO: Final = """
     INTO totals (
         span_s, at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
-        dead, expired, refused, duplicates
-    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+        dead, expired, refused, duplicates, client_gone, delay_over
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 _ADD: Final = f"""
     INSERT {_INTO}
@@ -24,7 +24,8 @@ _ADD: Final = f"""
         buried = buried + excluded.buried, kicked = kicked + excluded.kicked,
         waited_s = waited_s + excluded.waited_s, held_s = held_s + excluded.held_s,
         dead = dead + excluded.dead, expired = expired + excluded.expired,
-        refused = refused + excluded.refused, duplicates = duplicates + excluded.duplicates
+        refused = refused + excluded.refused, duplicates = duplicates + excluded.duplicates,
+        client_gone = client_gone + excluded.client_gone, delay_over = delay_over + excluded.delay_over
 """
 _REPLACE: Final = f"REPLACE {_INTO}"
 _TUBES: Final = "SELECT CAST(tube AS BLOB) FROM totals WHERE span_s = ? AND at = ?"

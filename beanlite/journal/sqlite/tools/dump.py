@@ -16,6 +16,7 @@ from beanlite.journal.schedule_rows import line_of_schedule
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import damaged, refused
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
+from beanlite.journal.sqlite.file.note_table import check_notes
 from beanlite.journal.sqlite.file.replay import check_count, read_state, read_unchecked_id
 from beanlite.journal.sqlite.file.wholefile import not_linked, unserved, written_whole
 from beanlite.journal.sqlite.tools.verify import reading_whole
@@ -25,6 +26,7 @@ _JOBS: Final = f"""
     SELECT {as_list()}, row_crc32, crc32, coalesce(body, (SELECT bodies.body FROM bodies WHERE bodies.id = jobs.id))
     FROM jobs ORDER BY id
 """
+_NOTE: Final = "SELECT note FROM notes WHERE id = ?"
 
 
 def export(source: Path, sink: BinaryIO, progress: Callable[[int], None] | None = None) -> int:
@@ -73,6 +75,7 @@ def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
         yield from map(line_of_policy, state.policies)
         yield from map(line_of_schedule, state.schedules)
         unchecked_id = read_unchecked_id(connection)
+        has_notes = check_notes(connection, path) > 0
         count = last_id = 0
         for *values, of_row, checksum, body in connection.execute(_JOBS):
             is_unchecked = of_row is None and values[0] <= unchecked_id
@@ -87,6 +90,9 @@ def dump(connection: sqlite3.Connection, path: Path) -> Generator[str]:
             if not _is_whole(job):
                 raise damaged(path, f"the row of job {values[0]} has changed")
             job |= {name: job[name] - ahead_s for name in TIMES if name in job}
+            if has_notes:
+                for (note,) in connection.execute(_NOTE, (values[0],)):
+                    job["note"] = note
             yield line_of("job", job | body_of(body))
             count += 1
         check_count(connection, path, count)

@@ -16,11 +16,13 @@ from beanlite.errors import BeanliteError
 from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.columns import COUNTERS, NAMES, TIMES, as_list
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
+from beanlite.journal.note_rows import note_of
 from beanlite.journal.policy_rows import policy_of, row_of_policy
 from beanlite.journal.schedule_rows import row_of_schedule, schedule_with
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import refused, text_of
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
+from beanlite.journal.sqlite.file.note_table import SET_NOTE, row_of_note
 from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE
 from beanlite.journal.sqlite.file.replay import is_sound
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, SET_PAUSE
@@ -173,6 +175,7 @@ class _Loading:
 
     def _job(self, values: dict[str, Any]) -> None:
         body = _pop_body("job", values)
+        note = values.pop("note", None)
         _expect("job", values, NAMES)
         if self._new_ids:
             old_id, values["id"] = values.get("id"), self._last_id + 1
@@ -189,6 +192,8 @@ class _Loading:
         self._insert(values, body)
         if not is_sound(self._connection, job_id):
             raise _Wrong("the job has impossible values")
+        if note is not None:
+            self._connection.execute(SET_NOTE, row_of_note(*note_of(job_id, note)))
         self._last_id = max(self._last_id, job_id)
         self.jobs += 1
 

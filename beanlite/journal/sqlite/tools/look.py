@@ -13,7 +13,11 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from beanlite.core.events import NOTE, POLICY, SCHEDULE
+from beanlite.core.notes import first_line
 from beanlite.core.policies import PolicyRow
+from beanlite.core.tube import claim_in, without_claim
+from beanlite.core.where import Where
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
@@ -24,19 +28,41 @@ from beanlite.journal.sqlite.tools.reading import reading
 
 Record = dict[str, Any]
 
+
+def _is_of_host(address: str, host: str) -> str:
+    """Return a condition in SQL, as ``core.tube.is_of_host`` has it."""
+    forms = f"{host} || ':'", f"'[' || {host} || ']:'", f"{host} || ' '"
+    return f"({' OR '.join(f'instr({address} || char(32), {form}) = 1' for form in forms)})"
+
+
+# How the history marks actions of operators, and on whose behalf they acted.
+_OPERATOR: Final = "operator "
+_FOR: Final = " for "
+# How it marks what a policy did.
+_POLICY: Final = "policy "
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
     SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, tries, size,
            created_at, age_s, in_state_s, max(due_in_s, 0) AS left_s, holder, holder_conn, why
 """
-# The events of a job, with the fields that a server sends to watchers.
-_HISTORY: Final = "SELECT at, job AS id, tube, what, by, conn, pri, delay_s FROM history WHERE job = :id ORDER BY n"
-# Tubes, with their rates per minute over this hour and the previous one.
+# Events, with the fields that a server sends to watchers.
+_EVENTS: Final = f"""
+    SELECT n, at, job AS id, tube, what, by, conn, pri, delay_s,
+           CASE WHEN what IN ('{POLICY}', '{SCHEDULE}') THEN CAST(body AS TEXT) END AS change,
+           CASE what WHEN '{NOTE}' THEN coalesce(CAST(body AS TEXT), '') END AS note
+    FROM history
+"""
+_HISTORY: Final = f"{_EVENTS} WHERE job = :id ORDER BY n"
+# Tubes, with their rates per minute over this hour and the previous one, and how many delayed jobs are due soon.
 _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
            rates.put AS puts_per_min, rates.reserved AS reserves_per_min, rates.deleted AS deletes_per_min,
-           rates.wait_s, rates.hold_s
-    FROM tubes LEFT JOIN rates USING (tube)
+           rates.released AS releases_per_min, rates.timed_out AS timeouts_per_min, rates.buried AS buries_per_min,
+           rates.client_gone AS client_gone_per_min, rates.wait_s, rates.hold_s,
+           CASE WHEN :due_s IS NOT NULL THEN coalesce(soon.due, 0) END AS due
+    FROM tubes LEFT JOIN rates USING (tube) LEFT JOIN (
+        SELECT tube, count(*) AS due FROM all_jobs WHERE state = 'delayed' AND due_in_s <= :due_s GROUP BY tube
+    ) AS soon USING (tube)
 """
 # The conditions that the keys of a filter stand for. Their values are passed as parameters.
 _CONDITIONS: Final = {
@@ -46,25 +72,37 @@ _CONDITIONS: Final = {
     "older_s": "age_s >= :older_s",
     "newer_s": "age_s < :newer_s",
     "in_state_s": "in_state_s >= :in_state_s",
+    "since_at": "since_at >= :since_at",
+    "until_at": "since_at <= :until_at",
     "pri_min": "pri >= :pri_min",
     "pri_max": "pri <= :pri_max",
+    "reserves_min": "reserves >= :reserves_min",
     "holder": "state = 'reserved' AND holder_conn = :holder",
+    "holder_host": f"state = 'reserved' AND {_is_of_host('holder', ':holder_host')}",
     "text": "instr(body, CAST(:text AS BLOB))",
+    "where": "body IS NOT NULL AND fits(CAST(body AS BLOB))",
     "up_to_id": "id <= :up_to_id",
 }
+# Likewise of the history. A person is told behind FOR, a client by its host or address.
+_CONDITIONS_OF_EVENTS: Final = {
+    "id": "job = :id",
+    "tube": "tube = :tube",
+    "what": "what IN (SELECT value FROM json_each(:what))",
+    "by": f"""(instr(by, '{_FOR}') AND substr(by, instr(by, '{_FOR}') + {len(_FOR)}) = :by
+        OR {_is_of_host(f"substr(by, 1 + {len(_OPERATOR)} * (instr(by, '{_OPERATOR}') = 1))", ":by")})""",
+    "since_at": "at >= :since_at",
+    "until_at": "at <= :until_at",
+}
+# Events that are read at a time.
+_EVENTS_READ: Final = 1000
 # The recent totals of some tubes, by the hour or by the day.
 _TOTALS: Final = """
     SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
-           dead, expired, refused, duplicates
+           dead, expired, refused, duplicates, client_gone, delay_over
     FROM totals
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
 """
-# How the history marks actions of operators, and on whose behalf they acted.
-_OPERATOR: Final = "operator "
-_FOR: Final = " for "
-# How it marks what a policy did.
-_POLICY: Final = "policy "
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
 # The types of the values, unless the disk has changed them: SQLite does not check types when it reads.
@@ -76,6 +114,7 @@ _TYPES: Final = {
     "created_at": float | int,
     "body": bytes,
     "preview": bytes | None,
+    "note": str | None,
 }
 # The last second that can be converted to a date.
 _LAST_S: Final = 253_402_300_799
@@ -103,7 +142,13 @@ class Look:
             conditions.append("id > :after")
             end = "ORDER BY id LIMIT :limit"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview FROM all_jobs {where} {end}", parameters)
+        if "where" in parameters:
+            self._connection.create_function("fits", 1, Where(parameters["where"]).fits)
+        note = ", note" if request.get("notes") else ""
+        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview{note} FROM all_jobs {where} {end}", parameters)
+        for row in rows:
+            if isinstance(row.get("note"), str):
+                row["note"] = first_line(row["note"].encode(errors="surrogateescape")) or None
         jobs = [self._job(row) for row in rows]
         cursor = None
         if jobs and len(jobs) == parameters["limit"]:
@@ -112,16 +157,28 @@ class Look:
 
     def show_job(self, job_id: int) -> Record | None:
         """Return everything known about a job, with its history; one that is gone may still have a history."""
-        rows = self._rows(f"{_JOB}, body FROM all_jobs WHERE id = :id", {"id": job_id})
+        rows = self._rows(f"{_JOB}, note, body FROM all_jobs WHERE id = :id", {"id": job_id})
         history = self._rows(_HISTORY, {"id": job_id})
         if not rows and not history:
             return None
         return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
 
+    def history(self, which: Mapping[str, Any], limit: int) -> Iterator[Record]:
+        """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
+        parameters = {**which, "what": json.dumps(which.get("what")), "limit": limit or -1}
+        where = " AND ".join([_CONDITIONS_OF_EVENTS[key] for key in which] or ["1"])
+        last = f"SELECT n FROM history WHERE {where} ORDER BY n DESC LIMIT :limit"
+        (bounds,) = self._rows(f"SELECT min(n) - 1 AS after, max(n) AS end FROM ({last})", parameters)
+        events = f"{_EVENTS} WHERE n > :after AND n <= :end AND {where} ORDER BY n LIMIT {_EVENTS_READ}"
+        while bounds["after"] is not None:
+            rows = self._rows(events, parameters | bounds)
+            bounds["after"] = rows[-1]["n"] if rows else None
+            yield from map(_event, rows)
+
     def list_tubes(self, request: Mapping[str, Any]) -> Record:
         """Return all tubes whose name matches, without paging: counting their jobs reads every job anyway."""
         fits = re.compile(fnmatch.translate(request.get("like") or "*")).match  # as a server does; GLOB has other rules
-        rows = self._rows(_TUBES, {})
+        rows = self._rows(_TUBES, {"due_s": request.get("due_s")})
         if any(not isinstance(row["tube"], str) for row in rows):
             raise damaged(self._path, "a job is in a tube that has no name")
         return {"tubes": [{"name": row.pop("tube"), **row} for row in rows if fits(row["tube"])], "next": None}
@@ -182,7 +239,7 @@ def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
 def _job(row: Record) -> Record:
     """Return a row in the form in which a server describes a job."""
     address, number = row.pop("holder"), row.pop("holder_conn")
-    row["holder"] = None if address is None else {"address": address, "number": number}
+    row["holder"] = None if address is None else _peer(address, number)
     if row["state"] not in {"delayed", "reserved"}:
         row["left_s"] = None
     if "preview" in row:
@@ -190,9 +247,15 @@ def _job(row: Record) -> Record:
     return row
 
 
+def _peer(address: str, number: int | None) -> Record:
+    return {"address": without_claim(address), "number": number, "name": claim_in(address)}
+
+
 def _event(row: Record) -> Record:
     """Return a row of the history in the form in which a server describes an event."""
-    by, number = row.pop("by"), row.pop("conn")
+    by, number, _ = row.pop("by"), row.pop("conn"), row.pop("n")
+    if row["change"] is None:
+        del row["change"]
     if by is None:
         row["by"] = None
     elif by.startswith(_POLICY):
@@ -200,7 +263,9 @@ def _event(row: Record) -> Record:
     else:
         address, _, person = by.removeprefix(_OPERATOR).partition(_FOR)
         is_operator = by.startswith(_OPERATOR)
-        row["by"] = {"address": address, "number": number, "operator": is_operator, "person": person or None}
+        row["by"] = _peer(address, number) | {"operator": is_operator, "person": person or None}
+    if row["note"] is None:
+        del row["note"]
     return row
 
 

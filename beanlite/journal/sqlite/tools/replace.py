@@ -30,7 +30,7 @@ from beanlite.journal.sqlite.file.replay import count_jobs
 from beanlite.journal.sqlite.file.wholefile import sync
 from beanlite.journal.sqlite.tools.backup import copy
 from beanlite.journal.sqlite.tools.reading import reading
-from beanlite.journal.sqlite.tools.verify import findings, reading_whole
+from beanlite.journal.sqlite.tools.verify import check_results, reading_whole
 
 # How long to wait for others who have the file open: most of them only look at it for a moment.
 _WAIT_S: Final = 1.0
@@ -205,7 +205,7 @@ def copy_checked(source: Path, partial: Path, progress: Callable[[int], None] | 
     with reading_whole(source) as connection:
         copy(connection, source, partial, progress)
     with reading(partial) as connection:
-        for finding in findings(connection, source):
-            if not finding.sound:
-                raise JournalRefused(finding.said)
+        for result in check_results(connection, source):
+            if not result.sound:
+                raise JournalRefused(result.said)
         return count_jobs(connection, source)

@@ -18,12 +18,14 @@ from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.columns import DEFAULTS, NAMES, TIMES
 from beanlite.journal.migrations import find_migrations
+from beanlite.journal.note_rows import checksum_of_note, note_of
 from beanlite.journal.policy_rows import policy_of, row_of_policy
 from beanlite.journal.schedule_rows import row_of_schedule, schedule_of
 from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import open_regular
 from beanlite.journal.sqlite.file.heartbeat import last_seen
 from beanlite.journal.sqlite.file.migrations import columns_of_jobs
+from beanlite.journal.sqlite.file.note_table import SET_NOTE, row_of_note
 from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE
 from beanlite.journal.sqlite.file.replay import is_sound
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
@@ -35,13 +37,15 @@ from beanlite.journal.validity import COUNTER_MAX, is_number
 _ANYWHERE: Final = ((None, 0, 0),)
 _BODY_WIDTH: Final = 2
 _META_WIDTH: Final = 6
+_NOTE_WIDTH: Final = 3
 _PAUSE_WIDTH: Final = 4
 _POLICY_WIDTH: Final = len(policy_rows.NAMES) + 1
 _SCHEDULE_WIDTH: Final = len(schedule_rows.NAMES) + 1
 _SERVER_WIDTH: Final = 11
 # The tables on whose pages there may be bodies, even if the disk has exchanged some of them.
 _OURS: Final = {
-    "sqlite_schema", "jobs", "bodies", "pauses", "policies", "schedules", "meta", "server", "totals", "history",
+    "sqlite_schema", "jobs", "bodies", "pauses", "policies", "schedules", "notes", "meta", "server", "totals",
+    "history",
 }  # fmt: skip
 _KEYS: Final = [[key] for key in KEYS]
 _SCHEDULE_TYPES: Final = (
@@ -51,6 +55,9 @@ _SCHEDULE_TYPES: Final = (
 _GAP: Final = 1_000_000
 _PAGES_PER_CALL: Final = 100
 _INSERT_PAUSE: Final = "INSERT OR IGNORE INTO pauses (tube, pause_s, until) VALUES (?, ?, ?)"
+_INSERT_NOTE: Final = SET_NOTE.replace("REPLACE", "INSERT OR IGNORE")
+# A job that is lost has no note, either.
+_DELETE_STRAY_NOTES: Final = "DELETE FROM notes WHERE id NOT IN (SELECT id FROM jobs)"
 _INSERT_POLICY: Final = SET_POLICY.replace("REPLACE", "INSERT OR IGNORE")
 _INSERT_SCHEDULE: Final = SET_SCHEDULE.replace("REPLACE", "INSERT OR IGNORE")
 # Of the server's row, only the values by which the next server sets its clock.
@@ -114,6 +121,7 @@ class SalvageResult:
     lost_pauses: int = 0
     lost_policies: int = 0
     lost_schedules: int = 0
+    lost_notes: int = 0
     lost_clock: bool = False
     """Whether it is unknown by which clock the times are."""
     unreadable: int = 0
@@ -126,7 +134,7 @@ class SalvageResult:
     @property
     def is_all(self) -> bool:
         """Whether nothing is known to be lost, and nothing is in doubt."""
-        lost_rows = self.lost_pauses + self.lost_policies + self.lost_schedules
+        lost_rows = self.lost_pauses + self.lost_policies + self.lost_schedules + self.lost_notes
         is_whole = not (self.lost or lost_rows or self.lost_clock or self.unreadable or self.last_id is None)
         return is_whole and not self.doubtful and self.jobs_at_stop in {None, self.jobs}
 
@@ -195,7 +203,7 @@ class _Saving:
         """Save everything that is sound."""
         in_use = self._pages.in_use()
         copies = self._pages.copies(in_use)
-        spans = self._pages.spans(in_use)
+        self._spans = spans = self._pages.spans(in_use)
         misplaced = self._misplaced_pages(copies, in_use, spans)
         self._copies = copies - misplaced
         self._pages.unreadable |= misplaced
@@ -219,6 +227,7 @@ class _Saving:
         last_id = max([0, *self._saved_ids, *(job_id for job_id in result.lost if job_id < COUNTER_MAX - _GAP)])
         last_id = last_id + _GAP if result.last_id is None else max(last_id, result.last_id)
         self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
+        self._connection.execute(_DELETE_STRAY_NOTES)
 
     def _misplaced_pages(self, copies: set[int], in_use: list[int], spans: Spans) -> set[int]:
         """Return the pages that the disk has written in place of others: if they are old, their jobs were deleted."""
@@ -244,6 +253,8 @@ class _Saving:
         width = len(values)
         if width == _BODY_WIDTH and values[0] is None and isinstance(values[1], bytes) and rowid > 0:
             self._bodies.setdefault(rowid, []).append(number)
+        elif width == _NOTE_WIDTH and values[0] is None:
+            self._save_note(number, rowid, values)
         elif width == _PAUSE_WIDTH:
             self._save_pause(values)
         elif width == _POLICY_WIDTH and isinstance(values[0], str | bytes):
@@ -257,6 +268,19 @@ class _Saving:
             if is_number(last_id, COUNTER_MAX - 1) and is_number(unchecked_id, COUNTER_MAX - 1):
                 self.result.last_id, self._unchecked_id = last_id, unchecked_id
                 self.result.jobs_at_stop = jobs if isinstance(jobs, int) else None
+
+    def _save_note(self, number: int, rowid: int, values: list[Value]) -> None:
+        _, text, checksum = values
+        try:
+            job_id, note = note_of(rowid, text)
+        except ValueError:
+            is_sound = False
+        else:
+            is_sound = checksum_of_note(job_id, note) == checksum
+        if is_sound:
+            self._connection.execute(_INSERT_NOTE, row_of_note(job_id, note))
+        elif any(table == "notes" for table, _, _ in self._spans.get(number, ())):  # a foreign table may look the same
+            self.result.lost_notes += 1
 
     def _save_pause(self, values: list[Value]) -> None:
         tube, pause_s, until, said = values

@@ -28,6 +28,7 @@ from beanlite.journal.sqlite.file.migrations import (
     names_of_ours,
     read_version,
 )
+from beanlite.journal.sqlite.file.note_table import check_notes
 from beanlite.journal.sqlite.file.replay import changed_bodies, changed_rows, check_count, read_state
 from beanlite.journal.sqlite.file.wal import commit_frames, is_header_damaged, read_open_index
 from beanlite.journal.sqlite.tools.reading import check_readable, reading
@@ -45,7 +46,7 @@ _Check = Callable[[sqlite3.Connection], Iterator[str]]
 _STATES: Final = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state"
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """The result of one check."""
 
     check: str
@@ -56,8 +57,8 @@ class Finding(NamedTuple):
     """False: it is no database of beanlite's, or one of a newer version, and can't be checked."""
 
 
-def verify(path: Path) -> Iterator[Finding]:
-    """Check the file in a single read transaction, yielding each finding as it is made.
+def verify(path: Path) -> Iterator[CheckResult]:
+    """Check the file in a single read transaction, yielding each result as it is made.
 
     BeanliteError: there is no such file, or it can't be opened.
     """
@@ -69,13 +70,13 @@ def verify(path: Path) -> Iterator[Finding]:
         raise BeanliteError(f"{path} can't be opened: {error.strerror}") from error
     try:
         with ExitStack() as after_sqlite, reading(path) as connection:
-            yield Finding("file", sound=True, said=f"{path.stat().st_size} bytes, and {wal_size(path)} in a -wal")
+            yield CheckResult("file", sound=True, said=f"{path.stat().st_size} bytes, and {wal_size(path)} in a -wal")
             with refused(path):
                 connection.execute("BEGIN")
             yield _look("log", partial(_log, connection, path, after_sqlite, mark))
-            yield from findings(connection, path)
+            yield from check_results(connection, path)
     except JournalRefused as error:
-        yield Finding("file", sound=False, said=str(error), ours=not isinstance(error, NotOurs))
+        yield CheckResult("file", sound=False, said=str(error), ours=not isinstance(error, NotOurs))
 
 
 @contextmanager
@@ -89,7 +90,7 @@ def reading_whole(path: Path) -> Iterator[sqlite3.Connection]:
         yield connection
 
 
-def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+def check_results(connection: sqlite3.Connection, path: Path) -> Iterator[CheckResult]:
     """Check the database and yield the findings, which refer to it as `path`."""
     # Damage may have made a text invalid.
     connection.text_factory = lambda stored: stored.decode(errors="surrogateescape")
@@ -99,7 +100,7 @@ def findings(connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
         yield from _look_at_each(name, each, connection, path)
 
 
-def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path: Path) -> Iterator[Finding]:
+def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path: Path) -> Iterator[CheckResult]:
     """Yield a finding for each fault, up to MOST, and one for the rest; or a summary if there are no faults."""
     wrong = 0
     try:
@@ -107,20 +108,20 @@ def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path
             for what in check(connection):
                 wrong += 1
                 if wrong <= MOST:
-                    yield Finding(name, sound=False, said=str(damaged(path, what)))
+                    yield CheckResult(name, sound=False, said=str(damaged(path, what)))
             if not wrong:
-                yield Finding(name, sound=True, said=_summary(connection, path, name))
+                yield CheckResult(name, sound=True, said=_summary(connection, path, name))
     except JournalRefused as error:
-        yield Finding(name, sound=False, said=str(error))
+        yield CheckResult(name, sound=False, said=str(error))
     if wrong > MOST:
-        yield Finding(name, sound=False, said=str(damaged(path, f"{wrong - MOST} more of {name} have changed")))
+        yield CheckResult(name, sound=False, said=str(damaged(path, f"{wrong - MOST} more of {name} have changed")))
 
 
-def _look(name: str, check: Callable[[], str]) -> Finding:
+def _look(name: str, check: Callable[[], str]) -> CheckResult:
     try:
-        return Finding(name, sound=True, said=check())
+        return CheckResult(name, sound=True, said=check())
     except JournalRefused as error:
-        return Finding(name, sound=False, said=str(error))
+        return CheckResult(name, sound=False, said=str(error))
 
 
 def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, mark: Mark | None) -> str:
@@ -172,7 +173,10 @@ def _schema(connection: sqlite3.Connection, path: Path) -> str:
 
 def _state(connection: sqlite3.Connection, path: Path) -> str:
     state = read_state(connection, path)
-    counts = f"{len(state.pauses)} pauses, {len(state.policies)} policies, {len(state.schedules)} schedules"
+    notes = check_notes(connection, path)
+    counts = (
+        f"{len(state.pauses)} pauses, {len(state.policies)} policies, {len(state.schedules)} schedules, {notes} notes"
+    )
     return f"last id {state.last_id}, {counts}"
 
 

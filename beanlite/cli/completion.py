@@ -1,0 +1,58 @@
+"""What a shell completes beside commands and options: words of ours, and the names of tubes, which a server knows."""
+
+import dataclasses
+import os
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from itertools import islice
+from threading import Thread
+from typing import Final
+
+import typer
+
+from beanlite.cli.groups import ServerOption
+from beanlite.console import listing
+from beanlite.console.live import Live
+from beanlite.settings.defaults import COMPLETES
+
+# How long somebody at a terminal waits for names, and how many are of use there.
+_WITHIN_S: Final = 0.3
+_NAMES_MAX: Final = 500
+
+
+def command_to_complete(commands: Collection[str]) -> str | None:
+    """Return the command whose arguments a shell completes; None: it completes the command itself, or nothing."""
+    if COMPLETES not in os.environ:
+        return None
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = line.split()
+    is_there = len(words) > 2 or (len(words) == 2 and line[-1].isspace())
+    return words[1] if is_there and words[1] in commands else None
+
+
+def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
+    """Make the completion of an option that takes one of these words."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
+
+    return complete
+
+
+def tubes(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the tubes that begin so; none if the server can't be reached, refuses or is slow. Nothing is printed."""
+    names: list[str] = []
+    if ctx.params.get("db") is not None:  # to read a file may take long
+        return names
+    fields = (field.name for field in dataclasses.fields(ServerOption))
+    server = ServerOption(**{name: ctx.params[name] for name in fields if name in ctx.params})
+
+    def ask() -> None:
+        with suppress(Exception), Live(server.address) as live:
+            records = listing.everything(live.list_tubes, {"like": f"{incomplete}*"}, "tubes")
+            names.extend(record["name"] for record in islice(records, _NAMES_MAX))
+
+    thread = Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(_WITHIN_S)
+    return list(names)

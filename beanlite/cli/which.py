@@ -1,0 +1,52 @@
+"""The options that select jobs, made from the fields of a filter."""
+
+import inspect
+from collections.abc import Iterator
+from typing import Annotated, Any, Final, get_args
+
+import typer
+
+from beanlite.cli import completion
+from beanlite.cli.epilogs import WHICH
+from beanlite.cli.groups import NUMBER_MAX, OptionGroup, age_option, moment_option
+from beanlite.console.filters import STATES, filter_by
+from beanlite.errors import ConfigError
+from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
+
+# What a shell completes the values of.
+_COMPLETIONS: Final = {"tube": completion.tubes, "state": completion.one_of(STATES)}
+
+
+def _options() -> Iterator[inspect.Parameter]:
+    """Make the options of a filter from its fields."""
+    for key, item in CRITERIA.items():
+        field = Filter.model_fields[key]
+        names = [name for name in ("--" + NAMES[key].replace("_", "-"), item.short) if name]
+        kind: Any = str
+        option: Any = typer.Option(*names, metavar=item.value or key.upper(), help=item.help)
+        if key.endswith("_at"):
+            kind, option = float, moment_option(*names, text=item.help)
+        elif float in get_args(field.annotation):
+            kind, option = float, age_option(*names, text=item.help)
+        elif int in get_args(field.annotation):
+            kind = int
+            option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=item.number, help=item.help)
+        option.rich_help_panel, option.autocompletion = WHICH, _COMPLETIONS.get(key)
+        annotation = Annotated[kind | None, option]
+        yield inspect.Parameter(NAMES[key], inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+class Which(OptionGroup):
+    """Which jobs to select: those that match all of this."""
+
+    __signature__ = inspect.Signature(list(_options()))
+
+    def __init__(self, **values: Any) -> None:  # noqa: ANN401 - the values of these options
+        self._values = {key: values[NAMES[key]] for key in CRITERIA if values[NAMES[key]] is not None}
+
+    def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
+        """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
+        if self._values.get("text") == "":  # as from a script whose variable is not set
+            raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
+        default = {} if ids or not self._values else {"state": state}
+        return filter_by(ids=ids or None, **default | self._values)

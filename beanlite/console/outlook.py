@@ -1,0 +1,42 @@
+"""How a tube does: how fast jobs come and go, how many tries fail, and when no job will be ready any more."""
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from beanlite.console.filters import Record
+
+# How far ahead to look for delayed jobs that become ready.
+DUE_S: Final = 1800
+
+# How a reservation ends without the job being deleted.
+_FAILURES: Final = ("releases", "timeouts", "buries", "client_gone")
+
+
+def measured(list_tubes: Callable[[], list[Record]], over_s: float) -> list[Record]:
+    """Return the tubes after so long a time, with what has come and gone in it, per minute."""
+    began_s = time.monotonic()
+    before = {tube["name"]: tube for tube in list_tubes()}
+    time.sleep(over_s)
+    tubes = list_tubes()
+    minutes = (time.monotonic() - began_s) / 60
+    for tube in tubes:
+        earlier = before.get(tube["name"], {})  # of one that was not there, all has been done since
+        for key, count in (("puts_per_min", "total_jobs"), ("deletes_per_min", "deletes")):
+            tube[key] = max(0, tube[count] - earlier.get(count, 0)) / minutes
+    return tubes
+
+
+def add_outlook(tube: Record) -> None:
+    """Add the share of reservations that fail; and, where rates are known, in how many seconds no job will be ready.
+
+    That is None if more come than go. A server counts failures since its start, a file has those of this hour and the
+    last.
+    """
+    rates = "_per_min" if "releases_per_min" in tube else ""
+    failures = sum(tube.get(key + rates) or 0 for key in _FAILURES)
+    ends = failures + (tube["deletes" + rates] or 0)
+    tube["failed"] = round(failures / ends, 4) if ends else None
+    if "puts_per_min" in tube:
+        net = (tube["deletes_per_min"] or 0) - (tube["puts_per_min"] or 0)
+        tube["drain_s"] = 0 if not tube["ready"] else round(60 * tube["ready"] / net) if net > 0 else None

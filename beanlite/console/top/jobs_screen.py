@@ -1,0 +1,112 @@
+"""The screens of ``beanlite top`` with the jobs of a tube, and with a job."""
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, Static
+
+from beanlite.beanstalk.client import Server
+from beanlite.console import listing, tables, units
+from beanlite.console.filters import STATES, filter_by
+from beanlite.console.live import Live
+from beanlite.console.top.grid import Table
+from beanlite.console.top.layout import JOBS
+from beanlite.console.top.summary import ROWS
+from beanlite.errors import BeanliteError
+
+
+class JobsScreen(Screen[None]):
+    """The first jobs of a tube."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "app.pop_screen", "Back"),
+        Binding("s", "state", "Another state"),
+        Binding("r", "look", "Look again"),
+        Binding("q", "app.quit", "Quit"),
+    ]
+
+    def __init__(self, address: Server, tube: str) -> None:
+        super().__init__()
+        self._address = address
+        self._tube = tube
+        self._state: str | None = None
+
+    def compose(self) -> ComposeResult:
+        """Yield the parts of the screen."""
+        yield Static("", id="summary", markup=False)
+        yield Table(JOBS)
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """Request the jobs."""
+        self.action_look()
+
+    def action_state(self) -> None:
+        """Show the jobs of the next state; after the last state, all jobs."""
+        states = (None, *STATES)
+        self._state = states[(states.index(self._state) + 1) % len(states)]
+        self.action_look()
+
+    @work(thread=True, exclusive=True)
+    def action_look(self) -> None:
+        """Request the jobs, in a thread, and show them."""
+        which = filter_by(tube=self._tube, state=self._state)
+        sort = "queue" if self._state in {"ready", "delayed", "buried"} else "id"
+        try:
+            with Live(self._address) as server:
+                page = listing.jobs(server, which, sort, ROWS, None)
+        except BeanliteError as error:
+            self.app.call_from_thread(self._say, Text(str(error), style="bold red"))
+            return
+        many = "first " if page.after is not None else ""
+        order = "as they come out of their queue" if sort == "queue" else "by id"
+        title = f"tube {self._tube}: {many}{units.jobs(len(page.records))}, {self._state or 'in any state'}, {order}"
+        self.app.call_from_thread(self._say, Text(title, style="bold"))
+        self.app.call_from_thread(self.query_one(Table).show, page.records)
+
+    def _say(self, text: Text) -> None:
+        self.query_one("#summary", Static).update(text)
+
+    @on(DataTable.RowSelected)
+    def _open(self, event: DataTable.RowSelected) -> None:
+        self.app.push_screen(JobScreen(self._address, int(str(event.row_key.value))))
+
+
+class JobScreen(Screen[None]):
+    """All facts about a job."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "app.pop_screen", "Back"),
+        Binding("q", "app.quit", "Quit"),
+    ]
+
+    def __init__(self, address: Server, job_id: int) -> None:
+        super().__init__()
+        self._address = address
+        self._job_id = job_id
+
+    def compose(self) -> ComposeResult:
+        """Yield the parts of the screen."""
+        with VerticalScroll():
+            yield Static("", id="job", markup=False)
+        yield Footer(compact=True)
+
+    def on_mount(self) -> None:
+        """Request the job."""
+        self._look()
+
+    @work(thread=True)
+    def _look(self) -> None:
+        try:
+            with Live(self._address) as server:
+                job = server.show_job(self._job_id)
+        except BeanliteError as error:
+            text = str(error)
+        else:
+            text = f"job {self._job_id} has gone" if job is None else tables.job_text(job, "auto")
+        self.app.call_from_thread(self.query_one("#job", Static).update, Text(text))

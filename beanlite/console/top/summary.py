@@ -1,0 +1,70 @@
+"""What ``beanlite top`` says of a server as a whole, and all of it once, for scripts."""
+
+import sys
+import time
+from contextlib import closing
+from typing import Final
+
+from rich.text import Text
+
+from beanlite.beanstalk.client import Server, address_text
+from beanlite.console import listing, tables, units
+from beanlite.console.filters import STATES
+from beanlite.console.top.layout import TUBES
+from beanlite.console.top.sampling import EVERY_S, Sample, Sampler
+from beanlite.console.why import STYLES
+
+# From this age on the screen shows how old the list of tubes is.
+_OLD_S: Final = 2.0
+# How many findings the screen shows.
+_FINDINGS: Final = 3
+# The most rows of a table.
+ROWS: Final = 200
+
+
+def summary(sample: Sample, name: str) -> Text:
+    """Return the facts about the server as a whole, on five lines of no more than 80 characters, and what is wrong."""
+    stats = sample.stats
+    now, middle, worst = map(units.milliseconds, sample.latency)
+    jobs = ", ".join(f"{units.short(stats[f'current-jobs-{state}'])} {state}" for state in STATES)
+    rates = ", ".join(
+        f"{units.rate(stats.get(f'{what}_per_s'))} {what}/s" for what in ("puts", "reserves", "deletes", "batches")
+    )
+    trouble = [word for key, word in (("disk-full", "DISK FULL"), ("draining", "DRAINING")) if stats[key] == "true"]
+    memory = f"{units.size(stats['memory-used'])} of {units.size(stats['memory-max'])}"
+    clients = f"{units.short(stats['current-connections'])} clients, {units.short(stats['current-waiting'])} wait"
+    old_s = sample.at_s - sample.tubes_at_s
+    old = f"; tubes as of {units.age(old_s)} ago" if old_s >= _OLD_S else ""
+    lines = (
+        ("server", f"{stats['version']} at {name}, up {units.age(stats['uptime'])}{old}"),
+        ("jobs", f"{jobs}; {units.short(stats['current-tubes'])} tubes"),
+        ("rates", rates if "puts_per_s" in stats else ""),
+        ("latency", f"{now}; of the last minute: median {middle}, worst {worst}"),
+        ("memory", f"{memory}; {clients}; -wal {units.size(stats['journal-wal-bytes'])}"),
+    )
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for title, line in lines:
+        text.append(f"{title:<9}", style="bold").append(f"{line}\n")
+    text.right_crop(1)
+    if trouble:
+        text.append(f"  {' '.join(trouble)}", style="bold red")
+    for finding in sample.findings[:_FINDINGS]:
+        text.append(f"\n{finding['severity']:<9}", style=STYLES[finding["severity"]])
+        text.append(units.on_one_line(finding["text"]))
+    more = len(sample.findings) - _FINDINGS
+    return text.append(f"\n{'':9}and {more} more: beanlite why", style="dim") if more > 0 else text
+
+
+def print_once(address: Server) -> None:
+    """Print what the first screen shows, after the second that it takes to measure rates. BeanliteError: that fails."""
+    with closing(Sampler(address)) as sampler:
+        sampler.sample()
+        time.sleep(EVERY_S)
+        sample = sampler.sample()
+    print(summary(sample, address_text(address)).plain, end="\n\n")  # noqa: T201 - as the command line does
+    rows = listing.first(sample.tubes, TUBES[1].key, largest=True, limit=ROWS)
+    columns = [tables.Column(each.key, each.title, each.show, shrinks=not each.width) for each in TUBES]
+    columns = [column for column in columns if column.key != "trend"]  # there is none yet
+    columns.append(tables.Column("shut", "shut by", tables.shut_by))
+    if not tables.print_table(rows, columns):
+        print("no tubes", file=sys.stderr)  # noqa: T201 - likewise

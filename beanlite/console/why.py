@@ -1,0 +1,110 @@
+"""What is wrong, and what is known of a tube, in lines for a terminal."""
+
+from typing import Final
+
+from rich.text import Text
+
+from beanlite.console import tables, units
+from beanlite.console.filters import Record
+from beanlite.core.findings import NOTE, URGENT, WARNING
+from beanlite.core.phrases import rate_text
+
+STYLES: Final = {URGENT: "bold red", WARNING: "yellow", NOTE: "dim"}
+# What is looked for, as "nothing is wrong" says it.
+_LOOKED_FOR: Final = (
+    "workers that hang, jobs that crash their workers, tubes that nobody consumes, that grow or are late, policies,"
+    " buried jobs, storms of delayed jobs, disk, memory and backups"
+)
+_WIDTH: Final = max(map(len, STYLES)) + 2
+
+
+def print_diagnosis(diagnosis: Record, options: str) -> None:
+    """Print a diagnosis; ``options`` are added to the commands that it names."""
+    target = tables.console()
+
+    def say(text: Text) -> None:
+        target.print(text, soft_wrap=True)
+
+    findings = diagnosis["findings"]
+    if all(finding["severity"] == NOTE for finding in findings):
+        say(Text.assemble(("nothing is wrong", "bold green"), f": {examined(diagnosis)}; looked for {_LOOKED_FOR}"))
+    for finding in findings:
+        style = STYLES[finding["severity"]]
+        title = Text(f"{finding['severity'] + ':':<{_WIDTH}}", style=style)
+        say(title.append(units.on_one_line(finding["text"]), style="bold" if finding["severity"] == URGENT else ""))
+        indent = " " * _WIDTH
+        say(Text(indent + units.on_one_line(finding["do"])))
+        if finding["command"] is not None:
+            say(Text(indent + units.on_one_line(finding["command"]) + options, style="cyan"))
+    tube = diagnosis.get("tube")
+    if tube is not None:
+        for title_text, line in facts_of(tube):
+            say(Text.assemble((f"{title_text:<{_WIDTH}}", "bold"), units.on_one_line(line)))
+
+
+def examined(diagnosis: Record) -> str:
+    """Return which part of the queue was examined."""
+    return f"{units.quantity(diagnosis['tubes'], 'tube')} with {units.jobs(diagnosis['jobs'])}"
+
+
+def facts_of(tube: Record) -> list[tuple[str, str]]:
+    """Return everything that matters about a tube, also what is as it should be: lines with their titles."""
+    facts = [("tube", tube["name"]), ("jobs", _jobs(tube)), ("clients", _clients(tube))]
+    if tube["oldest_hold"] is not None:
+        hold = tube["oldest_hold"]
+        clients = units.quantity(tube["holders"], "client")
+        held = f"job {hold['id']} for {units.age(hold['seconds'])} by {tables.peer(hold['holder'])}"
+        facts.append(("reserved", f"{units.jobs(tube['reserved'])} by {clients}, for longest {held}"))
+    facts.append(("pace", _pace(tube)))
+    facts += [
+        ("crashes", f"job {crash['id']}: {crash['losses']} clients left that had it, {_last(crash)}")
+        for crash in tube["crashes"]
+    ]
+    if tube["pause_left_s"]:
+        facts.append(("paused", f"for another {units.age(tube['pause_left_s'])}"))
+    held_back = [word for word in tube["shut"] if word != "paused"]
+    if held_back:
+        facts.append(("shut", f"{' and '.join(held_back)} keeps ready jobs waiting"))
+    if tube["policy"]:
+        facts.append(("policy", ", ".join(f"{key} {value}" for key, value in tube["policy"].items())))
+    return facts
+
+
+def _last(crash: Record) -> str:
+    return f"the last {units.age(crash['last_s'])} ago, {tables.peer(crash['by'])}"
+
+
+def _jobs(tube: Record) -> str:
+    waits = f" (the next one for {units.age(tube['first_ready_s'])})" if tube["ready"] else ""
+    since = f" (the first for {units.age(tube['first_buried_s'])})" if tube["buried"] else ""
+    return (
+        f"{tube['ready']:,} ready{waits}, {tube['reserved']:,} reserved, {tube['delayed']:,} delayed,"
+        f" {tube['buried']:,} buried{since}"
+    )
+
+
+def _clients(tube: Record) -> str:
+    if not tube["watching"]:
+        watch = "nobody watches it"
+    else:
+        watch = units.quantity(tube["watching"], "client watches it", "clients watch it")
+        waiting = f"{tube['waiting']:,}" if tube["waiting"] else "nobody"
+        watch += f", {waiting} {'wait' if tube['waiting'] > 1 else 'waits'} for a job"
+    use = units.quantity(tube["using"], "client uses it", "clients use it") if tube["using"] else "nobody uses it"
+    return f"{watch}; {use}"
+
+
+def _pace(tube: Record) -> str:
+    if tube["coming_per_s"] is None:
+        return "nothing has happened for some minutes"
+    coming, deleted = tube["coming_per_s"], tube["deleted_per_s"]
+    rates = f"{rate_text(coming)} come, {rate_text(deleted)} are deleted"
+    if not coming and not deleted:
+        rates = "no job comes, and none is deleted"
+    moved = ""
+    if tube["moved_s"] is not None:
+        moved = f"; last reserved, touched, deleted, released or buried {units.age(tube['moved_s'])} ago"
+    if not tube["ready"] or coming == deleted:
+        return f"{rates}{moved}"
+    empty = "never empty" if tube["empty_in_s"] is None else f"empty in {units.age(tube['empty_in_s'])}"
+    return f"{rates}: at this rate {empty}{moved}"

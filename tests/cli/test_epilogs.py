@@ -1,0 +1,29 @@
+"""--help has the options in sections."""
+
+import re
+
+import pytest
+
+from beanlite.cli import main
+
+
+def sections(command, capsys):
+    """The options of each section."""
+    assert main([*command.split(), "--help"]) == 0
+    said = capsys.readouterr().out
+    parts = re.findall(r"^(\w[\w ]*):\n((?:  .*\n)+)", said, re.MULTILINE)
+    return {title: re.findall(r"^  (?:-\w, )?(--[\w-]+)", text, re.MULTILINE) for title, text in parts}
+
+
+@pytest.mark.parametrize("command", ["jobs", "kick", "move"])
+def test_help_has_a_section_for_each_group_of_options(command, capsys):
+    told = sections(command, capsys)
+    assert list(told) == ["Arguments", "Options", "Which jobs", "Where to look"][command == "jobs" :]
+    assert told["Which jobs"][:3] == ["--tube", "--state", "--older"]
+    assert told["Where to look"][:2] == ["--connect", "--tls-ca"]
+    assert {"--config", "--db"} & set(told["Options"]) == set()
+    assert "--help" in told["Options"]
+
+
+def test_help_of_other_commands_has_options_alone(capsys):
+    assert list(sections("backup", capsys)) == ["Arguments", "Options"]

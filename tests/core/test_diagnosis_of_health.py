@@ -1,0 +1,132 @@
+"""What is not found to be wrong with queues that are as they should be, or only when it is."""
+
+import pytest
+
+from beanlite.core.job import SECOND_NS
+from tests.support.core import stored_job
+from tests.support.diagnosed import Diagnosed
+
+
+@pytest.fixture
+def core():
+    return Diagnosed()
+
+
+def test_touches_show_that_the_worker_does_not_hang(core):
+    worker = core.worker()
+    core.fill(b"mail", 3, ttr_s=100)
+    core.send(worker, b"reserve\r\n")
+    for _ in range(10):
+        core.live(40)
+        core.send(worker, b"touch 1\r\n")
+        assert core.findings() == {}
+    core.live(62)
+    assert core.findings()["hung"].seconds == 62
+
+
+def test_first_long_job_is_no_urgent_finding(core):
+    worker = core.worker()
+    core.fill(b"mail", 3, ttr_s=3600)
+    core.send(worker, b"reserve\r\n")
+    core.live(70)
+    assert core.findings()["hung"].severity == "warning"
+    core.send(worker, b"delete 1\r\n")
+    core.send(worker, b"reserve\r\n")
+    core.live(220)
+    assert core.findings()["hung"].severity == "urgent"
+
+
+def test_how_long_jobs_take_is_known_after_an_idle_hour(core):
+    worker = core.worker()
+    core.fill(b"mail", 1, ttr_s=3600)
+    core.send(worker, b"reserve\r\n")
+    core.live(100)
+    core.send(worker, b"delete 1\r\n")
+    core.live(3600)
+    assert len(core.engine.ledger.pulses) == 0
+    core.fill(b"mail", 2, ttr_s=3600)
+    core.send(worker, b"reserve\r\n")
+    core.live(290)
+    assert core.findings() == {}
+    core.live(20)
+    assert core.findings()["hung"].severity == "urgent"
+
+
+def test_worker_that_reconnects_for_each_job_consumes(core):
+    core.fill(b"mail", 700)
+
+    def work():
+        worker = core.worker()
+        core.work(worker)
+        core.close(worker)
+
+    core.live(650, each=work)
+    assert core.findings() == {}
+    core.live(11)
+    assert core.findings()["nobody consumes"].severity == "warning"
+    core.live(600)
+    assert core.findings()["nobody consumes"].severity == "urgent"
+
+
+def test_workers_have_time_to_return_after_a_start(core):
+    core.engine.restore([stored_job(1, 0, tube=b"mail", since_ns=core.now_ns - 3600 * SECOND_NS)], core.now_ns)
+    core.live(9)
+    assert core.findings() == {}
+    core.live(2)
+    assert core.findings()["nobody consumes"].severity == "warning"
+
+
+def test_long_jobs_are_given_time_by_what_jobs_took_before(core):
+    worker = core.worker()
+    core.fill(b"mail", 10, ttr_s=3600)
+    for _ in range(3):
+        core.send(worker, b"reserve\r\n")
+        core.live(100)
+        job_id = min(job.id for job in core.engine.jobs.newest.values() if job.holder)
+        core.send(worker, b"delete %d\r\n" % job_id)
+    core.send(worker, b"reserve\r\n")
+    core.live(290)
+    assert "hung" not in core.findings()
+    core.live(20)
+    assert core.findings()["hung"].seconds > 300
+
+
+def test_burst_that_is_worked_off_is_no_growth(core):
+    worker = core.worker()
+    core.live(300, each=lambda: (core.fill(b"mail", 2), core.work(worker, 2)))
+    core.fill(b"mail", 1000)
+    for _ in range(100):
+        core.live(1, each=lambda: core.work(worker, 10))
+        for finding in core.findings().values():
+            assert finding.severity == "note"
+            assert finding.text.startswith("mail has grown: ")
+            assert "0 a minute come and 10 a second are deleted; empty in " in finding.text
+
+
+def test_batch_of_half_an_hour_is_no_growth(core):
+    worker = core.worker()
+    core.fill(b"mail", 2000)
+    for _ in range(300):
+        core.live(1, each=lambda: core.work(worker))
+        assert all(finding.severity == "note" for finding in core.findings().values())
+
+
+def test_restarts_of_the_server_are_no_crash_loop(core):
+    stored = stored_job(1, 0, tube=b"mail", state="reserved", place=5, reserves=4, forgiven=3)
+    core.engine.restore([stored], core.now_ns)
+    worker = core.worker()
+    core.send(worker, b"reserve\r\n")
+    core.close(worker)
+    assert core.findings() == {}
+
+
+def test_worker_kept_busy_by_another_tube_does_not_hang(core):
+    worker = core.worker()
+    core.send(worker, b"watch low\r\n")
+    core.fill(b"low", 5, pri=9)
+    core.live(300, each=lambda: (core.fill(b"mail", 2), core.work(worker, 2)))
+    assert core.findings() == {}
+    core.fill(b"mail", 5, ttr_s=3600)
+    core.send(worker, b"reserve\r\n")
+    core.live(62)
+    assert core.findings()["hung"].tubes == 2

@@ -1,0 +1,144 @@
+"""What has happened, as ``beanlite history`` tells it from a file."""
+
+import json
+import re
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+
+from beanlite.cli import main
+from beanlite.journal.sqlite.tools import look
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire
+
+
+@pytest.fixture(scope="module")
+def past(tmp_path_factory):
+    """The file of a server with a history, in which ann and bob have done something, a client, and a policy."""
+    folder = tmp_path_factory.mktemp("past")
+    with pytest.MonkeyPatch.context() as environment, start_beanlite(folder, "--history", "7d") as server:
+        at = ["--connect", f"127.0.0.1:{server.port}"]
+        with Wire(server.connect()) as wire:
+            environment.setenv("SUDO_USER", "ann")
+            for words in (["put", "--tube", "mail", "a", "b", "c"], ["bury", "1"], ["delete", "2", "--yes"]):
+                assert main([*words, *at]) == 0
+            environment.setenv("SUDO_USER", "bob")
+            for words in (["pause", "mail", "10min"], ["delete", "3", "--yes"], ["policy", "set", "*", "max_tries=1"]):
+                assert main([*words, *at]) == 0
+            wire.ask("pause-tube mail 0")
+            wire.ask("watch mail")
+            wire.ask("kick-job 1")
+            wire.ask("reserve-job 1")
+            wire.ask("release 1 0 0")
+        server.stop()
+    return folder / "queue.db"
+
+
+@pytest.fixture
+def told(past, capsys):
+    """Return a function that returns what the command prints with these options, as objects."""
+
+    def told(*options):
+        capsys.readouterr()
+        assert main(["history", "--json", "--db", str(past), *options]) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    return told
+
+
+def whats(events):
+    return [(event["id"], event["what"]) for event in events]
+
+
+PAST = [
+    (1, "put"), (2, "put"), (3, "put"), (1, "bury"), (2, "delete"), (0, "pause"), (3, "delete"), (0, "policy"),
+    (0, "pause"), (1, "kick"), (1, "reserve"), (1, "release"), (1, "bury"),
+]  # fmt: skip
+
+
+def test_history_is_told_in_order(told, monkeypatch):
+    assert whats(told()) == whats(told("--limit", "0")) == PAST
+    monkeypatch.setattr(look, "_EVENTS_READ", 3)
+    assert whats(told()) == PAST
+    assert whats(told("--limit", "4")) == PAST[-4:]
+    assert whats(told("--limit", "1", "--what", "delete")) == [(3, "delete")]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--by ann", PAST[:5]),
+        ("--by bob", PAST[5:8]),
+        ("--by an", []),
+        ("--by ann --what delete", [(2, "delete")]),
+        ("--what delete --what bury", [(1, "bury"), (2, "delete"), (3, "delete"), (1, "bury")]),
+        ("--by policy", PAST[-1:]),
+        ("--by 127.0.0.1", PAST[:-1]),
+        ("--by 127.0.0", []),
+        ("--id 3", [(3, "put"), (3, "delete")]),
+        ("--tube * --by bob", [(0, "policy")]),
+        ("--since 1h", PAST),
+        ("--until 1h", []),
+        ("--since 1h --until 30min", []),
+        ("--since 2026-01-01 --by bob --what pause", [(0, "pause")]),
+    ],
+)
+def test_history_is_told_by_conditions(told, options, expected):
+    assert whats(told(*options.split())) == expected
+
+
+def test_client_is_told_by_its_address(told):
+    by = told("--what", "kick")[0]["by"]
+    assert by["operator"] is False
+    assert whats(told("--by", by["address"])) == PAST[8:-1]
+
+
+def test_moments_cut_the_history(told):
+    moments = sorted({event["at"] for event in told()})
+    middle = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moments[-1] + 1))
+    assert whats(told("--until", middle)) == PAST
+    assert told("--since", middle) == []
+
+
+def test_event_of_a_pause_names_the_person(past, capsys):
+    assert main(["history", "--db", str(past), "--what", "pause"]) == 0
+    by_bob, by_client = capsys.readouterr().out.splitlines()
+    assert re.search(r"  mail  pause  for 10 min  by operator 127\.0\.0\.1:\d+ #\d+ for bob$", by_bob)
+    assert re.search(r"  mail  pause  for 0 s  by 127\.0\.0\.1:\d+ #\d+$", by_client)
+
+
+def test_event_of_a_policy_has_what_was_set(told):
+    (event,) = told("--what", "policy")
+    assert event["change"] == "max_tries=1"
+
+
+def test_history_without_events_says_so(past, capsys):
+    assert main(["history", "--db", str(past), "--by", "nobody"]) == 0
+    assert capsys.readouterr() == ("", "no events\n")
+    assert main(["history", "--db", str(past), "--what", "luck"]) == 2
+    assert "--what: there is no event 'luck', only put, " in capsys.readouterr().err
+    assert main(["history", "--db", str(past), "--since", "yesterday"]) == 2
+    assert "'yesterday' is no moment; write it as 02:00" in capsys.readouterr().err
+
+
+def test_pause_is_kept_where_no_other_history_is(tmp_path, monkeypatch):
+    monkeypatch.setenv("SUDO_USER", "ann")
+    with start_beanlite(tmp_path) as server:
+        with Wire(server.connect()) as wire:
+            wire.ask("use mail")
+            wire.ask("pause-tube mail 5")
+            assert main(["pause", "mail", "1min", "--connect", f"127.0.0.1:{server.port}"]) == 0
+            assert main(["pause", "nobody", "1min", "--connect", f"127.0.0.1:{server.port}"]) == 1
+        server.stop()
+    with closing(sqlite3.connect(tmp_path / "queue.db")) as connection:
+        told = connection.execute("SELECT tube, what, delay_s, by FROM events").fetchall()
+    assert [(*row[:3], row[3].split()[-1]) for row in told] == [("mail", "pause", 60, "ann")]
+
+
+def test_pause_at_another_server_goes_by_the_command_of_clients(tmp_path):
+    with start_beanlite(tmp_path, "--operators", "unix") as server, Wire(server.connect()) as wire:
+        wire.ask("use mail")
+        assert main(["pause", "mail", "1min", "--connect", f"127.0.0.1:{server.port}"]) == 0
+        assert int(wire.stats("stats-tube mail")["pause-time-left"]) > 50

@@ -1,0 +1,171 @@
+"""What the pages undo: exactly what was changed, as far as it is still unchanged."""
+
+import re
+
+import pytest
+
+from beanlite.errors import BeanliteError
+from beanlite.web import undoing
+from beanlite.web.undoing import UndoJobs, UndoPause, Undos
+from tests.support.servers import start_beanlite
+from tests.support.web import Web
+from tests.support.wire import Wire, until
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with start_beanlite(tmp_path_factory.mktemp("web")) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def web(server):
+    with Web(f"127.0.0.1:{server.port}") as web:
+        yield web
+
+
+@pytest.fixture
+def wire(server):
+    """A client of a server without jobs."""
+    with Wire(server.connect()) as wire:
+        yield wire
+        while wire.request("change-jobs", do="delete", pri_min=0)["next"] is not None:
+            pass
+        wire.ask("pause-tube default 0")
+
+
+def facts(wire, job_id):
+    stats = wire.stats(f"stats-job {job_id}")
+    return stats["tube"].strip('"'), stats["state"], int(stats["pri"]), int(stats["time-left"]) > 500
+
+
+def reserve(wire, job_id):
+    assert wire.ask(f"reserve-job {job_id}").startswith("RESERVED")
+
+
+def put_in_each_state(wire):
+    """The ids of a ready, a delayed, a buried and a reserved job."""
+    ids = [wire.put(b"job", pri=9), wire.put(b"job", pri=8, delay_s=1000), wire.put(b"job"), wire.put(b"job")]
+    for job_id in ids[2:]:
+        reserve(wire, job_id)
+    assert wire.ask(f"bury {ids[2]} 7") == "BURIED"
+    return ids
+
+
+def ended(web, page):
+    """The page that a change leads to; under load this is that of its progress."""
+    while "so far" in page.text:
+        page = web.get(page.path)
+    return page
+
+
+def undo(web, page):
+    (token,) = re.findall('name="undo" value="([^"]*)"', page.html)
+    return ended(web, web.post("/undo", {"undo": token, "back": "/jobs"}))
+
+
+@pytest.mark.parametrize(
+    ("how", "concerned"),
+    [
+        ({"do": "kick"}, [1, 2]),
+        ({"do": "bury", "state": "ready"}, [0]),
+        ({"do": "delay", "delay": "5min"}, [0, 1]),
+        ({"do": "move", "to": "other"}, [0, 1, 2, 3]),
+        ({"do": "reprioritise", "pri": "5"}, [0, 1, 2, 3]),
+    ],
+)
+def test_undo_brings_back_what_was_changed(web, wire, how, concerned):
+    ids = put_in_each_state(wire)
+    before = [facts(wire, job_id) for job_id in ids]
+    page = ended(web, web.post("/change", {"ids": ",".join(map(str, ids)), **how}))
+    assert f"{len(concerned)} job" in page.text
+    assert [at for at, job_id in enumerate(ids) if facts(wire, job_id) != before[at]] == concerned
+    page = undo(web, page)
+    assert re.search(rf"{len(concerned)} jobs?( brought back)?\.", page.text)
+    assert [facts(wire, job_id) for job_id in ids] == before
+    assert 990 < int(wire.stats(f"stats-job {ids[1]}")["time-left"]) <= 1000
+    assert wire.ask(f"touch {ids[3]}") == "TOUCHED"
+
+
+def test_undo_leaves_alone_what_has_changed_since(web, wire):
+    ids = [wire.put(b"job", delay_s=1000) for _ in range(5)]
+    page = ended(web, web.post("/change", {"ids": ",".join(map(str, ids)), "do": "kick"}))
+    assert "5 jobs" in page.text
+    until(lambda: wire.request("list-jobs", ids=ids, in_state_s=0.2)["jobs"])
+    reserve(wire, ids[0])
+    reserve(wire, ids[1])
+    assert wire.ask(f"delete {ids[1]}") == "DELETED"
+    reserve(wire, ids[4])
+    assert wire.ask(f"release {ids[4]} 0 0") == "RELEASED"
+    assert re.search("2 jobs brought back, 3 have changed since|2 jobs, and 3 left unchanged", undo(web, page).text)
+    assert [facts(wire, job_id)[1] for job_id in (ids[0], *ids[2:])] == ["reserved", "delayed", "delayed", "ready"]
+
+
+def test_undo_of_all_that_match_spans_slices(web, wire):
+    for number in range(250):
+        wire.put(b"job", pri=number % 3)
+    page = ended(web, web.post("/change", {"scope": "all", "tube": "default", "do": "reprioritise", "pri": "9"}))
+    assert "250 jobs" in page.text
+    assert {job["pri"] for job in wire.request("list-jobs", limit=200)["jobs"]} == {9}
+    assert "250 jobs" in undo(web, page).text
+    pris = [job["pri"] for job in wire.request("list-jobs", limit=200)["jobs"]]
+    assert pris == [number % 3 for number in range(200)]
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ({"do": "delete"}, "can't be brought back, unless there is a backup"),
+        ({"do": "bury"}, "2 jobs can't be brought back: reserved ones do not return"),
+        ({"do": "release"}, "do not get them back"),
+        ({"do": "copy", "to": "other"}, "can't be taken back together"),
+    ],
+)
+def test_what_can_not_be_undone_is_asked_for(web, wire, how, why):
+    ids = put_in_each_state(wire)
+    before = [facts(wire, job_id) for job_id in ids]
+    asked = web.post("/change", {"ids": ",".join(map(str, ids)), **how})
+    assert why in asked.text
+    assert [facts(wire, job_id) for job_id in ids] == before
+    assert 'name="undo"' not in web.post("/change", asked.fields).html
+
+
+def test_undo_is_done_once_and_by_nobody_else(web, wire):
+    page = web.post("/change", {"ids": wire.put(b"job"), "do": "bury"})
+    (token,) = re.findall('name="undo" value="([^"]*)"', page.html)
+    assert web.post("/undo", {"undo": token}).status == 200
+    again = web.post("/undo", {"undo": token})
+    assert (again.status, "can't be undone any more" in again.text) == (409, True)
+
+
+def test_pause_is_undone_to_what_it_was(web, wire):
+    wire.put(b"job")
+    assert wire.ask("pause-tube default 1000") == "PAUSED"
+    page = web.post("/pause", {"tube": "default", "for": "5min", "back": "/tube/default"})
+    assert "default is paused as before" in undo(web, page).text
+    assert 990 < int(wire.stats("stats-tube default")["pause-time-left"]) <= 1000
+    page = web.post("/pause", {"tube": "default", "for": "0", "back": "/tube/default"})
+    assert "default is paused as before" in undo(web, page).text
+    page = web.post("/pause", {"tube": "default", "for": "0", "back": "/tube/default"})
+    page = web.post("/pause", {"tube": "default", "for": "5min", "back": "/tube/default"})
+    assert "default is not paused any more" in undo(web, page).text
+    page = web.post("/pause", {"tube": "default", "for": "5min", "back": "/tube/default"})
+    assert wire.ask("pause-tube default 500") == "PAUSED"
+    assert "has changed since, and was left as it is" in undo(web, page).text
+
+
+def test_undo_belongs_to_the_user_that_made_the_change():
+    undos = Undos()
+    token = undos.keep("ann", UndoPause("default", 0, 60))
+    with pytest.raises(BeanliteError, match="can't be undone any more"):
+        undos.take("bob", token)
+    assert isinstance(undos.take("ann", token), UndoPause)
+
+
+def test_oldest_changes_are_forgotten(monkeypatch):
+    monkeypatch.setattr(undoing, "JOBS_MAX", 10)
+    undos = Undos()
+    tokens = [undos.keep("", UndoJobs({"do": "kick"}, 4)) for _ in range(3)]
+    with pytest.raises(BeanliteError):
+        undos.take("", tokens[0])
+    assert all(undos.take("", token) for token in tokens[1:])
