@@ -46,9 +46,9 @@ def _told(findings: list[Finding]) -> str:
         "# HELP beanlite_finding Jobs that a finding is about, in each of the tubes with the most.\n",
         "# TYPE beanlite_finding gauge\n",
         *(
-            f'beanlite_finding{{kind="{finding.kind}",tube="{place.tube}"}} {place.jobs}\n'
-            for finding in findings
-            for place in finding.worst
+            f'beanlite_finding{{kind="{each.kind}",severity="{each.severity}",tube="{place.tube}"}} {place.jobs}\n'
+            for each in findings
+            for place in each.worst
         ),
     ]
     return "".join(lines)

@@ -65,7 +65,7 @@ class Scene:
         finding = self.why()[1][kind]
         until(lambda: metrics(self.health)["beanlite_findings", kind] == (finding["tubes"] or 1))
         for place in finding["worst"]:
-            assert ("beanlite_finding", kind, place["tube"]) in metrics(self.health)
+            assert ("beanlite_finding", kind, finding["severity"], place["tube"]) in metrics(self.health)
         words = lasting(finding["text"])
         assert (words in lasting(self._top())) == (finding["severity"] != "note")
         until(lambda: words in lasting(self.web.get("/").text))  # which shows what is a second old
