@@ -96,7 +96,7 @@ def _clients(tube: Record) -> str:
 
 def _pace(tube: Record) -> str:
     if tube["coming_per_s"] is None:
-        return "nothing has happened for some minutes"
+        return "not known: nothing has happened for some minutes, or only just now"
     coming, deleted = tube["coming_per_s"], tube["deleted_per_s"]
     rates = f"{rate_text(coming)} come, {rate_text(deleted)} are deleted"
     if not coming and not deleted:
