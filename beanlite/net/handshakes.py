@@ -47,16 +47,6 @@ def most_pending(max_connections: int) -> int:
     return min(PENDING_MAX, max(PENDING_LEAST, max_connections // 10))
 
 
-def _is_cached(session: ssl.SSLObject) -> bool:
-    """Whether OpenSSL keeps the session for the client to resume, for hours and with thousands of others.
-
-    Nothing turns that off from Python, but it lets clients that take tickets keep their sessions themselves. A session
-    that is resumed by a ticket has the id that the client has given it.
-    """
-    kept = session.session
-    return kept is not None and bool(kept.id) and not session.session_reused
-
-
 class Handshakes:
     """The connections that are not known yet, and the certificates with which new ones are received."""
 
@@ -164,10 +154,10 @@ class Handshakes:
             if self._at_work:
                 self._loop.call_soon(self._work)
 
-    def admit(self, tls: Tls, session: ssl.SSLObject) -> asyncio.Protocol | None:
-        """Return the protocol of a client whose handshake is over; None if it is refused."""
+    def admit(self, tls: Tls, *, is_kept: bool) -> asyncio.Protocol | None:
+        """Return the protocol of a client whose handshake is over; None if OpenSSL keeps its session: it is refused."""
         self._forget(tls)
-        if _is_cached(session):
+        if is_kept:
             # After an orderly end the session would stay.
             self._dismiss(tls, "the client has TLS 1.2 without session tickets")
             return None

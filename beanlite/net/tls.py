@@ -34,8 +34,11 @@ class Reception(Protocol):
     def go_on(self, tls: Tls) -> None:
         """Call ``shake`` when it is the turn of a connection."""
 
-    def admit(self, tls: Tls, session: ssl.SSLObject) -> asyncio.Protocol | None:
-        """Return the protocol of a client whose handshake is over; None if it is refused."""
+    def admit(self, tls: Tls, *, is_kept: bool) -> asyncio.Protocol | None:
+        """Return the protocol of a client whose handshake is over; None if it is refused.
+
+        ``is_kept``: OpenSSL keeps its session for it to resume.
+        """
 
     def refuse(self, tls: Tls, reason: str) -> None:
         """Close a connection before its handshake is over."""
@@ -146,6 +149,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
             if not self._early and not self._paused:
                 self._raw.resume_reading()
             return
+        kept = _sessions_kept(tls)
         try:
             at = self._feed(tls, data)
         except ssl.SSLError as error:
@@ -159,7 +163,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._raw.resume_reading()
         if at < 0:
             return
-        protocol = self._handshakes.admit(self, tls)
+        protocol = self._handshakes.admit(self, is_kept=_sessions_kept(tls) > kept)
         if protocol is not None:
             self._protocol = protocol
             protocol.connection_made(self)
@@ -327,6 +331,15 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if name == "peercert":
             return default if tls is None else tls.getpeercert()
         return self._raw.get_extra_info(name, default)
+
+
+def _sessions_kept(tls: ssl.SSLObject) -> int:
+    """Return how many sessions OpenSSL keeps for clients to resume, for hours and up to thousands.
+
+    Nothing turns that off from Python, but it lets clients that take tickets keep their sessions themselves. (The
+    attribute ``session`` of each connection would tell as well, but Python 3.11 never frees what it returns.)
+    """
+    return tls.context.session_stats()["number"]
 
 
 _NONE: Final = ssl.MemoryBIO()

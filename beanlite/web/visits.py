@@ -105,7 +105,7 @@ class Door:
         """Go on with the handshake of a connection soon."""
         asyncio.get_running_loop().call_soon(tls.shake)
 
-    def admit(self, tls: Tls, session: ssl.SSLObject) -> Visit:  # noqa: ARG002 - as for the queue
+    def admit(self, tls: Tls, *, is_kept: bool) -> Visit:  # noqa: ARG002 - as for the queue
         """Return the protocol of a browser whose handshake is over."""
         self._forget(tls)
         return Visit(**self._given)

@@ -614,14 +614,13 @@ async def test_handshakes_go_on_after_one_that_lacked_memory():
     assert len(shaken) == 2
 
 
-def test_connections_that_come_and_go_leave_nothing(tmp_path, own, authority):
-    context = authority.client()
-    with start_beanlite(tmp_path, *tls_flags(own)) as server:
+def test_connections_that_come_and_go_leave_nothing(tmp_path, own, authority, known):
+    with start_beanlite(tmp_path, *tls_flags(own, authority.file)) as server:
         until(lambda: " tls=" in server.log_text())
 
         def come_and_go(times):
             for _ in range(times):
-                with wrap(server, context) as client:
+                with wrap(server, known) as client:
                     client.sendall(b"list-tube-used\r\n")
                     client.recv(100)
             return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) << 12
