@@ -206,9 +206,11 @@ def test_each_job_is_fetched_ahead_once_in_the_order_of_the_queue():
     # The entry of a job that leaves the middle of a heap stays there for a while, even if the job comes back elsewhere.
     for job_id in jobs[30:40]:
         core.send(client, b"reserve-job %d\r\nbury %d 0\r\n" % (job_id, job_id))
-    for job_id in jobs[0:30]:
-        core.send(client, b"reserve-job %d\r\nrelease %d %d 0\r\n" % (job_id, job_id, job_id))
     tube = core.engine.tubes[b"default"]
+    for number, job_id in enumerate([*jobs[:30], *jobs[40:]]):
+        if number >= 30 and len(tube.ready.keys) > len(tube.ready):  # the heap may just have been cleared of them
+            break
+        core.send(client, b"reserve-job %d\r\nrelease %d %d 0\r\n" % (job_id, job_id, job_id))
     assert len(tube.ready.keys) > len(tube.ready)
     ready = [job for job in core.engine.jobs.newest.values() if job.state is READY and job.body is None]
     core.engine.bodies.due[tube] = None
