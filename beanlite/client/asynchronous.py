@@ -1,0 +1,389 @@
+"""The client for asyncio.
+
+::
+
+    async with connect("beanlite://127.0.0.1:11300") as queue:
+        await queue.put("welcome ann", tube="mail")
+        async for job in queue.jobs("mail"):
+            print(job.text)
+            await job.delete()
+
+Commands share one connection, on which those of several tasks are under way at the same time. A reserve that waits
+keeps a connection from doing anything else, and the jobs that a connection has reserved are finished on it. So each
+reserve takes a connection on which no job is reserved, from those that are free, or a new one. If the reserve is
+cancelled its connection is closed: a job that was on its way is ready again at once, and counts neither as released nor
+as done.
+"""
+
+import asyncio
+import logging
+import math
+import random
+import ssl
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from beanlite.client import calls
+from beanlite.client.calls import BATCH_MAX, PRI, TTR_S, Call, Found, Statistics
+from beanlite.client.channel import Channel, connect_channel
+from beanlite.client.dialogue import DEFAULT
+from beanlite.client.errors import (
+    CannotConnect,
+    ClientError,
+    ConnectionLost,
+    NotIgnored,
+    NotSent,
+    SomePutsFailed,
+    TimedOut,
+)
+from beanlite.client.reserved import Job, give_back
+from beanlite.client.target import CONNECT_S, Target, target, wait_s
+
+T = TypeVar("T")
+
+_LOG: Final = logging.getLogger("beanlite.client")
+_CLOSE_S: Final = 5.0
+# So many connections that wait for a reserve are kept.
+_FREE_MAX: Final = 16
+
+
+class Queue:
+    """A client of one server; `connect` makes it."""
+
+    def __init__(self, where: Target, use: str, watch: Iterable[str]) -> None:
+        self._target = where
+        self._used = use
+        self._watched = frozenset(watch)
+        self._main: Channel | None = None
+        """What all commands go over that are not about a reserved job."""
+        self._free: list[Channel] = []
+        """Connections on which nothing is reserved, and no reserve waits."""
+        self._channels: set[Channel] = set()
+        self._failures = 0
+        """How many connections in a row could not be made, or ended."""
+        self._again = asyncio.Lock()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Self:
+        channel = await self._connect()
+        try:
+            if self._used != DEFAULT:
+                await channel.ask(calls.use(self._used), self._used)
+            await channel.watch(self._watched)
+        except BaseException:
+            channel.abort()
+            raise
+        self._main = channel
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close all connections: jobs that are not finished are ready again."""
+        self._is_closed = True
+        channels = list(self._channels)
+        for channel in channels:
+            channel.close()
+        if channels:
+            await asyncio.wait([channel.ended for channel in channels], timeout=_CLOSE_S)
+        for channel in list(self._channels):  # of a server that reads nothing
+            channel.abort()
+
+    # -- putting
+
+    async def put(
+        self, body: bytes | str, tube: str | None = None, *, pri: int = PRI, delay_s: int = 0, ttr_s: int = TTR_S
+    ) -> int:
+        """Put a job, and return its id; None: into the tube that `use` has named.
+
+        PutUnknown: the connection ended before the answer came. JobTooBig, Draining, OutOfMemory, Unauthorized.
+        """
+        return await self._ask(calls.put(body, pri, delay_s, ttr_s), self._used if tube is None else tube)
+
+    async def put_many(
+        self,
+        bodies: Iterable[bytes | str],
+        tube: str | None = None,
+        *,
+        pri: int = PRI,
+        delay_s: int = 0,
+        ttr_s: int = TTR_S,
+    ) -> list[int]:
+        """Put several jobs without waiting for each, and return their ids. SomePutsFailed: it says which."""
+        puts = [calls.put(body, pri, delay_s, ttr_s) for body in bodies]
+        tube = self._used if tube is None else tube
+        results: list[int | ClientError] = []
+        for at in range(0, len(puts), BATCH_MAX):
+            results += await self._ask_all(puts[at : at + BATCH_MAX], tube)
+        ids, errors = calls.outcome(results)
+        if errors:
+            raise SomePutsFailed(ids, errors)
+        return [job_id for job_id in ids if job_id is not None]
+
+    async def use(self, tube: str) -> None:
+        """Put into this tube from now on, also after the connection was made again. Unauthorized, OutOfMemory."""
+        await self._ask(calls.use(tube), tube)
+        self._used = tube
+
+    # -- reserving
+
+    async def watch(self, tube: str) -> int:
+        """Reserve from this tube as well from now on, and return how many there are. Unauthorized, OutOfMemory."""
+        return await self._watch(self._watched | {tube})
+
+    async def ignore(self, tube: str) -> int:
+        """Reserve from this tube no more, and return how many are left. NotIgnored: it is the only one."""
+        left = self._watched - {tube}
+        if not left:
+            raise NotIgnored(f"{tube} is the only tube that is watched")
+        return await self._watch(left)
+
+    async def _watch(self, tubes: frozenset[str]) -> int:
+        channel = await self._take(tubes)
+        self._put_back(channel)
+        self._watched = tubes
+        return len(tubes)
+
+    async def reserve(self, timeout_s: int | None = None) -> Job:
+        """Return the next job of the tubes that are watched; wait for it so long, or as long as it takes.
+
+        TimedOut: no job came. If this is cancelled, no job stays reserved.
+        """
+        (job,) = await self._reserve(self._watched, timeout_s, 1)
+        return job
+
+    async def reserve_job(self, job_id: int) -> Job:
+        """Reserve the job of this id, be it ready, delayed or buried. NotFound."""
+        (job,) = await self._reserved(self._watched, lambda: [calls.reserve_job(job_id)])
+        return job
+
+    async def jobs(self, *tubes: str, ahead: int = 0) -> AsyncIterator[Job]:
+        """Yield jobs of these tubes, or of those that are watched, as they come, without an end.
+
+        Up to ``ahead`` jobs are reserved before their turn, which saves time if there are many short jobs. Their ttr
+        runs meanwhile. When the loop ends they go back to the server; to be sure of the moment, use
+        ``contextlib.aclosing``.
+        """
+        watched = frozenset(tubes) or self._watched
+        waiting: deque[Job] = deque()
+        try:
+            while True:
+                if not waiting:
+                    waiting.extend(await self._reserve(watched, None, 1 + ahead))
+                job = waiting.popleft()
+                if not job.is_lost:
+                    yield job
+                del job
+        finally:
+            await give_back(waiting)
+
+    async def _reserve(self, watched: frozenset[str], timeout_s: int | None, count: int) -> list[Job]:
+        until = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+
+        def reserves() -> list[Call[Found]]:
+            left_s = None if until is None else math.ceil(max(0, until - asyncio.get_running_loop().time()))
+            return [calls.reserve(left_s), *(calls.reserve(0) for _ in range(count - 1))]
+
+        if until is None:
+            return await self._reserved(watched, reserves)
+        try:
+            async with asyncio.timeout_at(until + CONNECT_S):
+                return await self._reserved(watched, reserves)
+        except TimeoutError:
+            raise TimedOut(f"no server could be reached at {self._target}") from None
+
+    async def _reserved(self, watched: frozenset[str], reserves: Callable[[], list[Call[Found]]]) -> list[Job]:
+        """Return what the first of some reserves gets, and what the others get."""
+        while True:
+            channel = await self._take(watched)
+            try:
+                results = await channel.ask_all(reserves())
+            except NotSent:
+                continue
+            except BaseException:
+                channel.abort()
+                raise
+            if channel.is_lost:  # with all that it has reserved
+                continue
+            found = [result for result in results if not isinstance(result, ClientError)]
+            if not found:
+                self._put_back(channel)
+                assert isinstance(results[0], ClientError)
+                raise results[0]
+            channel.held = len(found)
+            return [Job(channel, job_id, body) for job_id, body in found]
+
+    # -- other jobs and tubes
+
+    async def delete(self, job_id: int) -> None:
+        """Delete a job that nobody has reserved. NotFound."""
+        await self._ask(calls.delete(job_id))
+
+    async def kick(self, bound: int, tube: str | None = None) -> int:
+        """Have up to ``bound`` buried jobs ready, or if there is none delayed ones, and return how many there were."""
+        return await self._ask(calls.kick(bound), self._used if tube is None else tube)
+
+    async def kick_job(self, job_id: int) -> None:
+        """Have a buried or delayed job ready. NotFound: it is neither."""
+        await self._ask(calls.kick_job(job_id))
+
+    async def peek(self, job_id: int) -> Found:
+        """Return a job without reserving it. NotFound."""
+        return await self._ask(calls.peek(job_id))
+
+    async def peek_ready(self, tube: str | None = None) -> Found:
+        """Return the job of a tube that is next to be reserved. NotFound: there is none."""
+        return await self._ask(calls.peek("ready"), self._used if tube is None else tube)
+
+    async def peek_delayed(self, tube: str | None = None) -> Found:
+        """Return the job of a tube whose delay ends first. NotFound: there is none."""
+        return await self._ask(calls.peek("delayed"), self._used if tube is None else tube)
+
+    async def peek_buried(self, tube: str | None = None) -> Found:
+        """Return the job of a tube that was buried first. NotFound: there is none."""
+        return await self._ask(calls.peek("buried"), self._used if tube is None else tube)
+
+    async def stats(self) -> Statistics:
+        """Return the statistics of the server."""
+        return await self._ask(calls.stats())
+
+    async def stats_job(self, job_id: int) -> Statistics:
+        """Return the statistics of a job. NotFound."""
+        return await self._ask(calls.stats_job(job_id))
+
+    async def stats_tube(self, tube: str) -> Statistics:
+        """Return the statistics of a tube. NotFound."""
+        return await self._ask(calls.stats_tube(tube))
+
+    async def pause_tube(self, tube: str, pause_s: int) -> None:
+        """Have no job of a tube reserved for so long; 0 ends a pause. NotFound."""
+        await self._ask(calls.pause_tube(tube, pause_s))
+
+    async def list_tubes(self) -> list[str]:
+        """Return the names of all tubes."""
+        return await self._ask(calls.list_tubes())
+
+    # -- connections
+
+    async def _ask(self, call: Call[T], tube: str | None = None) -> T:
+        while True:
+            channel = self._main
+            if channel is None or channel.is_lost:
+                channel = await self._renewed()
+            if channel.is_full:
+                await channel.room()
+            try:
+                return await channel.ask(call, tube)
+            except NotSent:
+                continue
+
+    async def _ask_all(self, puts: list[Call[int]], tube: str) -> list[int | ClientError]:
+        """Send several puts at once; those that were not sent before the connection ended are sent again."""
+        while True:
+            channel = self._main
+            if channel is None or channel.is_lost:
+                channel = await self._renewed()
+            if channel.is_full:
+                await channel.room()
+            try:
+                results = await channel.ask_all(puts, tube)
+            except NotSent:
+                continue
+            if not isinstance(results[0], NotSent):  # then all were held back
+                return results
+
+    async def _renewed(self) -> Channel:
+        channel = self._free.pop() if self._free else await self._open()
+        if self._main is None or self._main.is_lost:
+            self._main = channel
+        else:
+            self._put_back(channel)
+        return self._main
+
+    async def _take(self, watched: frozenset[str]) -> Channel:
+        """Return a connection for a reserve from these tubes."""
+        while True:
+            channel = self._chosen(watched) or await self._open()
+            try:
+                await channel.watch(watched)
+            except NotSent:
+                continue
+            except BaseException:
+                channel.abort()
+                raise
+            return channel
+
+    def _chosen(self, watched: frozenset[str]) -> Channel | None:
+        free = self._free
+        for at in range(len(free) - 1, -1, -1):
+            if free[at].watched == watched:
+                return free.pop(at)
+        return free.pop() if free else None
+
+    def _put_back(self, channel: Channel) -> None:
+        if channel.is_lost:
+            return
+        if len(self._free) < _FREE_MAX:
+            self._free.append(channel)
+        else:
+            channel.close()
+
+    async def _open(self) -> Channel:
+        """Return a new connection, however long it takes until there is one. Unauthorized."""
+        while True:
+            try:
+                if not self._failures:
+                    return await self._connect()
+                async with self._again:  # one tries for all
+                    if self._failures:
+                        await asyncio.sleep(wait_s(self._failures, random.random()))  # noqa: S311 - no secret
+                    channel = await self._connect()
+                    self._failures = 0
+                    return channel
+            except CannotConnect as error:
+                if not self._failures:
+                    _LOG.warning("%s; trying again", error)
+                self._failures += 1
+
+    async def _connect(self) -> Channel:
+        if self._is_closed:
+            raise ConnectionLost("the queue is closed")
+        channel = await connect_channel(self._target, self._put_back)
+        self._channels.add(channel)
+        channel.ended.add_done_callback(lambda ended: self._lost(channel, from_there=ended.result()))
+        return channel
+
+    def _lost(self, channel: Channel, *, from_there: bool) -> None:
+        self._channels.discard(channel)
+        if from_there and not self._failures:
+            self._failures = 1
+        if channel in self._free:
+            self._free.remove(channel)
+
+
+def connect(
+    url: str,
+    *,
+    tls: ssl.SSLContext | bool | None = None,
+    token: str | None = None,
+    name: str | None = None,
+    use: str = DEFAULT,
+    watch: Iterable[str] = (DEFAULT,),
+) -> Queue:
+    """Return a client, to be entered with ``async with``. ValueError: an argument can't be.
+
+    ``url``: ``beanlite://HOST:PORT``, ``beanlites://HOST:PORT`` with TLS, or ``unix:PATH``.
+    ``tls``: the context for TLS; True: TLS with the authorities of the system.
+    ``token``: shown to the server, over TLS and a Unix socket only.
+    ``name``: what the client calls itself, for the people who look at the queue; beanstalkd is not told.
+    ``use``, ``watch``: the tubes that are used and watched at first.
+
+    Entering raises CannotConnect if no server can be reached, and Unauthorized if the token is not accepted. After that
+    a connection that ends is made again, for as long as it takes, with waits that grow to some seconds.
+    """
+    return Queue(target(url, tls, token, name), use, watch)
