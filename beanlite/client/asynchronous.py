@@ -21,7 +21,7 @@ import math
 import random
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -33,6 +33,7 @@ from beanlite.client.errors import (
     CannotConnect,
     ClientError,
     ConnectionLost,
+    Declined,
     NotIgnored,
     NotSent,
     SomePutsFailed,
@@ -75,7 +76,7 @@ class Queue:
         except BaseException:
             channel.abort()
             raise
-        self._main = channel
+        self._put_back(channel)
         return self
 
     async def __aexit__(
@@ -154,12 +155,13 @@ class Queue:
 
         TimedOut: no job came. If this is cancelled, no job stays reserved.
         """
-        (job,) = await self._reserve(self._watched, timeout_s, 1)
+        until = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        (job,) = await self._reserved(self._watched, until)
         return job
 
     async def reserve_job(self, job_id: int) -> Job:
         """Reserve the job of this id, be it ready, delayed or buried. NotFound."""
-        (job,) = await self._reserved(self._watched, lambda: [calls.reserve_job(job_id)])
+        (job,) = await self._reserved(self._watched, job_id=job_id)
         return job
 
     async def jobs(self, *tubes: str, ahead: int = 0) -> AsyncIterator[Job]:
@@ -174,7 +176,7 @@ class Queue:
         try:
             while True:
                 if not waiting:
-                    waiting.extend(await self._reserve(watched, None, 1 + ahead))
+                    waiting.extend(await self._reserved(watched, ahead=ahead))
                 job = waiting.popleft()
                 if not job.is_lost:
                     yield job
@@ -182,41 +184,36 @@ class Queue:
         finally:
             await give_back(waiting)
 
-    async def _reserve(self, watched: frozenset[str], timeout_s: int | None, count: int) -> list[Job]:
-        until = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
-
-        def reserves() -> list[Call[Found]]:
-            left_s = None if until is None else math.ceil(max(0, until - asyncio.get_running_loop().time()))
-            return [calls.reserve(left_s), *(calls.reserve(0) for _ in range(count - 1))]
-
-        if until is None:
-            return await self._reserved(watched, reserves)
-        try:
-            async with asyncio.timeout_at(until + CONNECT_S):
-                return await self._reserved(watched, reserves)
-        except TimeoutError:
-            raise TimedOut(f"no server could be reached at {self._target}") from None
-
-    async def _reserved(self, watched: frozenset[str], reserves: Callable[[], list[Call[Found]]]) -> list[Job]:
-        """Return what the first of some reserves gets, and what the others get."""
+    async def _reserved(
+        self, watched: frozenset[str], until: float | None = None, *, ahead: int = 0, job_id: int = 0
+    ) -> list[Job]:
+        """Return the next job, or that of an id, and those ahead that there are."""
         while True:
-            channel = await self._take(watched)
+            channel = await self._take(watched, until)
             try:
-                results = await channel.ask_all(reserves())
+                call = _reserve(until) if job_id == 0 else calls.reserve_job(job_id)
+                if ahead == 0:
+                    found = await channel.ask(call)
+                    channel.held = 1
+                    return [Job(channel, found.id, found.body)]
+                results = await channel.ask_all([call, *[calls.reserve(0)] * ahead])
             except NotSent:
                 continue
+            except Declined:
+                self._put_back(channel)
+                raise
             except BaseException:
                 channel.abort()
                 raise
             if channel.is_lost:  # with all that it has reserved
                 continue
-            found = [result for result in results if not isinstance(result, ClientError)]
-            if not found:
-                self._put_back(channel)
-                assert isinstance(results[0], ClientError)
-                raise results[0]
-            channel.held = len(found)
-            return [Job(channel, job_id, body) for job_id, body in found]
+            jobs = [Job(channel, result.id, result.body) for result in results if isinstance(result, Found)]
+            channel.held = len(jobs)
+            if jobs:
+                return jobs
+            self._put_back(channel)
+            assert isinstance(results[0], ClientError)
+            raise results[0]
 
     # -- other jobs and tubes
 
@@ -305,10 +302,12 @@ class Queue:
             self._put_back(channel)
         return self._main
 
-    async def _take(self, watched: frozenset[str]) -> Channel:
-        """Return a connection for a reserve from these tubes."""
+    async def _take(self, watched: frozenset[str], until: float | None = None) -> Channel:
+        """Return a connection for a reserve from these tubes. TimedOut: there is none in time."""
         while True:
-            channel = self._chosen(watched) or await self._open()
+            channel = self._chosen(watched) or await self._open_until(until)
+            if channel.watched == watched:
+                return channel
             try:
                 await channel.watch(watched)
             except NotSent:
@@ -319,11 +318,21 @@ class Queue:
             return channel
 
     def _chosen(self, watched: frozenset[str]) -> Channel | None:
-        free = self._free
-        for at in range(len(free) - 1, -1, -1):
-            if free[at].watched == watched:
-                return free.pop(at)
-        return free.pop() if free else None
+        """Take a free connection, if there is one: rather one that watches these tubes already."""
+        for channel in reversed(self._free):
+            if channel.watched == watched:
+                self._free.remove(channel)
+                return channel
+        return self._free.pop() if self._free else None
+
+    async def _open_until(self, until: float | None) -> Channel:
+        if until is None:
+            return await self._open()
+        try:
+            async with asyncio.timeout_at(until + CONNECT_S):
+                return await self._open()
+        except TimeoutError:
+            raise TimedOut(f"no server could be reached at {self._target}") from None
 
     def _put_back(self, channel: Channel) -> None:
         if channel.is_lost:
@@ -364,6 +373,12 @@ class Queue:
             self._failures = 1
         if channel in self._free:
             self._free.remove(channel)
+
+
+def _reserve(until: float | None) -> Call[Found]:
+    if until is None:
+        return calls.RESERVE
+    return calls.reserve(math.ceil(max(0, until - asyncio.get_running_loop().time())))
 
 
 def connect(

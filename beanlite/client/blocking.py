@@ -16,7 +16,7 @@ import random
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -127,12 +127,13 @@ class BlockingQueue:
 
         TimedOut: no job came. DeadwireSoon: a job that we have is in the last second of its ttr.
         """
-        (job,) = self._reserve(self._watched, timeout_s, 1)
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        (job,) = self._reserved(self._watched, until)
         return job
 
     def reserve_job(self, job_id: int) -> BlockingJob:
         """Reserve the job of this id, be it ready, delayed or buried. NotFound."""
-        (job,) = self._reserved(self._watched, lambda: ([calls.reserve_job(job_id)], 0))
+        (job,) = self._reserved(self._watched, job_id=job_id)
         return job
 
     def jobs(self, *tubes: str, ahead: int = 0) -> Iterator[BlockingJob]:
@@ -146,45 +147,41 @@ class BlockingQueue:
         try:
             while True:
                 if not waiting:
-                    waiting.extend(self._reserve(watched, None, 1 + ahead))
+                    waiting.extend(self._reserved(watched, ahead=ahead))
                 job = waiting.popleft()
                 if not job.is_lost:
                     yield job
         finally:
             give_back(waiting)
 
-    def _reserve(self, watched: frozenset[str], timeout_s: int | None, count: int) -> list[BlockingJob]:
-        until = None if timeout_s is None else time.monotonic() + timeout_s
-
-        def reserves() -> tuple[list[Call[Found]], float | None]:
-            left_s = None if until is None else math.ceil(max(0, until - time.monotonic()))
-            return [calls.reserve(left_s), *(calls.reserve(0) for _ in range(count - 1))], left_s
-
-        return self._reserved(watched, reserves, until)
-
     def _reserved(
-        self,
-        watched: frozenset[str],
-        reserves: Callable[[], tuple[list[Call[Found]], float | None]],
-        until: float | None = None,
+        self, watched: frozenset[str], until: float | None = None, *, ahead: int = 0, job_id: int = 0
     ) -> list[BlockingJob]:
-        """Return what the first of some reserves gets, and what the others get."""
+        """Return the next job, or that of an id, and those ahead that there are."""
         while True:
             wire = self._connection(until)
+            left_s = None if until is None else math.ceil(max(0, until - time.monotonic()))
+            call = calls.RESERVE if left_s is None else calls.reserve(left_s)
+            if job_id:
+                call, left_s = calls.reserve_job(job_id), 0
             try:
-                wire.watch(watched)
-                several, waits_s = reserves()
-                results = wire.ask_all(several, None, waits_s)
+                if wire.watched != watched:
+                    wire.watch(watched)
+                if ahead == 0:
+                    found = wire.ask(call, None, left_s)
+                    wire.held += 1
+                    return [BlockingJob(wire, found.id, found.body)]
+                results = wire.ask_all([call, *[calls.reserve(0)] * ahead], None, left_s)
             except NotSent:
                 continue
             if wire.is_lost:  # with all that it has reserved
                 continue
-            found = [result for result in results if not isinstance(result, ClientError)]
-            if not found:
-                assert isinstance(results[0], ClientError)
-                raise results[0]
-            wire.held += len(found)
-            return [BlockingJob(wire, job_id, body) for job_id, body in found]
+            jobs = [BlockingJob(wire, result.id, result.body) for result in results if isinstance(result, Found)]
+            wire.held += len(jobs)
+            if jobs:
+                return jobs
+            assert isinstance(results[0], ClientError)
+            raise results[0]
 
     def _set_watched(self, tubes: frozenset[str]) -> int:
         while True:

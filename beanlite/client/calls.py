@@ -155,10 +155,12 @@ def ignore(tube: str) -> Call[int]:
     return Call(b"ignore %b\r\n" % encoded(tube), _WATCHING)
 
 
-def reserve(timeout_s: int | None = None) -> Call[Found]:
-    """Return a reserve; None: it waits as long as it takes."""
-    if timeout_s is None:
-        return Call(b"reserve\r\n", _RESERVE)
+RESERVE: Final = Call(b"reserve\r\n", _RESERVE)
+"""A reserve that waits as long as it takes."""
+
+
+def reserve(timeout_s: int) -> Call[Found]:
+    """Return a reserve that waits so long. ValueError: the number is out of range."""
     _in_range("timeout_s", timeout_s)
     return Call(b"reserve-with-timeout %d\r\n" % timeout_s, _RESERVE)
 

@@ -13,8 +13,11 @@ from beanlite.client.target import CONNECT_S, KEEPALIVE, Target
 
 T = TypeVar("T")
 
+_ENDED: Final = "the connection has ended"
+_RECEIVE_BYTES: Final = 1 << 15
 
-class Channel(asyncio.Protocol):
+
+class Channel(asyncio.BufferedProtocol):
     """A connection to a server."""
 
     def __init__(self, when_free: "Callable[[Channel], None]") -> None:
@@ -23,6 +26,7 @@ class Channel(asyncio.Protocol):
         self._when_free = when_free
         self._dialogue = Dialogue()
         self._transport: asyncio.Transport
+        self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._flushes = False
         self._room: asyncio.Future[None] | None = None
         self.ended: asyncio.Future[bool] = self._loop.create_future()
@@ -37,32 +41,37 @@ class Channel(asyncio.Protocol):
         self.knows_notes: bool | None = None
 
     def ask(self, call: Call[T], tube: str | None = None) -> "asyncio.Future[T]":
-        """Send a command, and return what will be its result."""
+        """Send a command, and return what will be its result. NotSent: the connection has ended."""
+        if self.is_lost:
+            raise NotSent(_ENDED)
         future: asyncio.Future[T] = self._loop.create_future()
-        self._send((call,), future, tube)
+        dialogue = self._dialogue
+        was_idle = not dialogue.sent
+        dialogue.send(call, future, tube)
+        if was_idle:
+            self._transport.write(dialogue.take())
+        elif not self._flushes:
+            self._flush_soon()
         return future
 
     def ask_all(self, several: Sequence[Call[T]], tube: str | None = None) -> "asyncio.Future[list[T | ClientError]]":
-        """Send several commands at once, and return what will be their results and errors."""
+        """Send several commands at once, and return what will be their results and errors. NotSent."""
+        if self.is_lost:
+            raise NotSent(_ENDED)
         future: asyncio.Future[list[T | ClientError]] = self._loop.create_future()
-        if several:
-            self._send(several, _Several(future, len(several)), tube)
-        else:
+        token = _Several(future, len(several))
+        for call in several:
+            self._dialogue.send(call, token, tube)
+        if not several:
             future.set_result([])
+        elif not self._flushes:
+            self._flush_soon()
         return future
 
-    def _send(self, several: Sequence[Call[Any]], token: object, tube: str | None) -> None:
-        if self.is_lost:
-            raise NotSent("the connection has ended")
-        dialogue = self._dialogue
-        was_idle = dialogue.is_idle
-        for call in several:
-            dialogue.send(call, token, tube)
-        if was_idle:
-            self._transport.write(dialogue.take())
-        elif not self._flushes:  # what several tasks send now leaves together
-            self._flushes = True
-            self._loop.call_soon(self._flush)
+    def _flush_soon(self) -> None:
+        """Have what several tasks send now leave together."""
+        self._flushes = True
+        self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flushes = False
@@ -141,18 +150,17 @@ class Channel(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
-    def data_received(self, data: bytes) -> None:
-        """Hand out the results in what has been received."""
-        try:
-            answers = self._dialogue.receive(data)
-        except UnexpectedReply as error:
+    def get_buffer(self, _: int) -> memoryview:
+        """Return where to put what is received: a new place for each reply, as for other protocols, costs more."""
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Hand out the results of what has been received."""
+        _hand_out(self._dialogue.receive(bytes(self._buffer[:nbytes])))
+        if self._dialogue.is_over:
             self.abort()
-            _hand_out([(token, error) for token, _ in self._dialogue.lose()])
-            return
-        _hand_out(answers)
-        data = self._dialogue.take() if not self._flushes else b""
-        if data:
-            self._transport.write(data)
+        elif self._dialogue.out and not self._flushes:
+            self._transport.write(self._dialogue.take())
 
     def connection_lost(self, _: Exception | None) -> None:
         """Hand out errors."""

@@ -30,25 +30,23 @@ class Dialogue:
     """The commands and replies of one connection."""
 
     def __init__(self) -> None:
+        self.is_over = False
+        """Whether something has come that is no reply to what was asked."""
         self.used = DEFAULT
         """The tube that the server has confirmed as the one that is used."""
         self._next: str | None = None
         """The tube of a ``use`` that is not answered yet."""
         self._held: dict[str, list[tuple[Call[Any], Any]]] = {}
         """By tube, the commands that wait until it is used, with their tokens."""
-        self._sent: deque[tuple[Shape[Any], Any]] = deque()
+        self.sent: deque[tuple[Shape[Any], Any]] = deque()
         """The commands that are not answered yet."""
-        self._out: list[bytes] = []
+        self.out: list[bytes] = []
+        """What `take` will return."""
         self._parts: list[bytes] = []
         """What has been received of a reply that is not complete."""
         self._size = 0
         self._wanted = 0
         """How many bytes of it there have to be before another look makes sense."""
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether everything is answered."""
-        return not self._sent
 
     def send(self, call: Call[Any], token: object, tube: str | None = None) -> None:
         """Take a command; `take` returns what is to be sent now.
@@ -61,18 +59,18 @@ class Dialogue:
             if self._next is None:
                 self._switch()
             return
-        self._sent.append((call.shape, token))
-        self._out.append(call.data)
+        self.sent.append((call.shape, token))
+        self.out.append(call.data)
 
     def take(self) -> bytes:
         """Return what is to be sent now, once."""
-        out = self._out
+        out = self.out
         data = out[0] if len(out) == 1 else b"".join(out)
         out.clear()
         return data
 
     def receive(self, data: bytes) -> list[Answer]:
-        """Return the answers in what has been received. UnexpectedReply: there is something else in it."""
+        """Return the answers in what has been received; if there is something else in it, `is_over` says so."""
         if self._parts:
             self._parts.append(data)
             self._size += len(data)
@@ -81,6 +79,14 @@ class Dialogue:
             data = b"".join(self._parts)
             self._parts.clear()
         answers: list[Answer] = []
+        try:
+            self._read(data, answers)
+        except UnexpectedReply as error:
+            self.is_over = True
+            answers += self.lose(error)
+        return answers
+
+    def _read(self, data: bytes, answers: list[Answer]) -> None:
         at, size = 0, len(data)
         while at < size:
             end = data.find(b"\r\n", at)
@@ -99,25 +105,31 @@ class Dialogue:
                     break
                 body = data[start : after - 2]
             at = after
-            if not self._sent:
+            if not self.sent:
                 _give_up(line)
-            shape, token = self._sent.popleft()
+            shape, token = self.sent[0]
             if words[0] != shape.word:
                 self._decline(line, shape, token, answers)
             elif token is _SWITCH:
+                self.sent.popleft()
                 self._switched(None, answers)
             else:
                 answers.append((token, shape.read(words, body)))
-        return answers
+                self.sent.popleft()
 
-    def lose(self) -> list[Answer]:
-        """Return the answers when the connection has ended: to each command that is not answered an error."""
+    def lose(self, error: UnexpectedReply | None = None) -> list[Answer]:
+        """Return the answers when the connection has ended: to each command that is not answered an error.
+
+        ``error``: that of the reply to the first of them.
+        """
         why = "the connection ended before the answer came"
-        answers = [
-            (token, shape.lost(why)) for shape, token in self._sent if token is not _SWITCH and token is not _SKIP
-        ]
+        answers: list[Answer] = []
+        for shape, token in self.sent:
+            if token is not _SWITCH and token is not _SKIP:
+                answers.append((token, error or shape.lost(why)))
+            error = None
         answers += [(token, NotSent(why)) for held in self._held.values() for _, token in held]
-        self._sent.clear()
+        self.sent.clear()
         self._held.clear()
         return answers
 
@@ -132,13 +144,14 @@ class Dialogue:
         self._wanted = wanted
 
     def _decline(self, line: bytes, shape: Shape[Any], token: object, answers: list[Answer]) -> None:
-        if token is _SKIP:
-            return
         error = declined(line)
         if error is None:
             _give_up(line)
+        self.sent.popleft()
+        if token is _SKIP:
+            return
         if shape.has_body and isinstance(error, UnknownCommand):
-            self._sent.appendleft((shape, _SKIP))
+            self.sent.appendleft((shape, _SKIP))
         if token is _SWITCH:
             self._switched(error, answers)
         else:
@@ -148,8 +161,8 @@ class Dialogue:
         """Use the tube of the commands that have been held for longest."""
         self._next = next(iter(self._held))
         call = calls.use(self._next)
-        self._sent.append((call.shape, _SWITCH))
-        self._out.append(call.data)
+        self.sent.append((call.shape, _SWITCH))
+        self.out.append(call.data)
 
     def _switched(self, error: ClientError | None, answers: list[Answer]) -> None:
         """Send what was held for a tube, or answer it with the error that the tube can't be used."""
@@ -168,8 +181,8 @@ class Dialogue:
 
     def _release(self, held: list[tuple[Call[Any], Any]]) -> None:
         for call, token in held:
-            self._sent.append((call.shape, token))
-            self._out.append(call.data)
+            self.sent.append((call.shape, token))
+            self.out.append(call.data)
 
 
 def _length(line: bytes, word: bytes) -> int:

@@ -1,17 +1,18 @@
 """A connection that blocks: the socket for a `Dialogue`."""
 
 import socket
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from beanlite.client import calls
 from beanlite.client.calls import Call
-from beanlite.client.dialogue import DEFAULT, Answer, Dialogue
+from beanlite.client.dialogue import DEFAULT, Dialogue
 from beanlite.client.errors import CannotConnect, ClientError, ConnectionLost, Declined, UnknownCommand
 from beanlite.client.target import CONNECT_S, KEEPALIVE, Target
 
 T = TypeVar("T")
 
-_RECEIVE_BYTES: Final = 1 << 18
+# As much as malloc takes from its heap: a larger buffer is mapped, and unmapped, for each reply.
+_RECEIVE_BYTES: Final = 1 << 15
 
 
 class Wire:
@@ -84,10 +85,11 @@ class Wire:
 
     def ask(self, call: Call[T], tube: str | None = None, waits_s: float | None = 0) -> T:
         """Send a command, and return its result; ``waits_s``: how long the server waits with it at most."""
-        (result,) = self.ask_all([call], tube, waits_s)
+        self._dialogue.send(call, None, tube)
+        (result,) = self._exchange(1, waits_s)
         if isinstance(result, ClientError):
             raise result
-        return result
+        return cast("T", result)
 
     def ask_all(
         self, several: list[Call[T]], tube: str | None = None, waits_s: float | None = 0
@@ -95,35 +97,38 @@ class Wire:
         """Send several commands at once, and return their results and errors."""
         for call in several:
             self._dialogue.send(call, None, tube)
-        answers: list[Answer] = []
+        return self._exchange(len(several), waits_s)
+
+    def _exchange(self, count: int, waits_s: float | None) -> list[Any]:
+        dialogue, sock = self._dialogue, self._socket
+        results: list[Any] = []
         try:
-            if self._timeout_s is not None and waits_s != 0:
-                self._socket.settimeout(None if waits_s is None else waits_s + self._timeout_s)
-            self._exchange(answers, len(several))
-            if self._timeout_s is not None and waits_s != 0:
-                self._socket.settimeout(self._timeout_s)
+            if waits_s != 0:
+                self._allow(waits_s)
+            while len(results) < count:
+                if dialogue.out:
+                    sock.sendall(dialogue.take())
+                received = sock.recv(_RECEIVE_BYTES)
+                if not received:
+                    raise ConnectionResetError("the server closed the connection")  # noqa: TRY301 - as recv does
+                results += [result for _, result in dialogue.receive(received)]
+            if dialogue.is_over:
+                self.close()
+            elif waits_s != 0:
+                self._allow(0)
         except OSError:
             self.is_broken = True
             self.close()
-            answers += self._dialogue.lose()
+            results += [result for _, result in dialogue.lose()]
         except BaseException:
             self.close()
             raise
-        return [result for _, result in answers]
+        return results
 
-    def _exchange(self, answers: list[Answer], count: int) -> None:
-        dialogue, sock = self._dialogue, self._socket
-        data = dialogue.take()
-        while True:
-            if data:
-                sock.sendall(data)
-            received = sock.recv(_RECEIVE_BYTES)
-            if not received:
-                raise ConnectionResetError("the server closed the connection")
-            answers += dialogue.receive(received)
-            if len(answers) >= count:
-                return
-            data = dialogue.take()
+    def _allow(self, waits_s: float | None) -> None:
+        """Have the next answer take so long, beyond the time that any may take."""
+        if self._timeout_s is not None:
+            self._socket.settimeout(None if waits_s is None else waits_s + self._timeout_s)
 
 
 def _connected(where: Target) -> socket.socket:
