@@ -16,59 +16,40 @@ as done.
 """
 
 import asyncio
-import logging
 import math
-import random
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 from beanlite.client import calls
 from beanlite.client.calls import BATCH_MAX, PRI, TTR_S, Call, Found, Statistics
-from beanlite.client.channel import Channel, connect_channel
 from beanlite.client.dialogue import DEFAULT
 from beanlite.client.errors import (
-    CannotConnect,
     ClientError,
-    ConnectionLost,
     Declined,
     NotIgnored,
     NotSent,
     SomePutsFailed,
-    TimedOut,
 )
+from beanlite.client.pool import Pool
 from beanlite.client.reserved import Job, give_back
-from beanlite.client.target import CONNECT_S, Target, target, wait_s
+from beanlite.client.target import Target, target
 
 T = TypeVar("T")
-
-_LOG: Final = logging.getLogger("beanlite.client")
-_CLOSE_S: Final = 5.0
-# So many connections that wait for a reserve are kept.
-_FREE_MAX: Final = 16
 
 
 class Queue:
     """A client of one server; `connect` makes it."""
 
-    def __init__(self, where: Target, use: str, watch: Iterable[str]) -> None:
-        self._target = where
+    def __init__(self, where: Target, use: str, watch: str | Iterable[str]) -> None:
+        self._pool = Pool(where)
         self._used = use
-        self._watched = frozenset(watch)
-        self._main: Channel | None = None
-        """What all commands go over that are not about a reserved job."""
-        self._free: list[Channel] = []
-        """Connections on which nothing is reserved, and no reserve waits."""
-        self._channels: set[Channel] = set()
-        self._failures = 0
-        """How many connections in a row could not be made, or ended."""
-        self._again = asyncio.Lock()
-        self._is_closed = False
+        self._watched = calls.tubes(watch)
 
     async def __aenter__(self) -> Self:
-        channel = await self._connect()
+        channel = await self._pool.connect()
         try:
             if self._used != DEFAULT:
                 await channel.ask(calls.use(self._used), self._used)
@@ -76,7 +57,7 @@ class Queue:
         except BaseException:
             channel.abort()
             raise
-        self._put_back(channel)
+        self._pool.put_back(channel)
         return self
 
     async def __aexit__(
@@ -86,14 +67,7 @@ class Queue:
 
     async def close(self) -> None:
         """Close all connections: jobs that are not finished are ready again."""
-        self._is_closed = True
-        channels = list(self._channels)
-        for channel in channels:
-            channel.close()
-        if channels:
-            await asyncio.wait([channel.ended for channel in channels], timeout=_CLOSE_S)
-        for channel in list(self._channels):  # of a server that reads nothing
-            channel.abort()
+        await self._pool.close()
 
     # -- putting
 
@@ -145,8 +119,8 @@ class Queue:
         return await self._watch(left)
 
     async def _watch(self, tubes: frozenset[str]) -> int:
-        channel = await self._take(tubes)
-        self._put_back(channel)
+        channel = await self._pool.take(tubes)
+        self._pool.put_back(channel)
         self._watched = tubes
         return len(tubes)
 
@@ -171,7 +145,7 @@ class Queue:
         runs meanwhile. When the loop ends they go back to the server; to be sure of the moment, use
         ``contextlib.aclosing``.
         """
-        watched = frozenset(tubes) or self._watched
+        watched = calls.tubes(tubes or self._watched)
         waiting: deque[Job] = deque()
         try:
             while True:
@@ -189,7 +163,7 @@ class Queue:
     ) -> list[Job]:
         """Return the next job, or that of an id, and those ahead that there are."""
         while True:
-            channel = await self._take(watched, until)
+            channel = await self._pool.take(watched, until)
             try:
                 call = _reserve(until) if job_id == 0 else calls.reserve_job(job_id)
                 if ahead == 0:
@@ -200,7 +174,7 @@ class Queue:
             except NotSent:
                 continue
             except Declined:
-                self._put_back(channel)
+                self._pool.put_back(channel)
                 raise
             except BaseException:
                 channel.abort()
@@ -211,7 +185,7 @@ class Queue:
             channel.held = len(jobs)
             if jobs:
                 return jobs
-            self._put_back(channel)
+            self._pool.put_back(channel)
             assert isinstance(results[0], ClientError)
             raise results[0]
 
@@ -269,11 +243,9 @@ class Queue:
 
     async def _ask(self, call: Call[T], tube: str | None = None) -> T:
         while True:
-            channel = self._main
-            if channel is None or channel.is_lost:
-                channel = await self._renewed()
-            if channel.is_full:
-                await channel.room()
+            channel = self._pool.main
+            if channel is None or channel.is_lost or channel.is_full:
+                channel = await self._pool.usable()
             try:
                 return await channel.ask(call, tube)
             except NotSent:
@@ -282,97 +254,13 @@ class Queue:
     async def _ask_all(self, puts: list[Call[int]], tube: str) -> list[int | ClientError]:
         """Send several puts at once; those that were not sent before the connection ended are sent again."""
         while True:
-            channel = self._main
-            if channel is None or channel.is_lost:
-                channel = await self._renewed()
-            if channel.is_full:
-                await channel.room()
+            channel = await self._pool.usable()
             try:
                 results = await channel.ask_all(puts, tube)
             except NotSent:
                 continue
             if not isinstance(results[0], NotSent):  # then all were held back
                 return results
-
-    async def _renewed(self) -> Channel:
-        channel = self._free.pop() if self._free else await self._open()
-        if self._main is None or self._main.is_lost:
-            self._main = channel
-        else:
-            self._put_back(channel)
-        return self._main
-
-    async def _take(self, watched: frozenset[str], until: float | None = None) -> Channel:
-        """Return a connection for a reserve from these tubes. TimedOut: there is none in time."""
-        while True:
-            channel = self._chosen(watched) or await self._open_until(until)
-            if channel.watched == watched:
-                return channel
-            try:
-                await channel.watch(watched)
-            except NotSent:
-                continue
-            except BaseException:
-                channel.abort()
-                raise
-            return channel
-
-    def _chosen(self, watched: frozenset[str]) -> Channel | None:
-        """Take a free connection, if there is one: rather one that watches these tubes already."""
-        for channel in reversed(self._free):
-            if channel.watched == watched:
-                self._free.remove(channel)
-                return channel
-        return self._free.pop() if self._free else None
-
-    async def _open_until(self, until: float | None) -> Channel:
-        if until is None:
-            return await self._open()
-        try:
-            async with asyncio.timeout_at(until + CONNECT_S):
-                return await self._open()
-        except TimeoutError:
-            raise TimedOut(f"no server could be reached at {self._target}") from None
-
-    def _put_back(self, channel: Channel) -> None:
-        if channel.is_lost:
-            return
-        if len(self._free) < _FREE_MAX:
-            self._free.append(channel)
-        else:
-            channel.close()
-
-    async def _open(self) -> Channel:
-        """Return a new connection, however long it takes until there is one. Unauthorized."""
-        while True:
-            try:
-                if not self._failures:
-                    return await self._connect()
-                async with self._again:  # one tries for all
-                    if self._failures:
-                        await asyncio.sleep(wait_s(self._failures, random.random()))  # noqa: S311 - no secret
-                    channel = await self._connect()
-                    self._failures = 0
-                    return channel
-            except CannotConnect as error:
-                if not self._failures:
-                    _LOG.warning("%s; trying again", error)
-                self._failures += 1
-
-    async def _connect(self) -> Channel:
-        if self._is_closed:
-            raise ConnectionLost("the queue is closed")
-        channel = await connect_channel(self._target, self._put_back)
-        self._channels.add(channel)
-        channel.ended.add_done_callback(lambda ended: self._lost(channel, from_there=ended.result()))
-        return channel
-
-    def _lost(self, channel: Channel, *, from_there: bool) -> None:
-        self._channels.discard(channel)
-        if from_there and not self._failures:
-            self._failures = 1
-        if channel in self._free:
-            self._free.remove(channel)
 
 
 def _reserve(until: float | None) -> Call[Found]:
@@ -388,7 +276,7 @@ def connect(
     token: str | None = None,
     name: str | None = None,
     use: str = DEFAULT,
-    watch: Iterable[str] = (DEFAULT,),
+    watch: str | Iterable[str] = DEFAULT,
 ) -> Queue:
     """Return a client, to be entered with ``async with``. ValueError: an argument can't be.
 

@@ -41,11 +41,11 @@ T = TypeVar("T")
 class BlockingQueue:
     """A client of one server; `connect_blocking` makes it."""
 
-    def __init__(self, where: Target, use: str, watch: Iterable[str], timeout_s: float | None) -> None:
+    def __init__(self, where: Target, use: str, watch: str | Iterable[str], timeout_s: float | None) -> None:
         self._target = where
         self._timeout_s = timeout_s
         self._used = use
-        self._watched = frozenset(watch)
+        self._watched = calls.tubes(watch)
         self._is_closed = False
         self._wire = Wire(where, timeout_s)
         try:
@@ -142,7 +142,7 @@ class BlockingQueue:
         Up to ``ahead`` jobs are reserved before their turn, which saves time if there are many short jobs. Their ttr
         runs meanwhile. When the loop ends they go back to the server.
         """
-        watched = frozenset(tubes) or self._watched
+        watched = calls.tubes(tubes or self._watched)
         waiting: deque[BlockingJob] = deque()
         try:
             while True:
@@ -280,7 +280,7 @@ def connect_blocking(
     token: str | None = None,
     name: str | None = None,
     use: str = DEFAULT,
-    watch: Iterable[str] = (DEFAULT,),
+    watch: str | Iterable[str] = DEFAULT,
     timeout_s: float | None = None,
 ) -> BlockingQueue:
     """Connect, and return a client. ValueError: an argument can't be.

@@ -124,6 +124,16 @@ def encoded(tube: str) -> bytes:
     return tube.encode()
 
 
+def tubes(watch: str | Iterable[str]) -> frozenset[str]:
+    """Return the tubes to be watched. ValueError: there is none, or no tube can have such a name."""
+    names = frozenset([watch] if isinstance(watch, str) else watch)
+    if not names:
+        raise ValueError("a client watches one tube at least")
+    for name in names:
+        encoded(name)
+    return names
+
+
 def _in_range(what: str, number: int) -> None:
     if not 0 <= number <= _NUMBER_MAX:
         raise ValueError(f"{what} is from 0 to {_NUMBER_MAX}, not {number}")
@@ -247,7 +257,7 @@ def auth(token: str) -> Call[None]:
     return Call(b"auth %b\r\n" % token.encode(), _AUTH)
 
 
-def name(text: str) -> Call[None]:
+def call_itself(text: str) -> Call[None]:
     """Return what the client calls itself. ValueError: it has a blank or a quote, is not ASCII, empty or too long."""
     if re.fullmatch("[!#-~]{1,100}", text) is None:
         raise ValueError(f"a name has 1 to 100 characters of ASCII without blanks and quotes, not {text!r}")

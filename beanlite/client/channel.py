@@ -223,7 +223,7 @@ async def connect_channel(target: Target, when_free: Callable[[Channel], None]) 
                 if target.token is not None:
                     await _if_known(channel.ask(calls.auth(target.token)))
                 if target.name is not None:
-                    await _if_known(channel.ask(calls.name(target.name)))
+                    await _if_known(channel.ask(calls.call_itself(target.name)))
                 await channel.ask(calls.list_tube_used())
             except BaseException:
                 if hasattr(channel, "_transport"):

@@ -38,12 +38,15 @@ class Wire:
             self._greet(where)
         except ConnectionLost as error:
             raise CannotConnect(f"no server can be reached at {where}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
 
     def _greet(self, where: Target) -> None:
         if where.token is not None:
             self._if_known(calls.auth(where.token))
         if where.name is not None:
-            self._if_known(calls.name(where.name))
+            self._if_known(calls.call_itself(where.name))
         self.ask(calls.list_tube_used())
         self._socket.settimeout(self._timeout_s)
 

@@ -3,7 +3,8 @@
 import asyncio
 import gc
 import json
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -299,10 +300,21 @@ async def test_cancelled_commands_do_not_shift_replies(queue):
 # -- servers that are none of both
 
 
-async def serve(answer):
-    """Serve one function, and return the server and its address."""
-    server = await asyncio.start_server(answer, "127.0.0.1", 0)
-    return server, f"beanlite://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+@asynccontextmanager
+async def serving(answer):
+    """Serve one function until all clients are gone; yield the address."""
+    serving: set[Any] = set()
+
+    async def serve(reader, writer):
+        serving.add(asyncio.current_task())
+        await answer(reader, writer)
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield f"beanlite://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await asyncio.gather(*serving)
 
 
 async def test_commands_of_several_tasks_are_under_way_at_once():
@@ -315,11 +327,8 @@ async def test_commands_of_several_tasks_are_under_way_at_once():
             assert await reader.readline() == b"put 1024 0 60 1\r\n"
             assert await reader.readline() == b"x\r\n"
         writer.write(b"".join(b"INSERTED %d\r\n" % number for number in range(10)))
-        await reader.read()
-        writer.close()
 
-    server, url = await serve(answer)
-    async with server, connect(url) as queue, asyncio.timeout(30):
+    async with serving(answer) as url, connect(url) as queue, asyncio.timeout(30):
         assert await asyncio.gather(*(queue.put("x") for _ in range(10))) == list(range(10))
 
 
@@ -328,11 +337,8 @@ async def test_draining_server_is_an_error_of_its_own():
         for reply in (b"USING default\r\n", b"DRAINING\r\n"):
             await reader.readline()
             writer.write(reply)
-        await reader.read()
-        writer.close()
 
-    server, url = await serve(answer)
-    async with server, connect(url) as queue:
+    async with serving(answer) as url, connect(url) as queue:
         with pytest.raises(Draining):
             await queue.put("x")
 
@@ -341,11 +347,8 @@ async def test_server_that_speaks_no_beanstalk_is_an_error():
     async def answer(reader, writer):
         await reader.readline()
         writer.write(b"HTTP/1.1 400 Bad Request\r\n")
-        await reader.read()
-        writer.close()
 
-    server, url = await serve(answer)
-    async with server:
+    async with serving(answer) as url:
         with pytest.raises(CannotConnect, match=r"HTTP/1\.1 400 Bad Request' is not a reply") as error:
             await connect(url).__aenter__()
         assert isinstance(error.value.__cause__, UnexpectedReply)
