@@ -73,7 +73,18 @@ class Scene:
     def __init__(self, folder):
         self.folder = folder
         self.port = free_port()
+        self.programs = []
         self.start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_error):
+        for program in self.programs:
+            program.kill()
+            program.wait()
+        self.kill()
+        assert "Traceback" not in (self.folder / "server.log").read_text()
 
     def start(self):
         args = ["serve", "-l", "127.0.0.1", "-p", str(self.port), "--db", str(self.folder / "queue.db")]
@@ -89,10 +100,6 @@ class Scene:
     def kill(self):
         self.process.kill()
         self.process.wait()
-
-    def end(self):
-        self.kill()
-        assert "Traceback" not in (self.folder / "server.log").read_text()
 
     def connect(self):
         return Wire(socket.create_connection(("127.0.0.1", self.port), 10))
@@ -118,7 +125,8 @@ class Scene:
 
     def popen(self, name, *command, **files):
         environment = os.environ | {"NODE_PATH": str(HERE / "node_modules")}
-        return subprocess.Popen(command, cwd=self.prepare(name), env=environment, **files)
+        self.programs.append(subprocess.Popen(command, cwd=self.prepare(name), env=environment, **files))
+        return self.programs[-1]
 
     def begin(self, name):
         """Start a worker."""
@@ -151,9 +159,8 @@ class Scene:
 
 @pytest.fixture(scope="module")
 def scene(tmp_path_factory):
-    scene = Scene(tmp_path_factory.mktemp("workers"))
-    yield scene
-    scene.end()
+    with Scene(tmp_path_factory.mktemp("workers")) as scene:
+        yield scene
 
 
 @pytest.fixture(params=WORKERS)
@@ -220,7 +227,7 @@ def test_stopped_worker_finishes_the_job_that_it_touches(scene, name, wire):
 @pytest.mark.parametrize("kind", ["touches", "hangs"])
 def test_worker_goes_on_after_a_job_was_taken_from_it(scene, name, wire, kind):
     job_id = wire.put(task(kind, kind))
-    with scene.worker(name) as worker:
+    with scene.worker(name):
         until(lambda: kind in scene.log(name, "begin"))
         wire.ask(f"pause-tube {name}.mail 60")  # or the worker might take it again
         wire.request("change-jobs", do="release", ids=[job_id])
@@ -229,9 +236,31 @@ def test_worker_goes_on_after_a_job_was_taken_from_it(scene, name, wire, kind):
         scene.let_end(name, kind)
         next_id = wire.put(task(f"after {kind}"))
         until(lambda: state(wire, next_id) is None)
-        worker.terminate()
-        assert worker.wait(20) == 0
+    assert f"job {job_id} is not ours any more" in (scene.folder / name / "stderr").read_text()
     assert wire.ask(f"delete {job_id}") == "DELETED"
+
+
+def test_worker_waits_for_a_server_and_outlives_its_restart(scene, name):
+    with scene.connect() as wire:
+        bait = wire.put(task("bait"))  # in the tube default, which no worker watches
+        wire.ask(f"use {name}.reports")
+        wire.put(task("amid", "hangs"))
+    scene.kill()
+    errors = scene.prepare(name) / "stderr"
+    errors.unlink(missing_ok=True)
+    with scene.worker(name):
+        until(lambda: "connecting again" in errors.read_text())
+        scene.start()
+        until(lambda: "amid" in scene.log(name, "begin"))
+        scene.kill()
+        scene.start()
+        scene.let_end(name, "amid")
+        with scene.connect() as wire:
+            wire.ask(f"use {name}.mail")
+            next_id = wire.put(task("after a restart"))
+            until(lambda: state(wire, next_id) is None)
+            assert state(wire, bait) == "ready"
+            wire.ask(f"delete {bait}")
 
 
 def test_worker_that_waits_ends_when_it_is_told(scene, name, wire):
@@ -243,17 +272,16 @@ def test_worker_that_waits_ends_when_it_is_told(scene, name, wire):
 
 def test_worker_that_is_stopped_under_load_does_no_job_twice(scene, name, wire):
     keys = [f"load-{number}" for number in range(30)]
-    for key in keys:
-        wire.put(task(key))
+    job_ids = [wire.put(task(key)) for key in keys]
     before = len(scene.log(name, "end"))
-    for jobs in (EACH, len(keys)):
-        with scene.worker(name) as worker:
-            until(partial(scene.has_done, name, before + jobs))
-            worker.terminate()
-            assert worker.wait(20) == 0
+    with scene.worker(name) as worker:
+        until(lambda: scene.has_done(name, before + EACH))
+        worker.terminate()
+        assert worker.wait(20) == 0
+    with scene.worker(name):
+        until(lambda: state(wire, job_ids[-1]) is None)
     assert [key for key in scene.log(name, "begin") if key in keys] == keys
-    stats = wire.stats(f"stats-tube {name}.mail")
-    assert stats["current-jobs-ready"] == stats["current-jobs-reserved"] == "0"
+    assert [state(wire, job_id) for job_id in job_ids] == [None] * len(job_ids)
 
 
 class Producer(threading.Thread):
@@ -284,11 +312,17 @@ class Producer(threading.Thread):
             wire.put(task(key := f"job-{number}"))
             keys.add(key)
 
-    def end(self):
-        """Return the keys of the jobs for each worker whose put was acknowledged."""
+    def __enter__(self):
+        self.start()
+        return self
+
+    def __exit__(self, *_error):
         self._enough.set()
         self.join()
         self._other.stdin.close()
+
+    def acknowledged(self):
+        """The keys of the jobs for each worker whose put was acknowledged; it has ended."""
         assert self._other.wait(60) == 0
         others = set(self._told.read_text().split())
         assert others
@@ -298,37 +332,34 @@ class Producer(threading.Thread):
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.nightly)])
 def test_workers_do_all_acknowledged_jobs_through_kills(tmp_path, kills):
     names = [name for name in WORKERS if is_there(name)]
-    scene = Scene(tmp_path)
-    with scene.connect() as wire:
-        bait = wire.put(task("bait"))  # in the tube default, which no worker watches
-    workers = {name: scene.begin(name) for name in names}
-    producer = Producer(scene, names)
-    producer.start()
-    for number in range(kills):
+    with Scene(tmp_path) as scene:
+        with scene.connect() as wire:
+            bait = wire.put(task("bait"))  # in the tube default, which no worker watches
+        workers = {name: scene.begin(name) for name in names}
+        with Producer(scene, names) as producer:
+            for number in range(kills):
+                for name in names:
+                    until(partial(scene.has_done, name, len(scene.log(name, "end")) + EACH))
+                killed = names[number % len(names)]
+                workers[killed].kill()
+                scene.kill()
+                scene.start()
+                workers[killed] = scene.begin(killed)
+        acknowledged = producer.acknowledged()
+        with scene.connect() as wire:
+            until(lambda: (wire.stats()["current-jobs-ready"], wire.stats()["current-jobs-reserved"]) == ("1", "0"))
+            assert wire.stats()["current-jobs-delayed"] == wire.stats()["current-jobs-buried"] == "0"
+            assert state(wire, bait) == "ready"
+        for worker in workers.values():
+            worker.terminate()
+        assert {worker.wait(20) for worker in workers.values()} == {0}
         for name in names:
-            until(partial(scene.has_done, name, len(scene.log(name, "end")) + EACH))
-        killed = names[number % len(names)]
-        workers[killed].kill()
-        workers[killed].wait()
-        scene.kill()
-        scene.start()
-        workers[killed] = scene.begin(killed)
-    acknowledged = producer.end()
-    with scene.connect() as wire:
-        until(lambda: (wire.stats()["current-jobs-ready"], wire.stats()["current-jobs-reserved"]) == ("1", "0"))
-        assert wire.stats()["current-jobs-delayed"] == wire.stats()["current-jobs-buried"] == "0"
-        assert state(wire, bait) == "ready"
-    for worker in workers.values():
-        worker.terminate()
-    assert {worker.wait(20) for worker in workers.values()} == {0}
-    scene.end()
-    for name in names:
-        begun, ended = (Counter(scene.log(name, word)) for word in ("begin", "end"))
-        assert acknowledged[name] <= ended.keys()
-        # Of a kill come at most a job that is done again, and one that the producer of the page puts again.
-        assert begun.total() - len(begun) <= kills * (2 if name == "python" else 1)
-    with closing(sqlite3.connect(tmp_path / "python/shop.db")) as shop:
-        ((cents,),) = shop.execute("SELECT cents FROM account")
-    assert cents == sum(5 if key.startswith("other") else 3 for key in set(scene.log("python", "end")))
+            begun, ended = (Counter(scene.log(name, word)) for word in ("begin", "end"))
+            assert acknowledged[name] <= ended.keys()
+            # After a kill a worker does one job again, and the producer of the page puts one again.
+            assert begun.total() - len(begun) <= kills * (2 if name == "python" else 1)
+        with closing(sqlite3.connect(tmp_path / "python/shop.db")) as shop:
+            ((cents,),) = shop.execute("SELECT cents FROM account")
+        assert cents == sum(5 if key.startswith("other") else 3 for key in set(scene.log("python", "end")))
     for name in WORKERS:
         need_client(name)
