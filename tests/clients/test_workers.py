@@ -236,7 +236,7 @@ def test_worker_goes_on_after_a_job_was_taken_from_it(scene, name, wire, kind):
         scene.let_end(name, kind)
         next_id = wire.put(task(f"after {kind}"))
         until(lambda: state(wire, next_id) is None)
-    assert f"job {job_id} is not ours any more" in (scene.folder / name / "stderr").read_text()
+    assert f"job {job_id} is not ours any more" in (scene.folder / name / "stderr").read_text(errors="replace")
     assert wire.ask(f"delete {job_id}") == "DELETED"
 
 
@@ -249,7 +249,7 @@ def test_worker_waits_for_a_server_and_outlives_its_restart(scene, name):
     errors = scene.prepare(name) / "stderr"
     errors.unlink(missing_ok=True)
     with scene.worker(name):
-        until(lambda: "connecting again" in errors.read_text())
+        until(lambda: "connecting again" in errors.read_text(errors="replace"))
         scene.start()
         until(lambda: "amid" in scene.log(name, "begin"))
         scene.kill()
