@@ -92,6 +92,8 @@ def work(
     tubes = tube or ["default"]
     for each in tubes:
         encode_tube(each)
+    if timeout == 0:
+        raise ConfigError("--timeout has to be longer than 0s")
     listen_at = None if health is None else _listen_at(health)
     name = _NOT_IN_NAMES.sub("?", f"{socket.gethostname()}/{function}/{os.getpid()}")[-_NAME_MAX:]
     connecting = _connecting(server.address, name, tubes)

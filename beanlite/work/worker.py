@@ -56,8 +56,8 @@ class Worker:
         self._limits = limits
         self._record = record
         self._threads = ThreadPoolExecutor(limits.concurrency, "job")
-        self._calls: set[Future[BaseException | None]] = set()
-        """The calls that threads are at."""
+        self._calls: set[Future[BaseException | None] | asyncio.Task[BaseException | None]] = set()
+        """The calls of the function that have not ended."""
         self._idle: set[asyncio.Task[Any]] = set()
         """The tasks without a job in hand: they wait for a server, for a job, or for a thread that hangs."""
         self._hung = 0
@@ -93,7 +93,7 @@ class Worker:
         await queue.close()
         error = None if self._error is None else _in_our_words(self._error)
         exit_code = 1 if error is not None or late else 0
-        if self._calls or any(not slot.done() for slot in late):
+        if self._calls:
             self._cut_off(error, exit_code)
         if error is not None:
             raise error
@@ -106,7 +106,9 @@ class Worker:
             slot.cancel()
         if late:
             log.warning("jobs are given back unfinished", jobs=len(late), grace_seconds=self._limits.grace_s)
-            await asyncio.wait(late, timeout=_CANCEL_S)
+            await asyncio.wait(
+                {*late, *(each for each in self._calls if isinstance(each, asyncio.Task))}, timeout=_CANCEL_S
+            )
         return late
 
     def _cut_off(self, error: Exception | None, exit_code: int) -> None:
@@ -193,7 +195,10 @@ class Worker:
     def _begin(self, job: Job) -> "tuple[asyncio.Future[BaseException | None], CallInThread | None]":
         """Call the function, and return what will be its error; and the call if it is one in a thread."""
         if self._is_async:
-            return asyncio.create_task(call_async(self._function, job)), None
+            task = asyncio.create_task(call_async(self._function, job))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+            return task, None
         call = CallInThread(self._function, JobInThread(job, asyncio.get_running_loop()))
         future = self._threads.submit(call)
         self._calls.add(future)

@@ -33,17 +33,17 @@ def work(job):
     if kind == "buries":
         job.touch()
         job.bury(note=f"{key} of {job.stats()['tube']}")
-    if kind == "is":
-        note("finished", str(job.is_finished))
-        note("lost", str(job.is_lost))
-        job.release(delay_s=100)
-        job.delete()
     note("end", key)
     return work_async(job) if kind == "async" else key
 
 
 async def work_async(job):
     kind, key = act(job)
+    while kind == "stays":
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            note("cancelled", key)
     try:
         while not is_over(kind, key):
             await asyncio.sleep(0.005)

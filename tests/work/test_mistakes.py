@@ -59,6 +59,7 @@ def test_function_that_can_not_be_called_is_one_line(name, said, tmp_path, monke
         ("x:y --concurrency 0", "Invalid value for '--concurrency': 0 is less than 1"),
         ("x:y --tries 0", "Invalid value for '--tries': 0 is less than 1"),
         ("x:y --timeout soon", "Invalid value for '--timeout': 'soon' is not a length of time"),
+        ("x:y --timeout 0s", "--timeout has to be longer than 0s"),
         ("x:y --health 5", "--health takes HOST:PORT, not '5'"),
         ("x:y --connect 5", "--connect takes HOST:PORT, tls://HOST:PORT or unix:PATH, not '5'"),
         ("", "Missing argument 'MODULE:FUNCTION'"),

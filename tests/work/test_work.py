@@ -203,6 +203,16 @@ def test_jobs_that_take_longer_than_the_grace_are_given_back(work, wire, functio
     assert work.log("cancelled") == (["long"] if function == "work_async" else [])
 
 
+def test_function_that_can_not_be_cancelled_does_not_hold_up_the_stop(work, wire):
+    job_id = wire.put(b"stays long")
+    worker = work.begin("work_async", "--grace", "0s")
+    until(lambda: work.log("begin"))
+    worker.terminate()
+    assert worker.wait(20) == 1
+    until(lambda: state(wire, job_id) == "ready")
+    assert (work.log("cancelled"), work.outcomes()) == (["long"], ["given back"])
+
+
 @FUNCTIONS
 def test_second_signal_ends_the_worker_at_once(work, wire, function):
     job_id = wire.put(b"waits long")
