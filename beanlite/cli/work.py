@@ -90,10 +90,7 @@ def work(
     from beanlite.work.worker import Limits, Worker  # noqa: PLC0415 - likewise
 
     tubes = tube or ["default"]
-    for each in tubes:
-        encode_tube(each)
-    if timeout == 0:
-        raise ConfigError("--timeout has to be longer than 0s")
+    _check(tubes, timeout)
     listen_at = None if health is None else _listen_at(health)
     name = _NOT_IN_NAMES.sub("?", f"{socket.gethostname()}/{function}/{os.getpid()}")[-_NAME_MAX:]
     connecting = _connecting(server.address, name, tubes)
@@ -114,6 +111,13 @@ def work(
         return await worker.run()
 
     return asyncio.run(run())
+
+
+def _check(tubes: list[str], timeout_s: float) -> None:
+    for tube in tubes:
+        encode_tube(tube)
+    if timeout_s == 0:
+        raise ConfigError("--timeout has to be longer than 0s")
 
 
 def _listen_at(health: str) -> tuple[str, int]:
