@@ -23,6 +23,7 @@ ROOMS = [
     {"settings"},
     {"host"},
     {"errors"},
+    {"dramatiq"},
     {"client"},
     {"__init__"},
 ]
