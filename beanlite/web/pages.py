@@ -57,6 +57,7 @@ KEYS_OF_PAGES: Final = (
     ("g l", "policies"),
     ("g b", "backups"),
     ("g s", "server"),
+    ("r", "halt refreshes, or go on"),
     ("?", "these keys"),
 )
 CHANGING_KEYS: Final = frozenset("x*Kbdmup")

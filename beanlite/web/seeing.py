@@ -24,7 +24,7 @@ from beanlite.web import overview as looks
 from beanlite.web.again import unfit
 from beanlite.web.backups import Backup
 from beanlite.web.curves import Curve, curve
-from beanlite.web.folding import LINES_MAX, Line, fold
+from beanlite.web.folding import LINES_MAX, fold, one_by_one
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.pages import filter_of, link, number, render
 from beanlite.web.samples import KEEP_S, POINT_S
@@ -238,7 +238,7 @@ def _history(history: list[Record], end: int | None) -> Record:
     if end is not None:
         end = max(min(end, len(history)), 1)
         start = max(0, end - LINES_MAX)
-        lines = [Line([event], 1, event["at"], event["at"], 0) for event in history[start:end]]
+        lines = one_by_one(history, start, end)
     earlier = lines[-LINES_MAX - 1].end if len(lines) > LINES_MAX else 0
     return {
         "history": lines[-LINES_MAX:],

@@ -64,7 +64,7 @@ def test_the_overview_counts_and_tells_what_is_wrong(web):
 
 
 def tubes_on(page):
-    return re.findall('<td class="name"><a href="/tube/[^"]*">([^<]*)<', page.html)
+    return re.findall('<td class="name lead"[^>]*><a href="/tube/[^"]*">([^<]*)<', page.html)
 
 
 def test_tubes_are_sorted_searched_and_paged(web):
