@@ -441,7 +441,7 @@ def test_page_has_the_rights_of_its_rules(serve):
     assert ask(where, "/jobs")[0] == 403
 
 
-def test_people_who_log_in_at_the_page_of_the_server_have_their_own_rights(serve, tmp_path):
+def test_people_who_log_in_at_the_servers_page_have_their_own_rights(serve, tmp_path):
     users = tmp_path / "users"
     users.write_text("".join(password_line(name, "operator", "horse") + "\n" for name in ("ann", "bob")))
     ann = allow(["person:ann"], ["mail"], ["reader"])

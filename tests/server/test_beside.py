@@ -131,7 +131,7 @@ def test_reload_has_the_page_read_its_users_again(tmp_path, users):
         assert ask(where, login="bob:battery")[0] == 200
 
 
-def test_reload_never_leaves_the_page_without_users_where_others_reach_it(tmp_path, users):
+def test_reload_never_lets_everybody_in_where_others_reach_the_page(tmp_path, users):
     """The new settings are consistent, but their address needs a restart: the page would stay where others reach it."""
     file = tmp_path / "settings.toml"
     file.write_text(f'web = "0.0.0.0:0"\nweb_password_file = "{users}"\n')
