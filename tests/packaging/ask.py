@@ -11,7 +11,7 @@ def main(where: str, login: str) -> None:
     """Ask for a minute at most; without a login if that is empty."""
     headers = {"authorization": f"Basic {base64.b64encode(login.encode()).decode()}"} if login else {}
     for _ in range(600):
-        connection = http.client.HTTPConnection(where, timeout=10)
+        connection = http.client.HTTPConnection(where, timeout=60)
         try:
             connection.request("GET", "/", headers=headers)
         except OSError:  # it is not up yet
