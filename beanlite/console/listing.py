@@ -30,6 +30,12 @@ _SORTS: Final[dict[str, tuple[str, bool]]] = {
 JOB_SORTS: Final = ("id", "queue", *_SORTS)
 # What tubes can be sorted by: names from a to z, all else with the largest first.
 TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting", "failed", "due")
+# Those that a server is asked for alone, of all tubes, and its word for each.
+_ALONE: Final = {key: key for key in ("name", "ready", "reserved", "delayed", "buried", "waiting")} | {
+    "oldest": "first_ready_s"
+}
+# How many tubes a server can be asked for by their names.
+_NAMED_MAX: Final = 1000
 # Those that only a file or only a server knows.
 _UNKNOWN: Final = {
     "bytes": "--sort bytes needs --db: a server does not add up the sizes of jobs",
@@ -98,9 +104,14 @@ def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -
         raise ConfigError(f"tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
     if over_s and not isinstance(source, Live):
         raise ConfigError("--over needs a server: a file has the rates of this hour and the last")
+    request: Record = {"like": like}
+    names: list[str] = []
+    if isinstance(source, Live) and sort in _ALONE and 0 < limit <= _NAMED_MAX and not over_s:
+        names = names_in_order(source, request, _ALONE[sort])
+        request = {"names": names[:limit]}
 
     def list_tubes() -> list[Record]:
-        return list(everything(source.list_tubes, {"like": like, "due_s": outlook.DUE_S}, "tubes"))
+        return list(everything(source.list_tubes, {**request, "due_s": outlook.DUE_S}, "tubes"))
 
     rows = outlook.measured(list_tubes, over_s) if over_s else list_tubes()
     for row in rows:
@@ -109,7 +120,21 @@ def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -
         sort = "oldest_ready_s" if rows and "oldest_ready_s" in rows[0] else "first_ready_s"
     if rows and sort not in rows[0]:
         raise ConfigError(_UNKNOWN[sort])
-    return first(rows, sort, largest=sort != "name", limit=limit), len(rows)
+    return first(rows, sort, largest=sort != "name", limit=limit), len(names) or len(rows)
+
+
+def names_in_order(live: Live, request: Record, key: str) -> list[str]:
+    """Return the names of all tubes that a request chooses, sorted; only what sorting needs is asked for."""
+    if key == "name":
+        return sorted(name for (name,) in every_tube(live, {**request, "only": ["name"]}))
+    rows = every_tube(live, {**request, "only": ["name", key]})
+    rows.sort(key=lambda facts: -1 if facts[1] is None else facts[1], reverse=True)
+    return [name for name, _ in rows]
+
+
+def every_tube(live: Live, request: Record) -> list[Any]:
+    """Return the tubes of all slices of a list, or what the request's ``only`` names of each."""
+    return [tube for part, _ in slices(live.list_tubes, request, "tubes") for tube in part]
 
 
 def first(records: Iterable[Record], key: str, *, largest: bool, limit: int) -> list[Record]:
