@@ -28,6 +28,15 @@ _SORTS: Final[dict[str, tuple[str, bool]]] = {
     "reserves": ("reserves", True),
 }
 JOB_SORTS: Final = ("id", "queue", *_SORTS)
+# The keys of a filter that leave out the jobs which come after a known one in such an order. A job has been reserved at
+# least as often as it timed out.
+_AHEAD: Final = {
+    "age": "older_s",
+    "in-state": "in_state_s",
+    "pri": "pri_max",
+    "timeouts": "reserves_min",
+    "reserves": "reserves_min",
+}
 # What tubes can be sorted by: names from a to z, all else with the largest first.
 TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting", "failed", "due")
 # Those that a server is asked for alone, of all tubes, and its word for each.
@@ -69,8 +78,8 @@ def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | No
         if after is not None:
             raise ConfigError("--after goes on only in a list that is sorted by id or queue")
         key, largest = _SORTS[sort]
-        if sort == "reserves" and limit:
-            return Page(_most_reserved(source.list_jobs, request, limit), None)
+        if sort in _AHEAD and limit:
+            return Page(_leading(source.list_jobs, request, sort, limit), None)
         return Page(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
     if sort == "queue" and (which.tube is None or which.state in {None, "reserved"}):
         raise ConfigError("--sort queue needs --tube, and --state ready, delayed or buried")
@@ -84,14 +93,19 @@ def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | No
     return Page(rows, None)
 
 
-def _most_reserved(ask: Callable[[Record], Record], request: Record, limit: int) -> list[Record]:
-    """Return the `limit` jobs that were reserved most often; of millions, few others are asked for."""
+def _leading(ask: Callable[[Record], Record], request: Record, sort: str, limit: int) -> list[Record]:
+    """Return the first `limit` jobs in an order; of millions, few others are asked for."""
+    key, largest = _SORTS[sort]
+    ahead, strictest = _AHEAD[sort], max if largest else min
     request |= {"limit": _SLICE}
     rows: list[Record] = []
     for records, _ in slices(ask, request, "jobs"):
-        rows = first([*rows, *records], "reserves", largest=True, limit=limit)
+        rows = first([*rows, *records], key, largest=largest, limit=limit)
         if len(rows) == limit:
-            request["reserves_min"] = max(request.get("reserves_min", 0), rows[-1]["reserves"] + 1)
+            bound = rows[-1][key] + (1 if largest else -1)
+            if bound < 0:  # no job has a smaller pri
+                break
+            request[ahead] = strictest(request.get(ahead, bound), bound)
     return rows
 
 
