@@ -66,7 +66,7 @@ or for all   export BEANLITE_PORT={places[0]} BEANLITE_DB={database}
 the page     http://{page}/
 the metrics  http://{health}/metrics
 
-What hangs is told after a minute. Ctrl-C ends it.
+What hangs is told after a minute; the answers hold for half an hour. Ctrl-C ends it.
 """.strip()
 
 

@@ -42,13 +42,15 @@ def write(night: Night, folder: Path) -> Path:
 def lines_of(night: Night) -> list[dict[str, Any]]:
     """Return what is in the file, as lines of an import."""
     now = night.begins_at
+    held_for_long = {"mail", "orders"}
     lines: list[dict[str, Any]] = []
     burials = 0
     for job in sorted(night.present, key=lambda job: -job.in_state_s):
+        ttr_s = 7200 if job.tube in held_for_long else 600
         line: dict[str, Any] = {
             "kind": "job", "id": job.id, "tube": job.tube, "state": job.state, "pri": job.pri, "delay_s": 0,
-            "ttr_s": 7200 if job.tube == "mail" else 600, "created_at": now - job.age_s, "reserves": job.reserves,
-            "timeouts": 0, "releases": job.releases, "buries": job.buries, "kicks": 0,
+            "ttr_s": ttr_s, "created_at": now - job.age_s, "reserves": job.reserves, "timeouts": 0,
+            "releases": job.releases, "buries": job.buries, "kicks": 0,
             "since": now - job.in_state_s, "body": json.dumps(job.body),
         }  # fmt: skip
         if job.state == "delayed":

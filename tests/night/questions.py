@@ -143,7 +143,7 @@ QUESTIONS: Final = (
     ),
     Question(
         "Which tube is late, though its workers work? By how much, and why?",
-        lambda _: "translations: by some 5 hours; its one worker does a job in 5 s",
+        lambda _: "translations: by some 5 hours; its one worker does a job in 10 s",
     ),
     Question("How many delayed jobs are due within half an hour, and in which tubes?", _due),
     Question("When do the next waves of reminders come, and how large is each?", _waves),
