@@ -288,6 +288,10 @@ class Engine:
         self._ticker.pause(tube, pause_s, by, now_ns, by_operator=by_operator)
         return True
 
+    def tubes_in_order(self) -> list[Tube]:
+        """Return all tubes in the order in which they were made; the caller must not change the list."""
+        return self._queues.tubes_in_order()
+
     # -- policies
 
     def set_policies(self, rows: list[PolicyRow], unset: list[tuple[bytes, str]], now_ns: int) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from beanlite.console import listing
 from beanlite.console.filters import Record
@@ -29,28 +29,14 @@ class TubesPage:
 
 def tubes(live: Live, like: str, sort: str, page: int) -> TubesPage:
     """Return a page of the tubes whose names match ``like``, in this order."""
-    names = _in_order(live, like, sort)
+    # All pages cost the same.
+    names = listing.names_in_order(live, {"like": like} if like else {}, sort)
     end = page * PAGE
     places = {name: place for place, name in enumerate(names[end - PAGE : end])}
     records: list[Record] = []
     if places:  # a tube may be gone by then
         records = live.list_tubes({"names": list(places), "limit": PAGE})["tubes"]
     return TubesPage(sorted(records, key=lambda tube: places[tube["name"]]), page, len(names) > end)
-
-
-def _in_order(live: Live, like: str, sort: str) -> list[str]:
-    """Return the sorted names of all matching tubes. Only what sorting needs is requested: all pages cost the same."""
-    request: Record = {"like": like} if like else {}
-    if sort == "name":
-        return sorted(name for (name,) in all_tubes(live, {**request, "only": ["name"]}))
-    rows = all_tubes(live, {**request, "only": ["name", sort]})
-    rows.sort(key=lambda facts: -1 if facts[1] is None else facts[1], reverse=True)
-    return [name for name, _ in rows]
-
-
-def all_tubes(live: Live, request: Record) -> list[Any]:
-    """Return the tubes of all slices of a list, or what the request's ``only`` names of each."""
-    return [tube for part, _ in listing.slices(live.list_tubes, request, "tubes") for tube in part]
 
 
 def findings(live: Live) -> list[Record]:

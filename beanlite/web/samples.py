@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from beanlite.console.filters import Record
+from beanlite.console.listing import every_tube
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
-from beanlite.web.overview import all_tubes
 from beanlite.web.questions import Questions
 
 # The interval between samples; but if the server takes long to answer, it rests for ten times as long.
@@ -94,5 +94,5 @@ async def sample(questions: Questions, samples: Samples) -> None:
 def _tubes(live: Live, looked_at: list[str]) -> list[Record]:
     """Return the current state of the tubes to sample."""
     if live.stats()["current-tubes"] <= TUBES_MAX:
-        return all_tubes(live, {"limit": 200})
-    return all_tubes(live, {"names": looked_at, "limit": 200}) if looked_at else []
+        return every_tube(live, {"limit": 200})
+    return every_tube(live, {"names": looked_at, "limit": 200}) if looked_at else []

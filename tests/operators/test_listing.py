@@ -1,5 +1,6 @@
 """What a server tells of its jobs and tubes, and what its file tells, is the same."""
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -115,6 +116,34 @@ def test_list_of_the_most_reserved_jobs_asks_for_ever_fewer(reserves):
         fit = [job for job in jobs if job["reserves"] >= (which.reserves_min or 0)]
         assert page.records == sorted(fit, key=lambda job: (-job["reserves"], job["id"]))[:limit]
         assert len(told) < 2000
+
+
+@pytest.mark.parametrize(
+    ("sort", "key", "criterion", "passes"),
+    [
+        ("age", "age_s", "older_s", lambda job, bound: job["age_s"] >= bound),
+        ("in-state", "in_state_s", "in_state_s", lambda job, bound: job["in_state_s"] >= bound),
+        ("pri", "pri", "pri_max", lambda job, bound: job["pri"] <= bound),
+        ("timeouts", "timeouts", "reserves_min", lambda job, bound: job["reserves"] >= bound),
+    ],
+)
+def test_sorted_list_of_very_many_jobs_asks_for_few_of_them(sort, key, criterion, passes):
+    chance = random.Random(1)
+    jobs = [{"id": n, key: (value := chance.randrange(1000)), "reserves": value + n % 3} for n in range(10_000)]
+    told: list[dict] = []
+
+    def list_jobs(request):
+        bound = request.get(criterion)
+        rest = [job for job in jobs[request.get("after") or 0 :] if bound is None or passes(job, bound)]
+        part = rest[: request["limit"]]
+        told.extend(part)
+        return {"jobs": part, "next": part[-1]["id"] + 1 if len(part) == request["limit"] else None}
+
+    source: Any = SimpleNamespace(list_jobs=list_jobs)
+    page = listing.jobs(source, filter_by(), sort, 20, None)
+    sign = 1 if sort == "pri" else -1
+    assert page.records == sorted(jobs, key=lambda job: (sign * job[key], job["id"]))[:20]
+    assert len(told) < 2000
 
 
 def test_a_list_goes_on_where_it_ended(source, queue):

@@ -136,7 +136,7 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
     engine = session.engine
     permits = permits_for(session, READER)
     if request.names is None:
-        tubes = list(engine.tubes.values())  # these are in the order of their serial numbers
+        tubes = engine.tubes_in_order()
     else:  # without those that are not permitted, so that their number does not tell which of them there are
         names = [name for name in request.names if permits is None or permits(name)]
         tubes = sorted({engine.tubes[name] for name in names if name in engine.tubes}, key=_serial)

@@ -90,6 +90,7 @@ _CONDITIONS_OF_EVENTS: Final = {
     "what": "what IN (SELECT value FROM json_each(:what))",
     "by": f"""(instr(by, '{_FOR}') AND substr(by, instr(by, '{_FOR}') + {len(_FOR)}) = :by
         OR {_is_of_host(f"substr(by, 1 + {len(_OPERATOR)} * (instr(by, '{_OPERATOR}') = 1))", ":by")})""",
+    "operators": f"instr(by, '{_OPERATOR}') = 1",
     "since_at": "at >= :since_at",
     "until_at": "at <= :until_at",
 }
