@@ -59,20 +59,22 @@ class Groups:
         for value, jobs in rows:
             self.counts[value] = self.counts.get(value, 0) + jobs
         if len(self.counts) > VALUES_MAX:
-            kept = self.first(VALUES_MAX // 2)
-            self.others = self.jobs - sum(jobs for _, jobs in kept)
-            self.counts = dict(kept)
+            summary = self.summary(VALUES_MAX // 2)
+            self.counts, self.others = dict(summary.rows), summary.others
 
     def summary(self, limit: int) -> Summary:
-        """Return what a list of at most `limit` values shows, 0 meaning all."""
+        """Return what a list of at most `limit` values shows, 0 meaning all; jobs without a value come last."""
         rows, jobs = self.first(limit), self.jobs
+        if None in self.counts:
+            rows.append((None, self.counts[None]))
         return Summary(rows, jobs - sum(number for _, number in rows), jobs, self.looked, self.others > 0)
 
     def first(self, limit: int) -> list[tuple[str | None, int]]:
         """Return the values of most jobs, at most `limit`, 0 meaning all."""
-        return heapq.nsmallest(
-            limit or len(self.counts), self.counts.items(), key=lambda item: (-item[1], item[0] or "")
-        )
+        values = [(value, jobs) for value, jobs in self.counts.items() if value is not None]
+        first: list[tuple[str | None, int]] = []
+        first += heapq.nsmallest(limit or len(values), values, key=lambda item: (-item[1], item[0]))
+        return first
 
 
 def paths_of(text: str) -> list[str]:
