@@ -215,6 +215,7 @@ def _example(key: str, sign: str | None = None) -> str:
         return f"{key}:{_WORDS_OF[key][-1]}"
     sign = next(iter(KEYS[key])) if sign is None else sign
     name = KEYS[key][sign]
+    sign += "=" if sign and not name.endswith("_s") else ""
     return f"{key}:{sign}{CRITERIA[name].example if name in CRITERIA else '17,18'}"
 
 

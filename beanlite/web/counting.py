@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Generator, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -25,6 +25,8 @@ KEEP_S: Final = 5.0
 # How many values are shown; and for how long slices are counted before this is brought up to date.
 ROWS_MAX: Final = 200
 _STEP_S: Final = 0.2
+# How long the end of the page waits for counts to end.
+_STOP_S: Final = 1.0
 
 
 @dataclass(slots=True)
@@ -36,6 +38,8 @@ class GroupCount:
     began_s: float = field(default_factory=time.monotonic)
     asked_s: float = field(default_factory=time.monotonic)
     ended_s: float | None = None
+    stops: bool = False
+    """Whether it is to end at once."""
     task: asyncio.Task[None] | None = None
 
     @property
@@ -45,6 +49,11 @@ class GroupCount:
             return True
         return not self.error and time.monotonic() < self.ended_s + KEEP_S + (self.ended_s - self.began_s)
 
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody has asked for it lately."""
+        return not self.stops and time.monotonic() < self.asked_s + UNASKED_S
+
 
 class GroupCounts:
     """The counts of one server, by who asked for what."""
@@ -52,6 +61,7 @@ class GroupCounts:
     def __init__(self, address: Server) -> None:
         self._address = address
         self._all: dict[Hashable, GroupCount] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def of(self, key: Hashable, person: str, which: Filter, by: Record, *, again: bool) -> GroupCount:
         """Return a count, as far as it is after WAIT_S at most; with ``again``, a new one if the last is not fresh.
@@ -61,10 +71,12 @@ class GroupCounts:
         self._forget()
         count = self._all.get((person, key))
         if count is None or (again and not count.is_fresh):
-            if sum(each.ended_s is None for each in self._all.values()) >= AT_ONCE:
+            if len(self._tasks) >= AT_ONCE:
                 raise BeanliteError(f"{AT_ONCE} counts are under way; wait until one of them has ended")
             count = self._all[person, key] = GroupCount()
-            count.task = asyncio.create_task(self._run(count, person, which, by))
+            count.task = asyncio.create_task(_run(count, _groups(self._address, person, which, by)))
+            self._tasks.add(count.task)
+            count.task.add_done_callback(self._tasks.discard)
         count.asked_s = time.monotonic()
         if count.task is not None:
             await asyncio.wait([count.task], timeout=WAIT_S)
@@ -72,42 +84,46 @@ class GroupCounts:
 
     def _forget(self) -> None:
         """Forget the counts that nobody has asked for lately, and the oldest if they are too many."""
-        now_s = time.monotonic()
-        kept = {key: count for key, count in self._all.items() if now_s < count.asked_s + UNASKED_S}
+        kept = {key: count for key, count in self._all.items() if count.is_wanted}
         while len(kept) >= COUNTS_MAX:
             del kept[next(iter(kept))]
         for key, count in self._all.items():
-            if key not in kept and count.task is not None:
-                count.task.cancel()
+            count.stops = key not in kept
         self._all = kept
-
-    async def _run(self, count: GroupCount, person: str, which: Filter, by: Record) -> None:
-        live: Live | None = None
-        try:
-            live = await asyncio.to_thread(Live, self._address, person)
-            steps: Iterator[Groups] = slices(live, which, by)
-            while time.monotonic() < count.asked_s + UNASKED_S:
-                summary = await asyncio.to_thread(_step, steps)
-                if summary is None:
-                    break
-                count.summary = summary
-        except BeanliteError as error:
-            count.error = str(error)
-        finally:
-            count.ended_s = time.monotonic()
-            if live is not None:
-                live.close()
 
     async def close(self) -> None:
         """Stop all counts."""
-        tasks = [count.task for count in self._all.values() if count.task is not None]
-        for task in tasks:
+        for count in self._all.values():
+            count.stops = True
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=_STOP_S)
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _run(count: GroupCount, steps: Generator[Groups, None, None]) -> None:
+    """Count step by step. A connection belongs to a step, not to this task: it is opened and used in threads."""
+    try:
+        while count.is_wanted:
+            summary = await asyncio.to_thread(_step, steps)
+            if summary is None:
+                break
+            count.summary = summary
+        steps.close()
+    except BeanliteError as error:
+        count.error = str(error)
+    finally:
+        count.ended_s = time.monotonic()
+
+
+def _groups(address: Server, person: str, which: Filter, by: Record) -> Generator[Groups, None, None]:
+    with Live(address, person) as live:
+        yield from slices(live, which, by)
 
 
 def _step(steps: Iterator[Groups]) -> Summary | None:
-    """GroupCount for some time, and return what to show; None if nothing is left to count."""
+    """Count for some time, and return what to show; None if nothing is left to count."""
     until_s = time.monotonic() + _STEP_S
     groups: Groups | None = None
     while groups is None or time.monotonic() < until_s:

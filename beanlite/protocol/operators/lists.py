@@ -145,7 +145,8 @@ def _fact(session: Session, job: Job, fact: str) -> str | None:
     if fact == "tube":
         return job.tube.name.decode()
     if fact == "note":
-        return first_line(session.engine.notes.text(job)) or None
+        note = session.engine.notes.text(job)
+        return first_line(note) or None if note else None
     return job.why if fact == "why" else job.state.value
 
 
