@@ -49,7 +49,7 @@ def test_line_is_typed_and_completed_by_keys_alone(web, visit):
     assert all("Timeout" in row for row in page.locator("tbody tr").all_inner_texts())
 
 
-def test_completions_close_with_escape_and_the_line_is_sent_with_enter(web, visit):
+def test_escape_closes_completions_and_enter_sends_the_line(web, visit):
     page = visit(web, "/jobs")
     line = line_of(page)
     line.focus()
