@@ -124,6 +124,15 @@ def test_a_job_in_no_state_for_it_is_left_alone(web, wire):
     assert "Undo" not in page.text
 
 
+def test_selected_of_jobs_that_were_found_by_id_are_changed_alone(web, wire):
+    first, second = wire.put(b"job"), wire.put(b"job")
+    found = web.get(f"/jobs?q=id:{first},{second}+job").fields
+    page = web.post("/change", {**found, "scope": "ticked", "id": first, "do": "bury"})
+    assert "1 job buried" in page.text
+    assert [wire.stats(f"stats-job {job_id}")["state"] for job_id in (first, second)] == ["buried", "ready"]
+    assert "1 job buried, 1 left unchanged" in web.post("/change", {**found, "scope": "all", "do": "bury"}).text
+
+
 @pytest.mark.parametrize(
     "fields",
     [
