@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 FACTS: Final = ("tube", "state", "why", "note")
 # How many values are kept while they are counted; with one more, the half that has fewer jobs is given up.
 VALUES_MAX: Final = 10_000
-# How many paths columns can have, as the protocol has it.
+# How many paths columns can have, and how long one may be, as the protocol has it.
 PATHS_MAX: Final = 8
+PATH_LENGTH_MAX: Final = 200
 # A path ends with a comma that is not in quotes.
 _PATHS: Final = re.compile(r'(?:"(?:[^"\\]|\\.)*"|[^",])+')
 
@@ -81,7 +82,7 @@ def paths_of(text: str) -> list[str]:
     """Return the paths in a text, with commas in between. ConfigError: they are none, or too many."""
     paths = [path.strip() for path in _PATHS.findall(text) if path.strip()]
     for path in paths:
-        if not is_path(path):
+        if len(path) > PATH_LENGTH_MAX or not is_path(path):
             raise ConfigError(f"{path[:40]!r} is not a path, such as customer or items[0].state")
     if len(paths) > PATHS_MAX:
         raise ConfigError(f"{PATHS_MAX} paths at most")
@@ -92,7 +93,7 @@ def grouping_of(text: str) -> Record:
     """Return what jobs are to be grouped by, as a part of a request. ConfigError: it is no path."""
     if text in FACTS:
         return {"fact": text}
-    if not is_path(text):
+    if len(text) > PATH_LENGTH_MAX or not is_path(text):
         raise ConfigError(f"{text[:40]!r} is no path, such as error.type, and not {', '.join(FACTS)}")
     return {"path": text}
 
