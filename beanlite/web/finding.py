@@ -179,6 +179,6 @@ async def complete(request: Request) -> Response:
 
         tubes = await site_of(request).questions.ask_seldom(person_of(request), ("names", begin), names)
         completions = [query.Completion(f"{_TUBE}{name}", "", is_whole=True) for name in tubes]
-    if request.query_params.get("but") == "tube":
-        completions = [each for each in completions if each.word != _TUBE]
+    but = {f"{request.query_params.get('but', '')}:"} | ({"text:", "note:"} if site_of(request).hide_bodies else set())
+    completions = [each for each in completions if each.word not in but]
     return JSONResponse([each._asdict() for each in completions[:COMPLETIONS_MAX]])

@@ -121,3 +121,4 @@ def test_bodies_that_are_hidden_are_not_grouped_nor_shown_in_columns(server):
         page = web.get("/jobs?group=state")
         assert re.search("ready .*100.0 %", page.text)
         assert "Columns" not in page.text
+        assert "text:" not in web.get("/complete?word=t").html
