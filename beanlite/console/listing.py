@@ -1,7 +1,7 @@
 """Lists of jobs, tubes and clients, slice by slice from a server or a file, as described in docs/protocol.md."""
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from beanlite.console import outlook
@@ -69,11 +69,16 @@ def everything(ask: Callable[[Record], Record], request: Record, key: str) -> It
         yield from records
 
 
-def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | None) -> Page:
-    """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
+def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | None, paths: Sequence[str] = ()) -> Page:
+    """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs.
+
+    Each has the texts of what is at the paths in its body, or None where there is nothing.
+    """
     if sort not in JOB_SORTS:
         raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
     request: Record = {**which.criteria(), "preview": _PREVIEW, "notes": True}
+    if paths:
+        request["paths"] = list(paths)
     if sort in _SORTS:
         if after is not None:
             raise ConfigError("--after goes on only in a list that is sorted by id or queue")

@@ -131,6 +131,10 @@ class Live:
             raise ConfigError(f"--after: {after!r} is not from a list of a server's jobs")
         return self.ask("list-jobs", request)
 
+    def group_jobs(self, request: Record) -> Record:
+        """Return how many jobs of a slice have each value."""
+        return self.ask("group-jobs", request)
+
     def list_tubes(self, request: Record) -> Record:
         """Return a slice of the tubes."""
         return self.ask("list-tube-stats", request)

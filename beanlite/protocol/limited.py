@@ -60,6 +60,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"pause-tube": (OPERATOR, NAMED),
     b"put-jobs": (PRODUCER, SOME),
     b"list-jobs": (READER, SOME),
+    b"group-jobs": (READER, SOME),
     b"show-job": (READER, BY_ID),
     b"list-tube-stats": (READER, SOME),
     b"list-clients": (READER, SOME),

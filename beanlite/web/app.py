@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from beanlite.beanstalk.client import Unauthorized
 from beanlite.console.live import Unreachable
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.web import changing, seeing
+from beanlite.web import changing, finding, seeing
 from beanlite.web.guesses import EVERY_S, TooMany
 from beanlite.web.pages import render
 from beanlite.web.safety import HEADERS, User, is_own_host, is_own_origin
@@ -130,6 +130,7 @@ def make_app(site: Site) -> Starlette:
         sampling.cancel()
         await asyncio.gather(sampling, return_exceptions=True)
         await site.changes.close()
+        await site.counts.close()
         if site.backups is not None:
             await site.backups.close()
         site.questions.close()
@@ -137,9 +138,10 @@ def make_app(site: Site) -> Starlette:
     app = Starlette(
         routes=[
             Route("/", seeing.overview),
-            Route("/jobs", seeing.jobs),
+            Route("/jobs", finding.jobs),
             Route("/tube/{name:path}", seeing.tube),
             Route("/job/{id:id}", seeing.job),
+            Route("/complete", finding.complete),
             Route("/clients", seeing.clients),
             Route("/journal", seeing.journal),
             Route("/policies", seeing.policies),

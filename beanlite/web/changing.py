@@ -14,6 +14,7 @@ from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.live import Live, Unreachable, on_behalf_of
 from beanlite.console.policies import in_words
+from beanlite.console.query import without
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.arguments import U64_MAX
@@ -255,7 +256,9 @@ def _request(fields: dict[str, str]) -> tuple[Record, Filter]:
     if fields.get("scope") == "ticked" and not fields.get("ids"):
         raise Mistake("ids", "no job is selected")
     if fields.get("scope") == "all":
-        fields["ids"] = fields.get("of_ids", "")
+        fields.pop("ids", None)
+    elif fields.get("ids"):
+        fields["q"] = without(fields.get("q", ""), "id")
     which = filter_of(fields)
     if not which.criteria():
         raise ConfigError("say which jobs are meant")

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -13,18 +13,18 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from beanlite.console import units
+from beanlite.console import query, units
 from beanlite.console.changes import DONE_WORDS
 from beanlite.console.filters import STATES, encode_tube, filter_by
 from beanlite.console.tables import claim
-from beanlite.console.units import parse_age, parse_moment
+from beanlite.console.units import parse_age
 from beanlite.core.job import U32_MAX
 from beanlite.core.operator import CONCERNS
 from beanlite.core.policies import KEYS, OFF
 from beanlite.errors import ConfigError
 from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
-from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
+from beanlite.protocol.operators.filters import Filter
 from beanlite.web.folding import LINES_MAX
 from beanlite.web.notices import Mistake
 from beanlite.web.site import site_of
@@ -32,7 +32,6 @@ from beanlite.web.site import site_of
 # How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
 _VALUE_MAX: Final = 1000
-_IDS_MAX: Final = 25_000
 
 
 _EXACT: Final = Markup(" data-exact")
@@ -107,13 +106,12 @@ def _environment() -> Environment:
         "size": units.size,
         "time": _time,
     }
-    inputs = {NAMES[key]: criterion for key, criterion in CRITERIA.items() if criterion.label}
     environment.globals |= {
         "CONCERNS": {do: [state.value for state in states] for do, states in CONCERNS.items()},
         "DO": {do: do.capitalize() for do in DONE_WORDS} | {"note": "Leave a note on"},
-        "INPUTS": inputs,
         "OFF": OFF,
         "POLICY_KEYS": tuple(KEYS),
+        "SYNTAX": query.syntax(),
         "SHOWN": (*SHOWN, "tries"),
         "STATES": STATES,
         "WHY": WHY,
@@ -187,15 +185,6 @@ def seconds(fields: Mapping[str, str], name: str) -> float | None:
     return length_s
 
 
-def moment(fields: Mapping[str, str], name: str) -> float | None:
-    """Return a moment as a UTC timestamp; None if it is left out. ConfigError: it is something else."""
-    text = fields.get(name, "").strip()
-    try:
-        return parse_moment(text[:_VALUE_MAX], time.time()) if text else None
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from None
-
-
 def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
     """Return a length of time as the server takes it, in whole seconds; None if it is left out. Mistake."""
     length_s = seconds(fields, name)
@@ -212,27 +201,15 @@ def tube_name(fields: Mapping[str, str], name: str) -> str:
     return tube
 
 
+def line_of(fields: Mapping[str, str]) -> str:
+    """Return the filter of a form or of the query of a page as one line, whatever fields it is in."""
+    return " ".join(part for part in (fields.get("q", "").strip(), query.from_fields(fields)) if part)
+
+
 def filter_of(fields: Mapping[str, str]) -> Filter:
-    """Return the filter that a form or the query of a page describes. Mistake or ConfigError: it is malformed."""
-    return filter_by(**{key: _criterion(fields, key) for key in Filter.model_fields})
-
-
-def _criterion(fields: Mapping[str, str], key: str) -> object:
-    name, field = NAMES[key], Filter.model_fields[key]
-    if key.endswith("_at"):
-        return moment(fields, name)
-    if float in get_args(field.annotation):
-        return seconds(fields, name)
-    if int in get_args(field.annotation):
-        return number(fields, name, most_of(field, U64_MAX))
-    text, most = fields.get(name, ""), _IDS_MAX if key == "ids" else _VALUE_MAX
-    if len(text) > most:
-        raise Mistake(name, f"{most} characters at most")
-    if key == "tube":
-        return tube_name(fields, name) or None
-    if key != "ids":
-        return text or None
-    ids = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isascii() and part.isdecimal() and len(part) <= 20 and int(part) <= U64_MAX for part in ids):
-        raise Mistake("ids", "numbers, with commas in between")
-    return [int(part) for part in ids] or None
+    """Return the filter that a form or the query of a page describes. Mistake: it is malformed."""
+    up_to_id = number(fields, "up_to_id", U64_MAX)
+    try:
+        return filter_by(**query.parse(line_of(fields), time.time()), up_to_id=up_to_id)
+    except ConfigError as error:
+        raise Mistake("q", str(error)) from None

@@ -1,9 +1,8 @@
 """The pages that change nothing."""
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -13,38 +12,29 @@ from starlette.responses import Response
 
 from beanlite.console import listing
 from beanlite.console.bodies import FORMS, body_lines
-from beanlite.console.filters import STATES, Record, encode_tube, filter_by
+from beanlite.console.filters import Record, encode_tube
 from beanlite.console.live import Live, Unreachable
-from beanlite.console.units import count, on_one_line
+from beanlite.console.units import on_one_line
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.protocol.arguments import U64_MAX
-from beanlite.protocol.operators.filters import NAMES, Filter
 from beanlite.web import overview as looks
 from beanlite.web.again import unfit
 from beanlite.web.backups import Backup
 from beanlite.web.curves import Curve, curve
+from beanlite.web.finding import ask, show_jobs
 from beanlite.web.folding import LINES_MAX, fold, one_by_one
-from beanlite.web.notices import Mistake, WrongForm
-from beanlite.web.pages import filter_of, link, number, render
+from beanlite.web.pages import number, render
 from beanlite.web.samples import KEEP_S, POINT_S
 from beanlite.web.site import Site, person_of, site_of
 
 Answer = TypeVar("Answer")
 
-# The limits: jobs per page, clients and schedules on the pages of these, bytes of a body that are shown, and numbers of
-# pages.
-JOBS: Final = 50
+# The limits: clients and schedules on the pages of these, bytes of a body that are shown, and numbers of pages.
 CLIENTS_MAX: Final = 1000
 SCHEDULES_MAX: Final = 200
 BODY_BYTES_MAX: Final = 1 << 20
 PAGES_MAX: Final = 100_000
-# Up to how many jobs that match are counted, how many at a time, and for how long.
-COUNT_MAX: Final = 1000
-_COUNTED: Final = 200
-_COUNT_S: Final = 0.1
-# The header of requests by which a page refreshes itself.
-LIVE: Final = "beanlite-live"
 _HOUR_S: Final = 3600
 # How far back the curves of a tube go: the span of a point in seconds, and the number of points. The last hour is
 # sampled; the others are in the database.
@@ -65,10 +55,10 @@ async def overview(request: Request) -> Response:
         raise ConfigError(f"sort: tubes are sorted by {', '.join(looks.SORTS)}")
     page = number(query, "page", PAGES_MAX) or 1
     fits = like if not like or {"*", "?"} & set(like) else f"*{like}*"
-    ask, person = site.questions.ask_seldom, person_of(request)
-    stats = await ask("", "stats", Live.stats)
-    findings = await ask(person, "findings", looks.findings)
-    tubes = await ask(person, ("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
+    ask_seldom, person = site.questions.ask_seldom, person_of(request)
+    stats = await ask_seldom("", "stats", Live.stats)
+    findings = await ask_seldom(person, "findings", looks.findings)
+    tubes = await ask_seldom(person, ("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
     hours, unreadable = await _hours(site, [tube["name"] for tube in tubes.tubes])
     context = {
         "stats": stats,
@@ -84,17 +74,12 @@ async def overview(request: Request) -> Response:
     return render(request, "overview.html", context)
 
 
-async def jobs(request: Request) -> Response:
-    """Show jobs of any tube."""
-    return await _jobs(request, request.query_params, "jobs.html", {"tube": None})
-
-
 async def tube(request: Request) -> Response:
     """Show a tube, its curves and its jobs."""
     site, name = site_of(request), request.path_params["name"]
     encode_tube(name)
     stats = await site.questions.ask_seldom("", "stats", Live.stats)
-    reply, policies = await _ask(
+    reply, policies = await ask(
         request,
         ("tube", name),
         lambda live: (live.list_tubes({"names": [name]}), live.ask("list-policies", {"tube": name})),
@@ -117,74 +102,7 @@ async def tube(request: Request) -> Response:
         "span": SAMPLED if unreadable else span,
         "spans": spans,
     }
-    return await _jobs(request, {**request.query_params, "tube": name}, "tube.html", context)
-
-
-async def _ask(request: Request, key: Hashable, question: Callable[[Live], Answer]) -> Answer:
-    """Return the answer to a question; one that many browsers share, if the page only refreshes itself."""
-    questions, person = site_of(request).questions, person_of(request)
-    refreshes = LIVE in request.headers
-    return await (questions.ask_seldom(person, key, question) if refreshes else questions.ask(person, question))
-
-
-async def _jobs(request: Request, fields: Mapping[str, str], template: str, context: Record) -> Response:
-    site, query = site_of(request), request.query_params
-    wrong = None
-    try:
-        which = filter_of(fields)
-    except Mistake as mistake:
-        wrong = WrongForm(request.url.path, mistake.name, mistake.why)
-        which = filter_by(tube=context["tube"] and context["tube"]["name"])
-    by_queue = which.tube is not None and which.state not in {None, "reserved"}
-    sort = query.get("sort") or ("queue" if by_queue else "id")
-    if sort == "queue" and not by_queue:
-        sort = "id"
-    if site.hide_bodies and which.looks_into_bodies:
-        raise ConfigError("text: bodies are hidden here, and so can't be searched")
-    after = query.get("after", "")[:1000] or None
-    page, matching = listing.Page([], None), ""
-    if wrong is None:
-        key = "jobs", json.dumps(which.criteria()), sort, after
-        page, matching = await _ask(request, key, partial(_page_of_jobs, which=which, sort=sort, after=after))
-    names = [name for name in NAMES.values() if name != "up_to_id" and (name != "tube" or context["tube"] is None)]
-    context |= {
-        "jobs": page.records,
-        "matching": matching,
-        "more": link(request.url.path, **{**query, "after": page.after}) if page.after else None,
-        "which": which,
-        "filters": {name: query.get(name, "") for name in names},
-        "sort": sort,
-        "sorts": [each for each in listing.JOB_SORTS if each != "queue" or by_queue],
-        "hides": site.hide_bodies,
-    }
-    if wrong is not None:
-        return render(request, template, {**context, "wrong": wrong}, 400)
-    return render(request, template, context)
-
-
-def _page_of_jobs(live: Live, which: Filter, sort: str, after: str | None) -> tuple[listing.Page, str]:
-    """Return a page of jobs, and how many match in all, as text."""
-    page = listing.jobs(live, which, sort, JOBS, after)
-    if len(page.records) < JOBS and after is None:
-        return page, count(len(page.records))
-    return page, _matching(live, which)
-
-
-def _matching(live: Live, which: Filter) -> str:
-    """Return how many jobs match; if they have to be looked for, only up to COUNT_MAX are counted."""
-    states = STATES if which.state is None else (which.state,)
-    if which.criteria().keys() <= {"tube", "state"}:
-        if which.tube is None:
-            stats = live.stats()
-            return count(sum(stats[f"current-jobs-{state}"] for state in states))
-        return count(sum(tube[state] for tube in live.list_tubes({"names": [which.tube]})["tubes"] for state in states))
-    number = 0
-    until_s = time.monotonic() + _COUNT_S
-    for records, after in listing.slices(live.list_jobs, {**which.criteria(), "limit": _COUNTED}, "jobs"):
-        number += len(records)
-        if after is not None and (number > COUNT_MAX or time.monotonic() > until_s):
-            return f"of more than {count(number)}"
-    return count(number)
+    return await show_jobs(request, "tube.html", context)
 
 
 async def job(request: Request) -> Response:

@@ -7,6 +7,7 @@ from starlette.requests import Request
 
 from beanlite.beanstalk.client import Server, address_text
 from beanlite.web.backups import Folder
+from beanlite.web.counting import GroupCounts
 from beanlite.web.guesses import Guesses
 from beanlite.web.notices import Notices
 from beanlite.web.overview import Rates
@@ -36,6 +37,7 @@ class Site:
     questions: Questions = field(init=False)
     rates: Rates = field(init=False, default_factory=Rates)
     changes: Ongoing = field(init=False, default_factory=Ongoing)
+    counts: GroupCounts = field(init=False)
     samples: Samples = field(init=False, default_factory=Samples)
     notices: Notices = field(init=False, default_factory=Notices)
     undos: Undos = field(init=False, default_factory=Undos)
@@ -44,6 +46,7 @@ class Site:
 
     def __post_init__(self) -> None:
         self.questions = Questions(self.address)
+        self.counts = GroupCounts(self.address)
         if self.passwords is not None:
             self.guesses = Guesses(self.passwords)
 

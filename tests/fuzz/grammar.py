@@ -46,6 +46,7 @@ ANSWERS = {
 REQUEST_ANSWERS = {b"OK", b"REFUSED", b"EXPECTED_CRLF"}
 OPERATORS_ANSWERS = {
     b"list-jobs": REQUEST_ANSWERS,
+    b"group-jobs": REQUEST_ANSWERS,
     b"list-tube-stats": REQUEST_ANSWERS,
     b"list-clients": REQUEST_ANSWERS,
     b"diagnose": REQUEST_ANSWERS,

@@ -99,6 +99,7 @@ LONG = [
     b"list-tubes-watched\r\n",
     b"kick 11\r\n",
     b"list-jobs 2\r\n{}\r\n",
+    b'group-jobs 17\r\n{"fact": "state"}\r\n',
     b"list-clients 2\r\n{}\r\n",
     b"diagnose 2\r\n{}\r\n",
     b"list-tube-stats 2\r\n{}\r\n",

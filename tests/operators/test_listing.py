@@ -47,6 +47,7 @@ NARROW = {
     "ids": [1], "tube": "other", "state": "buried", "older_s": 3600.0, "newer_s": 0.0, "in_state_s": 3600.0,
     "since_at": 4e9, "until_at": 1e9, "pri_min": 7, "pri_max": 0, "reserves_min": 1, "holder": 999,
     "holder_host": "10.0.0.1", "text": "user7@", "where": "to=user7@example.org", "up_to_id": 1,
+    "tube_like": "oth*", "tries_min": 1, "timeouts_min": 1, "releases_min": 1, "why": "client", "note_text": "INC-4711",
 }  # fmt: skip
 
 
@@ -57,11 +58,17 @@ def test_server_and_file_evaluate_each_criterion(source, queue, key):
 
 def test_filter_is_told_in_words():
     which = filter_by(
-        state="buried", since_at=0.0, until_at=3600.5, reserves_min=5, holder_host="10.0.0.5", where="a=1"
+        state="buried",
+        tube="web*",
+        since_at=0.0,
+        until_at=3600.5,
+        reserves_min=5,
+        holder_host="10.0.0.5",
+        where=["a=1", "b=x"],
     )
     assert in_words(which) == (
-        "buried, so since 1970-01-01 00:00:00 UTC or later, so since 1970-01-01 01:00:00 UTC or earlier,"
-        " reserved 5 times or more, held by a client of 10.0.0.5, whose body has a=1"
+        "buried in tube web*, so since 1970-01-01 00:00:00 UTC or later, so since 1970-01-01 01:00:00 UTC or earlier,"
+        " reserved 5 times or more, held by a client of 10.0.0.5, whose body has a=1 and b=x"
     )
 
 
@@ -74,7 +81,7 @@ def test_jobs_has_an_option_for_each_criterion(capsys):
     assert main(["jobs", "--help"]) == 0
     said = capsys.readouterr().out
     options = {key: f"--{name.replace('_', '-')} " for key, name in NAMES.items()}
-    assert {key for key, option in options.items() if option not in said} == {"ids", "up_to_id"}
+    assert {key for key, option in options.items() if option not in said} == {"ids", "tube_like", "up_to_id"}
 
 
 def holder(queue):

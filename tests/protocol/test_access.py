@@ -25,7 +25,7 @@ MAY = {
     },
     READER: {
         *("use", "peek", "peek-ready", "peek-delayed", "peek-buried", "stats-job", "stats-tube", "list-tubes"),
-        *("list-jobs", "show-job", "list-tube-stats", "list-clients", "list-policies", "list-schedules"),
+        *("list-jobs", "group-jobs", "show-job", "list-tube-stats", "list-clients", "list-policies", "list-schedules"),
         *("watch-events", "diagnose"),
     },
     OPERATOR: set(WORDS) - {"act-for"},  # which is for the role on all tubes
@@ -57,6 +57,7 @@ ARGUMENTS = {
 }
 REQUESTS: dict[str, dict] = {
     "list-jobs": {"tube": "TUBE"},
+    "group-jobs": {"tube": "TUBE", "fact": "state"},
     "list-tube-stats": {},
     "list-clients": {},
     "diagnose": {"tube": "TUBE"},

@@ -13,12 +13,13 @@ from beanlite.protocol.batches import put_jobs, reserve_batch
 from beanlite.protocol.blocked import LOOKING, WORKING, Blocked
 from beanlite.protocol.operators.changes import change_jobs, set_pause
 from beanlite.protocol.operators.diagnosing import diagnose
-from beanlite.protocol.operators.lists import list_clients, list_jobs, list_tube_stats, show_job
+from beanlite.protocol.operators.lists import group_jobs, list_clients, list_jobs, list_tube_stats, show_job
 from beanlite.protocol.operators.policies import list_policies, set_policy
 from beanlite.protocol.operators.replies import as_json, refusal
 from beanlite.protocol.operators.requests import (
     ChangeJobs,
     Diagnose,
+    GroupJobs,
     ListClients,
     ListJobs,
     ListPolicies,
@@ -142,6 +143,7 @@ def new_operator_commands() -> list[Command]:
     """Return all operators' commands, with counts of 0."""
     return [
         _taking(b"list-jobs", ListJobs, list_jobs),
+        _taking(b"group-jobs", GroupJobs, group_jobs),
         Command(b"show-job", arguments.parse_id, at_leisure(show_job), in_stats=False),
         _taking(b"list-tube-stats", ListTubeStats, list_tube_stats),
         _taking(b"list-clients", ListClients, list_clients),

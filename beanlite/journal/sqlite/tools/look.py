@@ -17,7 +17,7 @@ from beanlite.core.events import NOTE, POLICY, SCHEDULE
 from beanlite.core.notes import first_line
 from beanlite.core.policies import PolicyRow
 from beanlite.core.tube import claim_in, without_claim
-from beanlite.core.where import Where
+from beanlite.core.where import Paths, Where
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
@@ -68,6 +68,7 @@ _TUBES: Final = """
 _CONDITIONS: Final = {
     "ids": "id IN (SELECT value FROM json_each(:ids))",
     "tube": "tube = :tube",
+    "tube_like": "like_tube(tube)",
     "state": "state = :state",
     "older_s": "age_s >= :older_s",
     "newer_s": "age_s < :newer_s",
@@ -76,7 +77,12 @@ _CONDITIONS: Final = {
     "until_at": "since_at <= :until_at",
     "pri_min": "pri >= :pri_min",
     "pri_max": "pri <= :pri_max",
+    "tries_min": "tries >= :tries_min",
     "reserves_min": "reserves >= :reserves_min",
+    "timeouts_min": "timeouts >= :timeouts_min",
+    "releases_min": "releases >= :releases_min",
+    "why": "why = :why",
+    "note_text": "instr(note, :note_text)",
     "holder": "state = 'reserved' AND holder_conn = :holder",
     "holder_host": f"state = 'reserved' AND {_is_of_host('holder', ':holder_host')}",
     "text": "instr(body, CAST(:text AS BLOB))",
@@ -133,28 +139,59 @@ class Look:
 
     def list_jobs(self, request: Mapping[str, Any]) -> Record:
         """Return the jobs that fit a filter; the cursor is the last id, or in queue order the count of jobs so far."""
-        parameters = {key: value for key, value in request.items() if value is not None}
-        conditions = [_CONDITIONS[key] for key in parameters if key in _CONDITIONS]
+        conditions, parameters = self._conditions(request)
         after = int(parameters.get("after", 0))
-        parameters |= {"after": after, "preview": request.get("preview", 0), "ids": json.dumps(request.get("ids"))}
+        parameters |= {"after": after, "preview": request.get("preview", 0)}
         if parameters.get("order") == "queue":
             end = f"ORDER BY {_QUEUES[parameters['state']]} LIMIT :limit OFFSET :after"
         else:
             conditions.append("id > :after")
             end = "ORDER BY id LIMIT :limit"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        if "where" in parameters:
-            self._connection.create_function("fits", 1, Where(parameters["where"]).fits)
-        note = ", note" if request.get("notes") else ""
-        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview{note} FROM all_jobs {where} {end}", parameters)
+        more = ", note" if request.get("notes") else ""
+        if request.get("paths"):
+            paths = Paths(request["paths"])
+            self._connection.create_function("values_of", 1, lambda body: json.dumps(paths.values(body or b"")))
+            more += ', values_of(CAST(body AS BLOB)) AS "values"'
+        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview{more} FROM all_jobs {where} {end}", parameters)
         for row in rows:
             if isinstance(row.get("note"), str):
-                row["note"] = first_line(row["note"].encode(errors="surrogateescape")) or None
+                row["note"] = _first_line(row["note"]) or None
+            if "values" in row:
+                row["values"] = json.loads(row["values"])
         jobs = [self._job(row) for row in rows]
         cursor = None
         if jobs and len(jobs) == parameters["limit"]:
             cursor = str(after + len(jobs) if parameters.get("order") == "queue" else jobs[-1]["id"])
         return {"jobs": jobs, "next": cursor}
+
+    def group_jobs(self, request: Mapping[str, Any]) -> Record:
+        """Return how many of the jobs that fit a filter have each value, all at once."""
+        conditions, parameters = self._conditions(request)
+        key = f"nullif({request['fact']}, '')" if "fact" in request else "value_of(CAST(body AS BLOB))"
+        if request.get("fact") == "note":
+            self._connection.create_function("first_line", 1, lambda note: note and _first_line(note))
+            key = "nullif(first_line(note), '')"
+        if "path" in request:
+            path = Paths([request["path"]])
+            self._connection.create_function("value_of", 1, lambda body: path.values(body or b"")[0])
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        statement = f"SELECT {key} AS value, count(*) AS jobs FROM all_jobs {where} GROUP BY value ORDER BY jobs DESC"
+        rows = self._rows(statement, parameters)
+        jobs = sum(row["jobs"] for row in rows)
+        return {"groups": [[row["value"], row["jobs"]] for row in rows], "next": None, "looked": jobs}
+
+    def _conditions(self, request: Mapping[str, Any]) -> tuple[list[str], Record]:
+        """Return the conditions of a filter in SQL, and what they need."""
+        parameters = {key: value for key, value in request.items() if value is not None}
+        conditions = [_CONDITIONS[key] for key in parameters if key in _CONDITIONS]
+        if "where" in parameters:
+            self._connection.create_function("fits", 1, Where(parameters.pop("where")).fits)
+        if "tube_like" in parameters:
+            fits = re.compile(fnmatch.translate(parameters["tube_like"])).match
+            self._connection.create_function("like_tube", 1, lambda tube: fits(tube) is not None)
+        parameters.pop("paths", None)
+        return conditions, {**parameters, "ids": json.dumps(request.get("ids"))}
 
     def show_job(self, job_id: int) -> Record | None:
         """Return everything known about a job, with its history; one that is gone may still have a history."""
@@ -235,6 +272,10 @@ def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
         except UnicodeEncodeError:
             return value.encode(errors="surrogateescape")
     return value
+
+
+def _first_line(note: str) -> str:
+    return first_line(note.encode(errors="surrogateescape"))
 
 
 def _job(row: Record) -> Record:
