@@ -233,7 +233,7 @@ async def back_up(request: Request) -> Response:
     folder = site.backups
     if folder is None:
         raise ConfigError("no folder for backups is configured")
-    if not await site.questions.ask(person_of(request), Live.may_everything):
+    if not (await site.questions.ask(person_of(request), Live.rights)).everything:
         raise Unauthorized("A backup takes the role operator on all tubes, which no rule of the server gives here")
     making = folder.begin()
     await asyncio.wait([making], timeout=WAIT_S)

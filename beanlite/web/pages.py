@@ -18,6 +18,7 @@ from beanlite.console.changes import DONE_WORDS
 from beanlite.console.filters import STATES, encode_tube, filter_by
 from beanlite.console.tables import claim
 from beanlite.console.units import parse_age, parse_moment
+from beanlite.core.access import OPERATOR, PRODUCER
 from beanlite.core.job import U32_MAX
 from beanlite.core.operator import CONCERNS
 from beanlite.core.policies import KEYS, OFF
@@ -27,7 +28,7 @@ from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
 from beanlite.web.folding import LINES_MAX
 from beanlite.web.notices import Mistake
-from beanlite.web.site import site_of
+from beanlite.web.site import rights_of, site_of
 
 # How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
@@ -135,7 +136,7 @@ _TEMPLATES: Final = _environment()
 
 def render(request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
     """Render a page; ``context`` has its template's variables."""
-    user, query = request.state.user, dict(request.query_params)
+    user, rights, query = request.state.user, rights_of(request), dict(request.query_params)
     notice = site_of(request).notices.take(query.pop("done", ""))
     common = {
         "path": request.url.path,
@@ -143,7 +144,10 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "here": link(request.url.path, **query),
         "server": site_of(request).name,
         "user": user.name,
-        "may_change": user.may_change,
+        "may_change": rights.has(OPERATOR),
+        "may_put": rights.has(PRODUCER),
+        "may_everything": rights.everything,
+        "may": lambda role, tube: rights.may(role, tube.encode()),
         "notice": notice,
         "wrong": notice.wrong,
     }

@@ -16,6 +16,7 @@ from beanlite.console.bodies import FORMS, body_lines
 from beanlite.console.filters import STATES, Record, encode_tube, filter_by
 from beanlite.console.live import Live, Unreachable
 from beanlite.console.units import count, on_one_line
+from beanlite.core.access import READER
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.protocol.arguments import U64_MAX
@@ -201,9 +202,8 @@ async def job(request: Request) -> Response:
     history = [] if stored is None else stored["history"]
     others = {event["tube"] for event in history} - ({facts["tube"]} if facts else set())
     if others:  # the database knows nothing of rights
-        hidden = await site.questions.ask(
-            person_of(request), lambda live: {tube for tube in others if not live.may_see(tube)}
-        )
+        rights = await site.questions.ask(person_of(request), Live.rights)
+        hidden = {tube for tube in others if not rights.may(READER, tube.encode())}
         history = [event for event in history if event["tube"] not in hidden]
     if facts is None and not history:
         context = {"id": job_id, "has_db": site.db is not None, "unreadable": unreadable}
