@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, get_args
 from urllib.parse import parse_qsl, quote, urlencode
@@ -149,6 +150,7 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "may_everything": rights.everything,
         "may": lambda role, tube: rights.may(role, tube.encode()),
         "notice": notice,
+        "undo_label": partial(site_of(request).undos.label, user.name),
         "wrong": notice.wrong,
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render(common | dict(context)), status)

@@ -198,7 +198,7 @@ async def job(request: Request) -> Response:
     if form not in FORMS:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
     facts = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
-    stored, unreadable = await _from_database(site.db, lambda look: look.show_job(job_id))
+    stored, unreadable = await from_database(site.db, lambda look: look.show_job(job_id))
     history = [] if stored is None else stored["history"]
     others = {event["tube"] for event in history} - ({facts["tube"]} if facts else set())
     if others:  # the database knows nothing of rights
@@ -208,6 +208,7 @@ async def job(request: Request) -> Response:
     if facts is None and not history:
         context = {"id": job_id, "has_db": site.db is not None, "unreadable": unreadable}
         return render(request, "no-job.html", context, 404)
+    deleted = await deleted_job(request, job_id) if facts is None else None
     body = b"" if facts is None or site.hide_bodies else facts["body"]
     if form == "raw":
         name = f'attachment; filename="job-{job_id}"'
@@ -223,13 +224,26 @@ async def job(request: Request) -> Response:
         "has_db": site.db is not None,
         "unreadable": unreadable,
         "hides": site.hide_bodies,
-        "unfit": unfit(body),
+        "unfit": unfit(deleted["body"] if deleted else body),
+        "deleted": deleted,
         "shown": text,
         "cut": len(body) > BODY_BYTES_MAX,
         "form": form,
         "forms": [each for each in FORMS if each != "raw"],
     }
     return render(request, "job.html", context)
+
+
+async def deleted_job(request: Request, job_id: int) -> Record | None:
+    """Return what the history has of a job that was deleted: its tube, pri and body, if the user may see these."""
+    site = site_of(request)
+    if site.hide_bodies:
+        return None
+    job, _ = await from_database(site.db, lambda look: look.deleted_job(job_id))
+    if job is None:
+        return None
+    rights = await site.questions.ask(person_of(request), Live.rights)
+    return job if rights.may(READER, job["tube"].encode()) else None
 
 
 def _history(history: list[Record], end: int | None) -> Record:
@@ -326,7 +340,7 @@ async def backups(request: Request) -> Response:
 
 async def _hours(site: Site, names: list[str]) -> tuple[dict[str, Curve], str]:
     """Return curves of the jobs put into each tube in the last 24 hours, and why the database can't be read, if so."""
-    rows, unreadable = await _from_database(site.db, lambda look: look.totals(_HOUR_S, 24, names))
+    rows, unreadable = await from_database(site.db, lambda look: look.totals(_HOUR_S, 24, names))
     if rows is None:
         return {}, unreadable
     return {name: curve((row for row in rows if row["tube"] == name), "put", _HOUR_S, 24) for name in names}, ""
@@ -337,7 +351,7 @@ async def _curves(site: Site, name: str, span: str) -> tuple[dict[str, Curve], s
     span_s, points = SPANS[span]
     rows, unreadable = None, ""
     if span != SAMPLED:
-        rows, unreadable = await _from_database(site.db, lambda look: look.totals(span_s, points, [name]))
+        rows, unreadable = await from_database(site.db, lambda look: look.totals(span_s, points, [name]))
     if rows is None:
         records = site.samples.points(name)
         return {key: curve(records, key, *SPANS[SAMPLED], gaps=True) for key in ("ready", "put", "deleted")}, unreadable
@@ -346,7 +360,7 @@ async def _curves(site: Site, name: str, span: str) -> tuple[dict[str, Curve], s
     return {key: curve(rows, key, span_s, points) for key in ("put", "deleted", "wait_s")}, ""
 
 
-async def _from_database(db: Path | None, question: Callable[[Look], Answer]) -> tuple[Answer | None, str]:
+async def from_database(db: Path | None, question: Callable[[Look], Answer]) -> tuple[Answer | None, str]:
     """Return what the database answers; or None and, if it can't be read, why.
 
     That is no reason to show nothing of a server that does well.
