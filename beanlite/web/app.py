@@ -148,6 +148,7 @@ def make_app(site: Site) -> Starlette:
             Route("/job/{id:id}", seeing.job),
             Route("/clients", seeing.clients),
             Route("/journal", seeing.journal),
+            Route("/changes", seeing.changes),
             Route("/policies", seeing.policies),
             Route("/backups", seeing.backups),
             Route("/backups", changing.back_up, methods=["POST"]),

@@ -22,7 +22,8 @@ from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import delete_old, fields_of, fields_of_deleted
 from beanlite.web.notices import Mistake, Notice, WrongForm
 from beanlite.web.pages import filter_of, form, link, number, render, tube_name, whole_seconds
-from beanlite.web.running import WORDS, description
+from beanlite.web.recent import Entry
+from beanlite.web.running import WORDS, Running, description
 from beanlite.web.seeing import deleted_job, from_database
 from beanlite.web.site import Site, person_of, site_of
 from beanlite.web.undeleting import PutAgain, is_of, not_kept
@@ -108,6 +109,7 @@ async def _carry_out(
     running, task = site.changes.begin(live, {**what, **_on_behalf(request)}, which, back, steps)
     if undo is not None:
         running.undo = site.undos.keep(person_of(request), undo)
+    _note(request, running.title, back, running.undo, running)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
         return _redirect(request, back, _in_words(what, running.outcome), running.undo if running.outcome.done else "")
@@ -117,8 +119,9 @@ async def _carry_out(
 async def undo(request: Request) -> Response:
     """Undo a change that was made here, as far as nothing has changed since."""
     site, fields = site_of(request), await form(request)
-    back, person = _back(fields), person_of(request)
-    change = site.undos.take(person, fields.get("undo", ""))
+    back, person, token = _back(fields), person_of(request), fields.get("undo", "")
+    change = site.undos.take(person, token)
+    site.recent.undone(token)
     if not isinstance(change, UndoPause):
         by = _on_behalf(request)
         what, which = {"do": change.do}, filter_by(ids=change.ids)
@@ -132,13 +135,16 @@ async def undo(request: Request) -> Response:
 
         live = await asyncio.to_thread(Live, site.address, person)
         running, task = site.changes.begin(live, what, which, back, steps)
+        _note(request, running.title, back, running=running)
         await asyncio.wait([task], timeout=WAIT_S)
         if running.ended and not running.error:
             return _redirect(request, back, _in_words(what, running.outcome))
         return RedirectResponse(f"/change/{running.number}", 303)
     if await site.questions.ask_once(person, partial(change.undo, by=_on_behalf(request))):
         left_s = round(change.before_s)
-        return _redirect(request, back, f"{change.tube} is {'paused as before' if left_s else 'not paused any more'}")
+        message = f"{change.tube} is {'paused as before' if left_s else 'not paused any more'}"
+        _note(request, message, back)
+        return _redirect(request, back, message)
     return _redirect(request, back, f"The pause of {change.tube} has changed since, and was left as it is")
 
 
@@ -189,6 +195,7 @@ async def pause(request: Request) -> Response:
 
     token = site.undos.keep(person, await site.questions.ask_once(person, pause))
     message = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
+    _note(request, message, back, token)
     return _redirect(request, back, message, token)
 
 
@@ -209,6 +216,8 @@ async def policy(request: Request) -> Response:
     except BeanliteError as error:
         return _tell(request, _back(fields), WrongForm("/policy", "value", str(error), fields))
     lines = in_words(reply["changes"]) or ["Nothing has changed"]
+    if reply["changes"]:
+        _note(request, "; ".join(lines), _back(fields))
     return _redirect(request, _back(fields), "; ".join([*lines, *reply["warnings"]]))
 
 
@@ -221,6 +230,7 @@ async def schedule(request: Request) -> Response:
     what = {"name": name, **_on_behalf(request)}
     reply = await site.questions.ask_once(person_of(request), lambda live: live.ask(f"{do}-schedule", what))
     message = f"Job {reply['id']} was put by {name}" if do == "run" else f"The schedule {name} was removed"
+    _note(request, message, _back(fields))
     return _redirect(request, _back(fields), message)
 
 
@@ -246,11 +256,12 @@ async def put(request: Request) -> Response:
         name, why = (error.name, error.why) if isinstance(error, Mistake) else ("", str(error))
         context = {"fields": fields, "wrong": WrongForm("/put", name, why, fields)}
         return render(request, "put.html", context, 422)
-    message = "The job was put"
+    page, message = f"/job/{reply['ids'][0]}", "The job was put"
+    _note(request, f"put into {job['tube']}: job {reply['ids'][0]}", page)
     if old is not None:
         state, by = fields.get("old_state", ""), _on_behalf(request)
         message = await questions.ask_once(person, partial(delete_old, job_id=old, state=state, person=by))
-    return _redirect(request, f"/job/{reply['ids'][0]}", message)
+    return _redirect(request, page, message)
 
 
 async def _fields_to_put(request: Request) -> dict[str, str]:
@@ -338,6 +349,12 @@ def _back(fields: dict[str, str]) -> str:
     """Return the page that the form was on, if it is on this site; otherwise the first page."""
     back = fields.get("back", "/")
     return back if back.startswith("/") and not back.startswith(("//", "/\\")) and len(back) < 4000 else "/"
+
+
+def _note(request: Request, what: str, back: str, undo: str = "", running: Running | None = None) -> None:
+    """Remember a change, for the list of recent ones."""
+    address = "unix" if request.client is None else request.client.host
+    site_of(request).recent.note(Entry(person_of(request), address, what, back, undo, running))
 
 
 def _tell(request: Request, path: str, wrong: WrongForm) -> Response:

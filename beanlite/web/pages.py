@@ -59,9 +59,10 @@ KEYS_OF_PAGES: Final = (
     ("g l", "policies"),
     ("g b", "backups"),
     ("g s", "server"),
+    ("g h", "what was changed here"),
     ("?", "these keys"),
 )
-CHANGING_KEYS: Final = frozenset("x*Kbdmup")
+CHANGING_KEYS: Final = frozenset((*"x*Kbdmup", "g h"))
 
 
 # Why a job is buried, behind "Buried for 5 min,".

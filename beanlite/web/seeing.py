@@ -29,7 +29,7 @@ from beanlite.web.folding import LINES_MAX, Line, fold
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.pages import filter_of, link, number, render
 from beanlite.web.samples import KEEP_S, POINT_S
-from beanlite.web.site import Site, person_of, site_of
+from beanlite.web.site import Site, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -301,6 +301,12 @@ async def policies(request: Request) -> Response:
         "hides": site.hide_bodies,
     }
     return render(request, "policies.html", context)
+
+
+async def changes(request: Request) -> Response:
+    """Show the last changes made here: those of the user or, if the user may do everything, those of all."""
+    person = None if rights_of(request).everything else person_of(request)
+    return render(request, "changes.html", {"entries": site_of(request).recent.entries(person)})
 
 
 async def journal(request: Request) -> Response:

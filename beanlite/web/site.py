@@ -16,6 +16,7 @@ from beanlite.web.guesses import Guesses
 from beanlite.web.notices import Notices
 from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
+from beanlite.web.recent import Recent
 from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
 from beanlite.web.samples import Samples
@@ -47,6 +48,7 @@ class Site:
     samples: Samples = field(init=False, default_factory=Samples)
     notices: Notices = field(init=False, default_factory=Notices)
     undos: Undos = field(init=False, default_factory=Undos)
+    recent: Recent = field(init=False, default_factory=Recent)
     guesses: Guesses | None = field(init=False, default=None)
     """Checks the passwords; None if there are none."""
 
