@@ -95,10 +95,14 @@ async def tube(request: Request) -> Response:
     site, name = site_of(request), request.path_params["name"]
     encode_tube(name)
     stats = await site.questions.ask_seldom("", "stats", Live.stats)
-    reply, policies = await _ask(
+    reply, policies, (findings, facts) = await _ask(
         request,
         ("tube", name),
-        lambda live: (live.list_tubes({"names": [name]}), live.ask("list-policies", {"tube": name})),
+        lambda live: (
+            live.list_tubes({"names": [name]}),
+            live.ask("list-policies", {"tube": name}),
+            looks.diagnosis(live, name),
+        ),
     )
     if not reply["tubes"]:
         return render(request, "no-tube.html", {"name": name}, 404)
@@ -110,6 +114,8 @@ async def tube(request: Request) -> Response:
     curves, unreadable = await _curves(site, name, span)
     context = {
         "tube": reply["tubes"][0],
+        "findings": findings,
+        "facts": facts,
         "started_at": time.time() - stats["uptime"],
         "policies": policies["policies"],
         "policies_file": policies["file"],

@@ -14,7 +14,7 @@ AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
 PATHS = """
 / /?like=nothing /tube/mail?state=buried /tube/mail?span=week /tube/none /jobs?text=welcome /jobs?older=soon
 /job/{job} /job/{job}?body=hex /job/{job}?events=2 /job/999999 /change/{change} /clients /policies /backups /journal
-/put /put?from={job} /nothing
+/changes /put /put?from={job} /nothing
 """.split()
 SELECTED, DONE, KEYS, ASKED = "selected jobs", "what was done", "the keys", "the question"  # what no path leads to
 WIDTHS = (1440, 390)
