@@ -21,15 +21,20 @@ STATES: Final = ("ready", "reserved", "delayed", "buried")
 
 
 def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of the model
-    """Return a filter, unchecked but for the tube, the state and where. ConfigError: there can't be such ones."""
-    from beanlite.protocol.operators.filters import Filter, check_where  # noqa: PLC0415 - pydantic is slow to import
+    """Return a filter, unchecked but for the tube, the state, the host and where. ConfigError: they can't be so."""
+    # pydantic is slow to import
+    from beanlite.protocol.operators.filters import HOST_MAX, WHERE_MAX, Filter, check_where  # noqa: PLC0415
 
     filter_ = Filter.model_construct(**criteria)
     if filter_.tube is not None:
         encode_tube(filter_.tube)
     if filter_.state is not None and filter_.state not in STATES:
         raise ConfigError(f"there is no state {filter_.state!r}, only {', '.join(STATES)}")
+    if filter_.holder_host is not None and not 0 < len(filter_.holder_host) <= HOST_MAX:
+        raise ConfigError(f"holder-host: an address has 1 to {HOST_MAX} characters")
     if filter_.where is not None:
+        if len(filter_.where) > WHERE_MAX:
+            raise ConfigError(f"where: {WHERE_MAX} characters at most")
         try:
             check_where(filter_.where)
         except ValueError as error:

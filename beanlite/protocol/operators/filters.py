@@ -13,6 +13,9 @@ from beanlite.core.tube import is_tube_name
 from beanlite.core.where import Where
 
 IDS_MAX: Final = 1000
+# How many characters these may have.
+HOST_MAX: Final = 200
+WHERE_MAX: Final = 1000
 
 
 class Criterion(NamedTuple):
@@ -104,7 +107,7 @@ class Filter(BaseModel):
     ] = None
     holder_host: Annotated[
         str | None,
-        Field(min_length=1, max_length=200),
+        Field(min_length=1, max_length=HOST_MAX),
         Criterion(
             "Held by a client of this host, such as 10.0.0.5; or unix.",
             "held by a client of {}",
@@ -115,7 +118,7 @@ class Filter(BaseModel):
     ] = None
     text: Annotated[str | None, Criterion("With this text in the body; case matters.", "with {!r} in the body")] = None
     where: Annotated[
-        Annotated[str, Field(max_length=1000), AfterValidator(check_where)] | None,
+        Annotated[str, Field(max_length=WHERE_MAX), AfterValidator(check_where)] | None,
         Criterion(
             "With this value at this path in a JSON body: customer=4711, items[0].state=new.",
             "whose body has {}",
