@@ -21,7 +21,7 @@ from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import delete_old, fields_of, fields_of_deleted
 from beanlite.web.notices import Mistake, Notice, WrongForm
-from beanlite.web.pages import filter_of, form, link, number, render, tube_name, whole_seconds
+from beanlite.web.pages import filter_of, form, link, number, render, schedule_in, tube_name, whole_seconds
 from beanlite.web.recent import Entry
 from beanlite.web.running import WORDS, Running, description
 from beanlite.web.seeing import deleted_job, from_database
@@ -222,9 +222,11 @@ async def policy(request: Request) -> Response:
 
 
 async def schedule(request: Request) -> Response:
-    """Have a schedule put its job now, or remove it."""
+    """Set a schedule, have it put its job now, or remove it."""
     site, fields = site_of(request), await form(request)
-    name, do = fields.get("name", ""), fields.get("do", "")
+    name, do = fields.get("name", "").strip(), fields.get("do", "")
+    if do == "set":
+        return await _set_schedule(request, name, fields)
     if do not in {"run", "unset"}:
         raise ConfigError("do: missing")
     what = {"name": name, **_on_behalf(request)}
@@ -232,6 +234,21 @@ async def schedule(request: Request) -> Response:
     message = f"Job {reply['id']} was put by {name}" if do == "run" else f"The schedule {name} was removed"
     _note(request, message, _back(fields))
     return _redirect(request, _back(fields), message)
+
+
+async def _set_schedule(request: Request, name: str, fields: dict[str, str]) -> Response:
+    site, back = site_of(request), _back(fields)
+    try:
+        what = {**schedule_in(fields), **_on_behalf(request)}
+        await site.questions.ask_once(person_of(request), lambda live: live.ask("set-schedule", what))
+    except (Unreachable, Unauthorized):
+        raise
+    except BeanliteError as error:
+        field, why = (error.name, error.why) if isinstance(error, Mistake) else ("when", str(error))
+        return _tell(request, back, WrongForm("/schedule", field, why, fields))
+    message = f"The schedule {name} was set"
+    _note(request, message, back)
+    return _redirect(request, back, message)
 
 
 async def put(request: Request) -> Response:

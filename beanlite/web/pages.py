@@ -23,6 +23,7 @@ from beanlite.core.access import OPERATOR, PRODUCER
 from beanlite.core.job import U32_MAX
 from beanlite.core.operator import CONCERNS
 from beanlite.core.policies import KEYS, OFF
+from beanlite.core.recurrence import UTC_ZONE
 from beanlite.errors import ConfigError
 from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
@@ -216,6 +217,25 @@ def tube_name(fields: Mapping[str, str], name: str) -> str:
     except ConfigError as error:
         raise Mistake(name, str(error)) from None
     return tube
+
+
+def schedule_in(fields: Mapping[str, str]) -> dict[str, object]:
+    """Return the schedule that a form describes, as a request has it. Mistake: something is missing, or wrong."""
+    for key, why in (("name", "say which"), ("when", "say when"), ("tube", "say in which tube")):
+        if not fields.get(key, "").strip():
+            raise Mistake(key, why)
+    pri, ttr_s = number(fields, "pri", U32_MAX), whole_seconds(fields, "ttr")
+    return {
+        "name": fields["name"].strip(),
+        "when": fields["when"].strip(),
+        "zone": fields.get("zone", "").strip() or UTC_ZONE,
+        "tube": tube_name(fields, "tube"),
+        "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
+        "pri": 1024 if pri is None else pri,
+        "ttr_s": 60 if ttr_s is None else ttr_s,
+        "if_absent": not fields.get("overlap"),
+        "missed": "once" if fields.get("once") else "skip",
+    }
 
 
 def filter_of(fields: Mapping[str, str]) -> Filter:
