@@ -22,7 +22,7 @@ from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import delete_old, fields_of, fields_of_deleted
 from beanlite.web.notices import Mistake, Notice, WrongForm
 from beanlite.web.pages import filter_of, form, link, number, render, schedule_in, tube_name, whole_seconds
-from beanlite.web.recent import Entry
+from beanlite.web.recent import PageChange
 from beanlite.web.running import WORDS, Running, description
 from beanlite.web.seeing import deleted_job, from_database
 from beanlite.web.site import Site, person_of, site_of
@@ -371,7 +371,7 @@ def _back(fields: dict[str, str]) -> str:
 def _note(request: Request, what: str, back: str, undo: str = "", running: Running | None = None) -> None:
     """Remember a change, for the list of recent ones."""
     address = "unix" if request.client is None else request.client.host
-    site_of(request).recent.note(Entry(person_of(request), address, what, back, undo, running))
+    site_of(request).recent.note(PageChange(person_of(request), address, what, back, undo, running))
 
 
 def _tell(request: Request, path: str, wrong: WrongForm) -> Response:

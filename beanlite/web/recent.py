@@ -9,7 +9,7 @@ from beanlite.web.undoing import CHANGES_MAX
 
 
 @dataclass(slots=True)
-class Entry:
+class PageChange:
     """A change."""
 
     person: str
@@ -31,9 +31,9 @@ class Recent:
     """The last changes."""
 
     def __init__(self) -> None:
-        self._all: deque[Entry] = deque(maxlen=CHANGES_MAX)
+        self._all: deque[PageChange] = deque(maxlen=CHANGES_MAX)
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: PageChange) -> None:
         """Remember a change."""
         self._all.append(entry)
 
@@ -43,6 +43,6 @@ class Recent:
             if entry.undo == token:
                 entry.undone = True
 
-    def entries(self, person: str | None) -> list[Entry]:
+    def entries(self, person: str | None) -> list[PageChange]:
         """Return the changes of a person, or of all if it is None, the newest first."""
         return [entry for entry in reversed(self._all) if person is None or entry.person == person]

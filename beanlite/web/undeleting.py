@@ -31,7 +31,7 @@ _MEANWHILE_S: Final = 24 * 3600
 _NO_END: Final = (1 << 63) - 1
 
 
-class _Facts(NamedTuple):
+class _Deleted(NamedTuple):
     """What a job was before it was deleted."""
 
     tube: str
@@ -42,9 +42,9 @@ class _Facts(NamedTuple):
     """When its delay was to end, in UTC seconds."""
 
 
-def _facts(job: Record) -> _Facts:
+def _facts(job: Record) -> _Deleted:
     due_at = math.ceil(time.time() + job["left_s"]) if job["state"] == "delayed" else None
-    return _Facts(job["tube"], job["state"], job["pri"], job["ttr_s"], due_at)
+    return _Deleted(job["tube"], job["state"], job["pri"], job["ttr_s"], due_at)
 
 
 class PutAgain:
@@ -55,7 +55,7 @@ class PutAgain:
 
     def __init__(self, db: Path) -> None:
         self._db = db
-        self._jobs: dict[int, _Facts] = {}
+        self._jobs: dict[int, _Deleted] = {}
         """Those that were deleted, and have not been put again."""
         self._after = 0
         """The end of the history before the deletion."""
@@ -80,7 +80,7 @@ class PutAgain:
         try:
             request = {**which.criteria(), "limit": CHANGED_MAX}
             for jobs, _ in slices_of_list(live.list_jobs, request, "jobs"):
-                by_state: dict[str, dict[int, _Facts]] = {}
+                by_state: dict[str, dict[int, _Deleted]] = {}
                 for job in jobs:
                     by_state.setdefault(job["state"], {})[job["id"]] = _facts(job)
                 for state, part in by_state.items():
@@ -91,7 +91,7 @@ class PutAgain:
             with contextlib.suppress(JournalRefused):  # of what is deleted, something can be put again
                 self._end = self._end_of_history()
 
-    def _delete(self, live: Live, what: Record, which: Filter, part: dict[int, _Facts], outcome: Result) -> None:
+    def _delete(self, live: Live, what: Record, which: Filter, part: dict[int, _Deleted], outcome: Result) -> None:
         """Delete jobs, unless they have ceased to be what they were."""
         outcome.changed.clear()
         skipped = outcome.skipped
@@ -141,7 +141,7 @@ class PutAgain:
                 pass
 
 
-def _new_job(facts: _Facts, body: bytes) -> Record:
+def _new_job(facts: _Deleted, body: bytes) -> Record:
     """Return a job as ``put-jobs`` takes it; no worker gets one that is to be buried."""
     delay_s = 0
     if facts.state == "buried":
