@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from beanlite.console.changes import Result, slices
+from beanlite.console.changes import Result, parts_of, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.listing import slices as slices_of_list
 from beanlite.console.live import Live
@@ -78,8 +78,7 @@ class PutAgain:
         """Delete jobs as ``slices`` does, and remember what they were."""
         self._after = self._end_of_history()
         try:
-            request = {**which.criteria(), "limit": CHANGED_MAX}
-            for jobs, _ in slices_of_list(live.list_jobs, request, "jobs"):
+            for jobs in jobs_of(live, which):
                 by_state: dict[str, dict[int, _Deleted]] = {}
                 for job in jobs:
                     by_state.setdefault(job["state"], {})[job["id"]] = _facts(job)
@@ -152,12 +151,19 @@ def _new_job(facts: _Deleted, body: bytes) -> Record:
     return {**new, "base64": b64encode(body).decode()}
 
 
+def jobs_of(live: Live, which: Filter) -> Iterator[list[Record]]:
+    """Yield the jobs that a filter selects, as many at a time as can be changed."""
+    for part in parts_of(which):
+        for jobs, _ in slices_of_list(live.list_jobs, {**part.criteria(), "limit": CHANGED_MAX}, "jobs"):
+            yield jobs
+
+
 def not_kept(live: Live, which: Filter, number: int, history_bytes: int) -> int:
     """Return how many of the ``number`` jobs that are to be deleted could not be put again as they are."""
     if number > UNASKED_MAX:
         return number
     size = reserved = 0
-    for jobs, _ in slices_of_list(live.list_jobs, {**which.criteria(), "limit": CHANGED_MAX}, "jobs"):
+    for jobs in jobs_of(live, which):
         if any(job["size"] > BODY_MAX for job in jobs):
             return number
         size += sum(job["size"] for job in jobs)

@@ -9,13 +9,11 @@ from typing import ClassVar, Final, NamedTuple
 
 from beanlite.console.changes import Result, slices
 from beanlite.console.filters import STATES, Record, filter_by
-from beanlite.console.listing import slices as slices_of_list
 from beanlite.console.live import Live
 from beanlite.core.operator import CONCERNS
 from beanlite.errors import BeanliteError
 from beanlite.protocol.operators.filters import Filter
-from beanlite.protocol.operators.requests import CHANGED_MAX
-from beanlite.web.undeleting import PutAgain
+from beanlite.web.undeleting import PutAgain, jobs_of
 
 # How many changes can be undone, and of how many jobs in all; the oldest are forgotten.
 CHANGES_MAX: Final = 100
@@ -81,8 +79,7 @@ class UndoJobs:
 
     def change(self, live: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
         """Change jobs as ``slices`` does, and remember what they were; those that can't be brought back are skipped."""
-        request = {**which.criteria(), "limit": CHANGED_MAX}
-        for jobs, _ in slices_of_list(live.list_jobs, request, "jobs"):
+        for jobs in jobs_of(live, which):
             alike: dict[_Before, list[int]] = {}
             for job in jobs:
                 alike.setdefault(_before(job, what["do"]), []).append(job["id"])
