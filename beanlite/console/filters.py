@@ -27,7 +27,13 @@ def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of t
 
     A tube with a wildcard stands for all whose names match.
     """
-    from beanlite.protocol.operators.filters import Filter, check_like, check_where  # noqa: PLC0415 - pydantic is slow to import
+    # pydantic is slow to import
+    from beanlite.protocol.operators.filters import (  # noqa: PLC0415
+        HOST_MAX,
+        Filter,
+        check_like,
+        check_where,
+    )
 
     tube = criteria.get("tube")
     if tube is not None:
@@ -42,6 +48,8 @@ def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of t
         raise ConfigError(f"there is no state {filter_.state!r}, only {', '.join(STATES)}")
     if filter_.why is not None and filter_.why not in WHYS:
         raise ConfigError(f"why: there is no {filter_.why!r}, only {', '.join(WHYS)}")
+    if filter_.holder_host is not None and not 0 < len(filter_.holder_host) <= HOST_MAX:
+        raise ConfigError(f"holder-host: an address has 1 to {HOST_MAX} characters")
     try:
         if filter_.tube_like is not None:
             check_like(filter_.tube_like)

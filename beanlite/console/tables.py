@@ -140,6 +140,7 @@ CLIENTS: Final = (
     Column("oldest_hold_s", "longest hold", units.age),
     Column("stuck", "stuck", str),
     Column("connected_s", "connected for", units.age, leaves=3),
+    Column("last", "last command", str, leaves=2),
     Column("silent_s", "silent for", units.age, leaves=2),
     Column("buffered", "buffered", units.size, leaves=1),
 )

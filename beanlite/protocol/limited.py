@@ -77,7 +77,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"act-for": (OPERATOR, ALL),
 }
 # The words of everybody.
-EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched", b"name"})
+EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched", b"name", b"list-rights"})
 # Words that are in no table, and that everybody has.
 IN_NO_TABLE: Final = frozenset({b"auth", b"quit"})
 

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from beanlite.beanstalk.client import Unauthorized
 from beanlite.console.live import Unreachable
+from beanlite.core.access import NOTHING
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.web import changing, finding, seeing
 from beanlite.web.guesses import EVERY_S, TooMany
@@ -69,9 +70,14 @@ class Gate(BaseHTTPMiddleware):
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Answer a request."""
-        response = await _refusal(request) or await call_next(request)
+        is_page = not request.url.path.startswith("/static/")
+        response = await _refusal(request)
+        if response is None:
+            user: User = request.state.user
+            request.state.rights = await site_of(request).rights(user) if is_page else NOTHING
+            response = await call_next(request)
         response.headers.update(HEADERS)
-        if not request.url.path.startswith("/static/"):
+        if is_page:
             response.headers["cache-control"] = "no-store"
         return response
 
@@ -144,6 +150,7 @@ def make_app(site: Site) -> Starlette:
             Route("/complete", finding.complete),
             Route("/clients", seeing.clients),
             Route("/journal", seeing.journal),
+            Route("/changes", seeing.changes),
             Route("/policies", seeing.policies),
             Route("/backups", seeing.backups),
             Route("/backups", changing.back_up, methods=["POST"]),

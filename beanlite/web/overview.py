@@ -4,7 +4,7 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from beanlite.console import listing
+from beanlite.console import listing, why
 from beanlite.console.filters import Record
 from beanlite.console.live import COUNTERS, Live
 from beanlite.core.findings import BURIED, CRASH_LOOP, LEFT_BURIED, REFUSED, STORM_DUE
@@ -15,6 +15,9 @@ PAGE: Final = 50
 SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")
 # The state of the jobs that a finding is about; those of the other kinds are ready.
 STATES: Final = {BURIED: "buried", LEFT_BURIED: "buried", STORM_DUE: "delayed", CRASH_LOOP: None, REFUSED: None}
+
+# What the page of a tube does not tell elsewhere.
+_FACTS: Final = frozenset({"clients", "reserved", "pace", "crashes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,18 @@ def tubes(live: Live, like: str, sort: str, page: int) -> TubesPage:
 
 def findings(live: Live) -> list[Record]:
     """Return what is wrong, the worst first, each finding with the state of the jobs that it is about."""
-    found = live.diagnose({})["findings"]
+    return _with_states(live.diagnose({})["findings"])
+
+
+def diagnosis(live: Live, tube: str) -> tuple[list[Record], list[tuple[str, str]]]:
+    """Return what is wrong with a tube, and how it does, in lines with titles, as ``beanlite why`` tells it."""
+    reply = live.diagnose({"tube": tube})
+    facts = [] if reply["tube"] is None else why.facts_of(reply["tube"])
+    found = [finding for finding in reply["findings"] if finding["tubes"]]  # the others concern the server
+    return _with_states(found), [(title, line) for title, line in facts if title in _FACTS]
+
+
+def _with_states(found: list[Record]) -> list[Record]:
     return [{**finding, "state": STATES.get(finding["kind"], "ready")} for finding in found]
 
 

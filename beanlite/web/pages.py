@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
@@ -18,16 +19,18 @@ from beanlite.console.changes import DONE_WORDS
 from beanlite.console.filters import STATES, encode_tube, filter_by
 from beanlite.console.tables import claim
 from beanlite.console.units import parse_age
+from beanlite.core.access import OPERATOR, PRODUCER
 from beanlite.core.job import U32_MAX
 from beanlite.core.operator import CONCERNS
 from beanlite.core.policies import KEYS, OFF
+from beanlite.core.recurrence import UTC_ZONE
 from beanlite.errors import ConfigError
 from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.folding import LINES_MAX
 from beanlite.web.notices import Mistake
-from beanlite.web.site import site_of
+from beanlite.web.site import rights_of, site_of
 
 # How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
@@ -57,9 +60,10 @@ KEYS_OF_PAGES: Final = (
     ("g b", "backups"),
     ("g s", "server"),
     ("r", "halt refreshes, or go on"),
+    ("g h", "what was changed here"),
     ("?", "these keys"),
 )
-CHANGING_KEYS: Final = frozenset("x*Kbdmup")
+CHANGING_KEYS: Final = frozenset((*"x*Kbdmup", "g h"))
 
 
 # Why a job is buried, behind "Buried for 5 min,".
@@ -134,7 +138,7 @@ _TEMPLATES: Final = _environment()
 
 def render(request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
     """Render a page; ``context`` has its template's variables."""
-    user, query = request.state.user, dict(request.query_params)
+    user, rights, query = request.state.user, rights_of(request), dict(request.query_params)
     notice = site_of(request).notices.take(query.pop("done", ""))
     common = {
         "path": request.url.path,
@@ -142,8 +146,12 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "here": link(request.url.path, **query),
         "server": site_of(request).name,
         "user": user.name,
-        "may_change": user.may_change,
+        "may_change": rights.has(OPERATOR),
+        "may_put": rights.has(PRODUCER),
+        "may_everything": rights.everything,
+        "may": lambda role, tube: rights.may(role, tube.encode()),
         "notice": notice,
+        "undo_label": partial(site_of(request).undos.label, user.name),
         "wrong": notice.wrong,
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render(common | dict(context)), status)
@@ -204,6 +212,25 @@ def tube_name(fields: Mapping[str, str], name: str) -> str:
 def line_of(fields: Mapping[str, str]) -> str:
     """Return the filter of a form or of the query of a page as one line, whatever fields it is in."""
     return " ".join(part for part in (fields.get("q", "").strip(), query.from_fields(fields)) if part)
+
+
+def schedule_in(fields: Mapping[str, str]) -> dict[str, object]:
+    """Return the schedule that a form describes, as a request has it. Mistake: something is missing, or wrong."""
+    for key, why in (("name", "say which"), ("when", "say when"), ("tube", "say in which tube")):
+        if not fields.get(key, "").strip():
+            raise Mistake(key, why)
+    pri, ttr_s = number(fields, "pri", U32_MAX), whole_seconds(fields, "ttr")
+    return {
+        "name": fields["name"].strip(),
+        "when": fields["when"].strip(),
+        "zone": fields.get("zone", "").strip() or UTC_ZONE,
+        "tube": tube_name(fields, "tube"),
+        "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
+        "pri": 1024 if pri is None else pri,
+        "ttr_s": 60 if ttr_s is None else ttr_s,
+        "if_absent": not fields.get("overlap"),
+        "missed": "once" if fields.get("once") else "skip",
+    }
 
 
 def filter_of(fields: Mapping[str, str]) -> Filter:

@@ -15,6 +15,7 @@ from beanlite.console.bodies import FORMS, body_lines
 from beanlite.console.filters import Record, encode_tube
 from beanlite.console.live import Live, Unreachable
 from beanlite.console.units import on_one_line
+from beanlite.core.access import READER
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.protocol.arguments import U64_MAX
@@ -26,7 +27,7 @@ from beanlite.web.finding import ask, show_jobs
 from beanlite.web.folding import LINES_MAX, fold, one_by_one
 from beanlite.web.pages import number, render
 from beanlite.web.samples import KEEP_S, POINT_S
-from beanlite.web.site import Site, person_of, site_of
+from beanlite.web.site import Site, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -79,10 +80,14 @@ async def tube(request: Request) -> Response:
     site, name = site_of(request), request.path_params["name"]
     encode_tube(name)
     stats = await site.questions.ask_seldom("", "stats", Live.stats)
-    reply, policies = await ask(
+    reply, policies, (findings, facts) = await ask(
         request,
         ("tube", name),
-        lambda live: (live.list_tubes({"names": [name]}), live.ask("list-policies", {"tube": name})),
+        lambda live: (
+            live.list_tubes({"names": [name]}),
+            live.ask("list-policies", {"tube": name}),
+            looks.diagnosis(live, name),
+        ),
     )
     if not reply["tubes"]:
         return render(request, "no-tube.html", {"name": name}, 404)
@@ -94,6 +99,8 @@ async def tube(request: Request) -> Response:
     curves, unreadable = await _curves(site, name, span)
     context = {
         "tube": reply["tubes"][0],
+        "findings": findings,
+        "facts": facts,
         "started_at": time.time() - stats["uptime"],
         "policies": policies["policies"],
         "policies_file": policies["file"],
@@ -115,17 +122,17 @@ async def job(request: Request) -> Response:
     if form not in FORMS:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
     facts = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
-    stored, unreadable = await _from_database(site.db, lambda look: look.show_job(job_id))
+    stored, unreadable = await from_database(site.db, lambda look: look.show_job(job_id))
     history = [] if stored is None else stored["history"]
     others = {event["tube"] for event in history} - ({facts["tube"]} if facts else set())
     if others:  # the database knows nothing of rights
-        hidden = await site.questions.ask(
-            person_of(request), lambda live: {tube for tube in others if not live.may_see(tube)}
-        )
+        rights = await site.questions.ask(person_of(request), Live.rights)
+        hidden = {tube for tube in others if not rights.may(READER, tube.encode())}
         history = [event for event in history if event["tube"] not in hidden]
     if facts is None and not history:
         context = {"id": job_id, "has_db": site.db is not None, "unreadable": unreadable}
         return render(request, "no-job.html", context, 404)
+    deleted = await deleted_job(request, job_id) if facts is None else None
     body = b"" if facts is None or site.hide_bodies else facts["body"]
     if form == "raw":
         name = f'attachment; filename="job-{job_id}"'
@@ -141,13 +148,26 @@ async def job(request: Request) -> Response:
         "has_db": site.db is not None,
         "unreadable": unreadable,
         "hides": site.hide_bodies,
-        "unfit": unfit(body),
+        "unfit": unfit(deleted["body"] if deleted else body),
+        "deleted": deleted,
         "shown": text,
         "cut": len(body) > BODY_BYTES_MAX,
         "form": form,
         "forms": [each for each in FORMS if each != "raw"],
     }
     return render(request, "job.html", context)
+
+
+async def deleted_job(request: Request, job_id: int) -> Record | None:
+    """Return what the history has of a job that was deleted: its tube, pri and body, if the user may see these."""
+    site = site_of(request)
+    if site.hide_bodies:
+        return None
+    job, _ = await from_database(site.db, lambda look: look.deleted_job(job_id))
+    if job is None:
+        return None
+    rights = await site.questions.ask(person_of(request), Live.rights)
+    return job if rights.may(READER, job["tube"].encode()) else None
 
 
 def _history(history: list[Record], end: int | None) -> Record:
@@ -207,6 +227,12 @@ async def policies(request: Request) -> Response:
     return render(request, "policies.html", context)
 
 
+async def changes(request: Request) -> Response:
+    """Show the last changes made here: those of the user or, if the user may do everything, those of all."""
+    person = None if rights_of(request).everything else person_of(request)
+    return render(request, "changes.html", {"entries": site_of(request).recent.entries(person)})
+
+
 async def journal(request: Request) -> Response:
     """Show the statistics of the server: its journal, its memory, its backups, what it has refused."""
     stats = await site_of(request).questions.ask_seldom("", "stats", Live.stats)
@@ -244,7 +270,7 @@ async def backups(request: Request) -> Response:
 
 async def _hours(site: Site, names: list[str]) -> tuple[dict[str, Curve], str]:
     """Return curves of the jobs put into each tube in the last 24 hours, and why the database can't be read, if so."""
-    rows, unreadable = await _from_database(site.db, lambda look: look.totals(_HOUR_S, 24, names))
+    rows, unreadable = await from_database(site.db, lambda look: look.totals(_HOUR_S, 24, names))
     if rows is None:
         return {}, unreadable
     return {name: curve((row for row in rows if row["tube"] == name), "put", _HOUR_S, 24) for name in names}, ""
@@ -255,7 +281,7 @@ async def _curves(site: Site, name: str, span: str) -> tuple[dict[str, Curve], s
     span_s, points = SPANS[span]
     rows, unreadable = None, ""
     if span != SAMPLED:
-        rows, unreadable = await _from_database(site.db, lambda look: look.totals(span_s, points, [name]))
+        rows, unreadable = await from_database(site.db, lambda look: look.totals(span_s, points, [name]))
     if rows is None:
         records = site.samples.points(name)
         return {key: curve(records, key, *SPANS[SAMPLED], gaps=True) for key in ("ready", "put", "deleted")}, unreadable
@@ -264,7 +290,7 @@ async def _curves(site: Site, name: str, span: str) -> tuple[dict[str, Curve], s
     return {key: curve(rows, key, span_s, points) for key in ("put", "deleted", "wait_s")}, ""
 
 
-async def _from_database(db: Path | None, question: Callable[[Look], Answer]) -> tuple[Answer | None, str]:
+async def from_database(db: Path | None, question: Callable[[Look], Answer]) -> tuple[Answer | None, str]:
     """Return what the database answers; or None and, if it can't be read, why.
 
     That is no reason to show nothing of a server that does well.

@@ -56,6 +56,7 @@ OPERATORS_ANSWERS = {
     b"watch-events": REQUEST_ANSWERS,
     b"set-policy": REQUEST_ANSWERS,
     b"list-policies": REQUEST_ANSWERS,
+    b"list-rights": REQUEST_ANSWERS,
     b"set-schedule": REQUEST_ANSWERS,
     b"unset-schedule": REQUEST_ANSWERS | {b"NOT_FOUND"},
     b"run-schedule": REQUEST_ANSWERS | {b"NOT_FOUND", b"OUT_OF_MEMORY"},

@@ -502,7 +502,7 @@ def test_all_that_is_told_of_a_client(core, operator):
     assert worker_told == {
         "number": 2, "address": "10.0.0.1:2", "name": None, "uses": "a", "watches": ["a"], "waits_s": None, "holds": 2,
         "oldest_hold_s": 7, "producer": True, "worker": True, "asks": False, "buffered": 3,
-        "connected_s": None, "silent_s": None, "stuck": None,
+        "connected_s": None, "silent_s": None, "last": None, "stuck": None,
     }  # fmt: skip
     rest = operator.ask("list-clients", limit=2, after=reply["next"])
     assert rest["next"] is None

@@ -23,6 +23,7 @@ from beanlite.protocol.operators.requests import (
     ListClients,
     ListJobs,
     ListPolicies,
+    ListRights,
     ListSchedules,
     ListTubeStats,
     OneSchedule,
@@ -98,6 +99,20 @@ def act_for(session: Session, person: str, _now_ns: int) -> bytes:
     return replies.ACTING
 
 
+def list_rights(session: Session, _request: ListRights, _now_ns: int) -> bytes:
+    """Tell the client what it may do."""
+    rights = session.rights
+    grants = [] if rights is None else sorted(rights.grants)
+    return session.ok_reply(
+        as_json(
+            {
+                "everything": rights is None or rights.everything,
+                "rights": [{"role": role, "tubes": pattern.decode()} for role, pattern in grants],
+            }
+        )
+    )
+
+
 class RequestCommand(Command):
     """A command that takes an object, and what carries out the request when that has come."""
 
@@ -159,5 +174,6 @@ def new_operator_commands() -> list[Command]:
         _taking(b"watch-events", WatchEvents, watch_events),
         _taking(b"set-policy", SetPolicy, set_policy, WORKING),
         _taking(b"list-policies", ListPolicies, list_policies),
+        _taking(b"list-rights", ListRights, list_rights),
         Command(b"act-for", arguments.parse_person, act_for, in_stats=False),
     ]

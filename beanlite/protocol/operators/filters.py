@@ -14,6 +14,9 @@ from beanlite.core.where import Where
 
 IDS_MAX: Final = 1000
 CONDITIONS_MAX: Final = 8  # of values in a body
+# How many characters these may have.
+HOST_MAX: Final = 200
+WHERE_MAX: Final = 1000
 
 
 class Criterion(NamedTuple):
@@ -42,7 +45,9 @@ def check_like(pattern: str) -> str:
 
 
 def check_where(where: list[str] | None) -> list[str] | None:
-    """Return paths with a value each. ValueError: one is not so."""
+    """Return paths with a value each. ValueError: one is not so, or too long."""
+    if any(len(condition) > WHERE_MAX for condition in where or ()):
+        raise ValueError(f"{WHERE_MAX} characters at most")
     Where(where or [])
     return where
 
@@ -56,7 +61,6 @@ _Pri = Annotated[int | None, Field(ge=0, le=U32_MAX)]
 _State = Literal["ready", "delayed", "reserved", "buried"]
 _Why = Literal["client", "operator", "tries", "expired"]
 _Times = Annotated[int | None, Field(ge=0, le=U32_MAX)]
-_Condition = Annotated[str, Field(max_length=1000)]
 
 
 class Filter(BaseModel):
@@ -141,7 +145,7 @@ class Filter(BaseModel):
     ] = None
     holder_host: Annotated[
         str | None,
-        Field(min_length=1, max_length=200),
+        Field(min_length=1, max_length=HOST_MAX),
         Criterion(
             "Held by a client of this host, such as 10.0.0.5; or unix.",
             "held by a client of {}",
@@ -155,7 +159,7 @@ class Filter(BaseModel):
         Criterion("With this text in the body; case matters.", "with {!r} in the body", key="text", example="timeout"),
     ] = None
     where: Annotated[
-        list[_Condition] | None,
+        list[str] | None,
         BeforeValidator(lambda where: [where] if isinstance(where, str) else where),
         Field(min_length=1, max_length=CONDITIONS_MAX),
         AfterValidator(check_where),

@@ -282,7 +282,7 @@ def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
             record = client_record(
                 facts_of_client,
                 service.buffered(client),
-                service.times_of(client),
+                service.contact_of(client),
                 now_ns,
                 asks=client is session.client,
             )

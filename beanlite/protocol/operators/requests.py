@@ -325,6 +325,10 @@ class ListSchedules(Request):
     after: ScheduleName | None = None
 
 
+class ListRights(Request):
+    """The body of ``list-rights``."""
+
+
 class WatchEvents(Request):
     """The body of ``watch-events``."""
 

@@ -15,7 +15,7 @@ PATHS = """
 / /?like=nothing /tube/mail?state=buried /tube/mail?span=week /tube/none /jobs?text=welcome /jobs?older=soon
 /jobs?columns=to,template /jobs?group=template /jobs?group=state&q=none
 /job/{job} /job/{job}?body=hex /job/{job}?events=2 /job/999999 /change/{change} /clients /policies /backups /journal
-/put /put?from={job} /nothing
+/changes /put /put?from={job} /nothing
 """.split()
 # What no path leads to.
 SELECTED, DONE, KEYS, ASKED, COMPLETED = "selected jobs", "what was done", "the keys", "the question", "completions"

@@ -53,6 +53,18 @@ _EVENTS: Final = f"""
     FROM history
 """
 _HISTORY: Final = f"{_EVENTS} WHERE job = :id ORDER BY n"
+# Deletions with their bodies; those of a part of the history, some of them, and that of a job.
+_DELETIONS: Final = """
+    SELECT job, n, length(body) AS size FROM history
+    WHERE n > :after AND n <= :end AND what = 'delete' AND body IS NOT NULL ORDER BY n
+"""
+_BODIES: Final = """
+    SELECT n, body FROM history WHERE n IN (SELECT value FROM json_each(:events)) AND body IS NOT NULL
+"""
+_DELETED: Final = """
+    SELECT tube, pri, body FROM history
+    WHERE job = :id AND what = 'delete' AND body IS NOT NULL ORDER BY n DESC LIMIT 1
+"""
 # Tubes, with their rates per minute over this hour and the previous one, and how many delayed jobs are due soon.
 _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
@@ -213,6 +225,26 @@ class Look:
             bounds["after"] = rows[-1]["n"] if rows else None
             yield from map(_event, rows)
 
+    def end_of_history(self) -> int:
+        """Return the number of the last event; later ones have higher numbers."""
+        (row,) = self._rows("SELECT coalesce(max(n), 0) AS n FROM history", {})
+        return int(row["n"])
+
+    def deletions(self, after: int, end: int) -> list[tuple[int, int, int]]:
+        """Return the deletions with a body that have numbers above ``after`` up to ``end``: job, number, size."""
+        rows = self._rows(_DELETIONS, {"after": after, "end": end})
+        return [(row["job"], row["n"], row["size"]) for row in rows]
+
+    def bodies(self, events: Sequence[int]) -> dict[int, bytes]:
+        """Return the bodies that are kept with events, by their numbers."""
+        rows = self._rows(_BODIES, {"events": json.dumps(events)})
+        return {row["n"]: row["body"] for row in rows}
+
+    def deleted_job(self, job_id: int) -> Record | None:
+        """Return what the history knows of a job that was deleted: its tube, pri and body; None without a body."""
+        rows = self._rows(_DELETED, {"id": job_id})
+        return rows[0] if rows else None
+
     def list_tubes(self, request: Mapping[str, Any]) -> Record:
         """Return all tubes whose name matches, without paging: counting their jobs reads every job anyway."""
         fits = re.compile(fnmatch.translate(request.get("like") or "*")).match  # as a server does; GLOB has other rules
@@ -225,16 +257,20 @@ class Look:
         """Return all policies."""
         return read_policies(self._connection, self._path)
 
-    def stats(self) -> Record:
-        """Return the server that has the file, or had it last, and the number of jobs by state."""
+    def alive(self) -> Record:
+        """Return the server that has the file, or had it last; empty if none has had it."""
         servers = self._rows("SELECT * FROM alive", {})
+        return servers[0] if servers else {}
+
+    def stats(self) -> Record:
+        """Return that server, and the number of jobs by state."""
         counts = self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
         if not {row["state"] for row in counts} <= {"reserved", *_QUEUES}:
             raise damaged(self._path, "a job is in no state")
         jobs = dict.fromkeys(("ready", "reserved", "delayed", "buried"), 0) | {
             row["state"]: row["jobs"] for row in counts
         }
-        return {**(servers[0] if servers else {}), **jobs}
+        return {**self.alive(), **jobs}
 
     def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
         """Return the totals of these tubes in the last ``spans`` hours or days, as given by ``span_s``."""
