@@ -145,7 +145,7 @@ class Ring:
         return rows
 
 
-class Flow:
+class KeptFlow:
     """What came and went in a tube, or in the whole server, in each range."""
 
     __slots__ = ("_rings", "made_ns", "noted_ns", "points")
@@ -166,19 +166,16 @@ class Flow:
         """Return the points of a range."""
         return self._rings[list(RANGES).index(span)].rows(now_ns)
 
-    def rates(self, now_ns: int) -> tuple[float, float]:
-        """Return how many jobs were put and deleted per second in the last RATE_S or so."""
-        put = deleted = took_ns = 0.0
-        if now_ns - self.noted_ns < RATE_S * SECOND_NS:
-            step_ns = RANGES["5min"][0] * SECOND_NS
-            first = (now_ns - RATE_S * SECOND_NS) // step_ns
-            for row in self._rings[0].rows(now_ns):
-                if row[0] >= first:
-                    took_ns += row[1]
-                    put += row[2]
-                    deleted += row[4]
-            took_ns = max(took_ns, (RATE_S - RANGES["5min"][0]) * SECOND_NS)
-        return (put * SECOND_NS / took_ns, deleted * SECOND_NS / took_ns) if took_ns else (0.0, 0.0)
+    def rates(self, now_ns: int) -> tuple[float, float, float]:
+        """Return how many jobs were put, reserved and deleted per second in the last RATE_S or so."""
+        if now_ns - self.noted_ns >= RATE_S * SECOND_NS:
+            return 0.0, 0.0, 0.0
+        step_ns = RANGES["5min"][0] * SECOND_NS
+        first = (now_ns - RATE_S * SECOND_NS) // step_ns
+        rows = [row for row in self._rings[0].rows(now_ns) if row[0] >= first]
+        took_s = max(sum([row[1] for row in rows]), RATE_S * SECOND_NS - step_ns) / SECOND_NS
+        put, reserved, deleted = [sum([row[at] for row in rows]) / took_s for at in (2, 3, 4)]
+        return put, reserved, deleted
 
 
 class Flows:
@@ -187,8 +184,8 @@ class Flows:
     __slots__ = ("_flows", "_points", "lost", "max_bytes", "total")
 
     def __init__(self) -> None:
-        self.total = Flow(0)
-        self._flows: OrderedDict[bytes, Flow] = OrderedDict()
+        self.total = KeptFlow(0)
+        self._flows: OrderedDict[bytes, KeptFlow] = OrderedDict()
         """By the name of the tube, which may come and go; the one in which something happened last comes last."""
         self._points = 0
         self.lost = False
@@ -203,7 +200,7 @@ class Flows:
         """What the flows of tubes take."""
         return len(self._flows) * FLOW_BYTES + self._points * POINT_BYTES
 
-    def find(self, name: bytes) -> Flow | None:
+    def find(self, name: bytes) -> KeptFlow | None:
         """Return the flow of a tube; None if nothing has happened there, or there was no room for it."""
         return self._flows.get(name)
 
@@ -218,7 +215,7 @@ class Flows:
             if not self._makes_room(now_ns):
                 self.lost = True
                 return
-            flow = self._flows[tube.name] = Flow(now_ns)
+            flow = self._flows[tube.name] = KeptFlow(now_ns)
         else:
             self._flows.move_to_end(tube.name)
         before = flow.points
@@ -261,7 +258,7 @@ def quantile_s(counts: list[int], share: float) -> float:
     return _WAITS_NS[-1] / SECOND_NS
 
 
-def series_of(flow: Flow | None, span: str, ready: int, since_ns: int, now_ns: int) -> Series:
+def series_of(flow: KeptFlow | None, span: str, ready: int, since_ns: int, now_ns: int) -> Series:
     """Return what a range knows up to now. ``flow``: None if nothing has happened; ``ready``: the jobs that are now.
 
     What happened before ``since_ns`` is not known.

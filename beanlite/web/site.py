@@ -9,11 +9,9 @@ from beanlite.beanstalk.client import Server, address_text
 from beanlite.web.backups import Folder
 from beanlite.web.guesses import Guesses
 from beanlite.web.notices import Notices
-from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
 from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
-from beanlite.web.samples import Samples
 from beanlite.web.undoing import Undos
 
 
@@ -34,9 +32,7 @@ class Site:
     read_only: bool = False
     hide_bodies: bool = False
     questions: Questions = field(init=False)
-    rates: Rates = field(init=False, default_factory=Rates)
     changes: Ongoing = field(init=False, default_factory=Ongoing)
-    samples: Samples = field(init=False, default_factory=Samples)
     notices: Notices = field(init=False, default_factory=Notices)
     undos: Undos = field(init=False, default_factory=Undos)
     guesses: Guesses | None = field(init=False, default=None)

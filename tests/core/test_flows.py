@@ -129,9 +129,9 @@ def test_rates_are_those_of_the_last_seconds(core):
     core.fill(b"mail", 1)
     core.live(30, each=lambda: core.fill(b"mail", 4))
     flow = core.engine.ledger.flows.find(b"mail")
-    assert flow.rates(core.now_ns) == (pytest.approx(4, rel=0.1), 0)
+    assert flow.rates(core.now_ns) == (pytest.approx(4, rel=0.1), 0, 0)
     core.live(20)
-    assert flow.rates(core.now_ns) == (0, 0)
+    assert flow.rates(core.now_ns) == (0, 0, 0)
 
 
 def test_tube_that_comes_and_goes_keeps_its_flow(core):

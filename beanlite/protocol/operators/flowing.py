@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from beanlite.core.flows import RANGES, Flow, Series, series_of
+from beanlite.core.flows import RANGES, KeptFlow, Series, series_of
 from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS
 from beanlite.core.tube import Tube
 from beanlite.protocol.blocked import LOOKING
@@ -21,10 +21,10 @@ SLICE: Final = 3000
 
 def show_flow(session: Session, request: ShowFlow, now_ns: int) -> bytes | None:
     """Tell what came and went, once all delayed jobs that are due soon have been counted."""
-    return Look(session, request, now_ns).go_on(session, now_ns)
+    return FlowLook(session, request, now_ns).go_on(session, now_ns)
 
 
-class Look:
+class FlowLook:
     """A look at a flow for a client, slice by slice."""
 
     __slots__ = ("_bounds", "_due", "_name", "_place", "_range", "_since_ns", "_tube", "_tubes")
@@ -69,7 +69,7 @@ class Look:
 
     def _record(self, session: Session, now_ns: int) -> Record:
         engine, flows, since_ns = session.engine, session.engine.ledger.flows, self._since_ns
-        flow: Flow | None = flows.total
+        flow: KeptFlow | None = flows.total
         is_kept = True
         ready = engine.ready
         if self._name is not None:
@@ -78,11 +78,15 @@ class Look:
             if flows.lost:  # it may have had another flow, which was dropped
                 is_kept = flow is not None
                 since_ns = now_ns if flow is None else max(since_ns, flow.made_ns)
+        put, reserved, deleted = (0.0, 0.0, 0.0) if flow is None else flow.rates(now_ns)
         series = series_of(flow, self._range, ready, since_ns, now_ns)
         return {
             "since_at": round(session.service.utc_s(since_ns), 3),
             "kept": is_kept,
             **_columns(series, session),
+            "puts_per_s": round(put, 3),
+            "reserves_per_s": round(reserved, 3),
+            "deletes_per_s": round(deleted, 3),
             "due": self._due,
             "due_step_s": series.step_s * RANGES[self._range][1] // (DUE_SHARE * DUE_PARTS),
         }
@@ -99,5 +103,5 @@ def _columns(series: Series, session: Session) -> Record:
     return record
 
 
-def _go_on(session: Session, look: Look, now_ns: int) -> bytes | None:
+def _go_on(session: Session, look: FlowLook, now_ns: int) -> bytes | None:
     return look.go_on(session, now_ns)

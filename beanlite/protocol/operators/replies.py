@@ -76,7 +76,9 @@ def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Recor
     """Describe a tube. The client that asks does not count among those that use and watch it."""
     facts = tube_snapshot(tube, now_ns)
     flow, lost = engine.ledger.flows.find(tube.name), engine.ledger.flows.lost
-    put, deleted = (None, None) if flow is None and lost else (0.0, 0.0) if flow is None else flow.rates(now_ns)
+    put = deleted = None if lost else 0.0
+    if flow is not None:
+        put, _, deleted = flow.rates(now_ns)
     return {
         **facts._asdict(),
         "using": facts.using - (asker.use is tube),
