@@ -92,6 +92,8 @@ class Chart(NamedTuple):
     """Whether the ticks are days."""
     is_partial: bool = False
     """Whether a part of the range was before that."""
+    has_hours: bool = False
+    """Whether there are hours before that, of which less is known."""
     is_kept: bool = True
     due: int = 0
     """Delayed jobs that will be due."""
@@ -130,11 +132,11 @@ def chart_of_flow(flow: Record, points: int, before: Iterable[Record] = ()) -> C
         ]))  # fmt: skip
     due = [(end_at + due_s * at, end_at + due_s * (at + 1), count / due_s) for at, count in enumerate(flow["due"])]
     chart = _chart(panels, end_at - step_s * points, end_at, due)
-    known_at = min([row["at"] for row in hours], default=flow["since_at"])
-    is_partial = known_at > end_at - step_s * points + step_s
+    is_partial = flow["since_at"] > end_at - step_s * points + step_s
     return chart._replace(
-        since_at=known_at,
+        since_at=flow["since_at"],
         is_partial=is_partial,
+        has_hours=bool(hours),
         is_kept=flow["kept"],
         due=sum(flow["due"]),
         due_s=due_s * len(flow["due"]),

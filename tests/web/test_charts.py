@@ -97,9 +97,8 @@ def test_day_begins_with_the_hours_of_the_database():
     chart = chart_of_flow(known, 144, hours)
     firsts = [row.cells[0][0] for row in chart.rows[:23]]
     assert firsts[:22] == [units.rate(back) for back in range(24, 2, -1)]  # none of an hour in which the server began
-    assert chart.since_at == NOON - 24 * 3600
-    assert not chart.is_partial
-    assert chart_of_flow(known, 144).is_partial
+    assert (chart.is_partial, chart.has_hours) == (True, True)
+    assert (chart_of_flow(known, 144).is_partial, chart_of_flow(known, 144).has_hours) == (True, False)
 
 
 def test_totals_of_days_are_drawn_by_the_day():
