@@ -6,6 +6,7 @@ import pytest
 
 from beanlite.console import units
 from beanlite.web.charts import HEIGHT, ChartLine, _ticks, chart_of_flow, chart_of_totals, wait
+from beanlite.web.curves import curve
 
 NOON = 1_700_000_000 // 3600 * 3600
 STEP_S, POINTS = 30, 120
@@ -115,3 +116,12 @@ def test_totals_of_days_are_drawn_by_the_day():
 
 def test_tube_without_room_for_its_flow_is_marked():
     assert not chart_of_flow(flow(put=[0], kept=False), POINTS).is_kept
+
+
+def test_curve_beside_a_tube_reaches_the_top_and_has_no_gaps(monkeypatch):
+    monkeypatch.setattr("time.time", lambda: NOON + 5)
+    rows = [{"at": NOON - 3600 * back, "put": 7 * back} for back in (0, 1, 3)]
+    drawn = curve(rows, "put", 3600, 5)
+    assert drawn.line == "M0.0,100.0L150.0,4.0L300.0,100.0L450.0,68.0L600.0,100.0"
+    assert (drawn.most, drawn.area.count("Z")) == (21, 1)
+    assert curve([], "put", 3600, 5).most == 0
