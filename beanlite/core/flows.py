@@ -133,10 +133,13 @@ class Ring:
         counts = float(self._put), float(self._reserved), float(self._deleted), float(self._delay_over)
         return float(self._place), float(max(to_ns - self._from_ns, 1)), *counts, float(self._ready), p50, p99
 
-    def rows(self, now_ns: int) -> list[tuple[float, ...]]:
-        """Return all points, the open one as it is now."""
+    def rows(self, first: int, now_ns: int) -> list[tuple[float, ...]]:
+        """Return the points from the place ``first`` on, the open one as it is now."""
         points = self._points
-        rows = [tuple(points[at : at + _WIDTH]) for at in range(0, len(points), _WIDTH)]
+        begin = len(points)
+        while begin and points[begin - _WIDTH] >= first:
+            begin -= _WIDTH
+        rows = [tuple(points[at : at + _WIDTH]) for at in range(begin, len(points), _WIDTH)]
         if self._place >= 0:
             to_ns = self._to_ns
             if now_ns - to_ns > _TALLY_NS:  # nothing has happened since
@@ -164,7 +167,7 @@ class KeptFlow:
 
     def rows(self, span: str, now_ns: int) -> list[tuple[float, ...]]:
         """Return the points of a range."""
-        return self._rings[list(RANGES).index(span)].rows(now_ns)
+        return self._rings[list(RANGES).index(span)].rows(0, now_ns)
 
     def rates(self, now_ns: int) -> tuple[float, float, float]:
         """Return how many jobs were put, reserved and deleted per second in the last RATE_S or so."""
@@ -172,7 +175,7 @@ class KeptFlow:
             return 0.0, 0.0, 0.0
         step_ns = RANGES["5min"][0] * SECOND_NS
         first = (now_ns - RATE_S * SECOND_NS) // step_ns
-        rows = [row for row in self._rings[0].rows(now_ns) if row[0] >= first]
+        rows = self._rings[0].rows(first, now_ns)
         took_s = max(sum([row[1] for row in rows]), RATE_S * SECOND_NS - step_ns) / SECOND_NS
         put, reserved, deleted = [sum([row[at] for row in rows]) / took_s for at in (2, 3, 4)]
         return put, reserved, deleted
