@@ -281,6 +281,9 @@ def series_of(flow: KeptFlow | None, span: str, ready: int, since_ns: int, now_n
         row = rows[at] if at < len(rows) and rows[at][0] == place else None
         if row is not None:
             level = int(row[6])
+            unknown_ns = since_ns - place * step_ns
+            if unknown_ns > 0:
+                row = (row[0], max(row[1] - unknown_ns, SECOND_NS), *row[2:])
         _add(series, row, level)
     if series.ready:
         series.ready[-1] = ready

@@ -47,6 +47,14 @@ def test_all_that_is_told_of_a_flow(core, operator):
         assert len(reply["put"]) in {4, 5}
 
 
+def test_point_in_which_the_server_began_counts_from_then_on(core, operator):
+    core.live(20, each=lambda: core.fill(b"mail", 3))
+    for what in ({"tube": "mail"}, {}):
+        reply = operator.ask("show-flow", range="day", **what)
+        assert reply["put"] == [60]
+        assert reply["seconds"] == [pytest.approx(20, abs=1)]
+
+
 @pytest.mark.parametrize("span", RANGES)
 def test_delayed_jobs_are_counted_by_when_they_are_due(core, operator, monkeypatch, span):
     monkeypatch.setattr(flowing, "SLICE", 3)
