@@ -122,9 +122,13 @@ class Queues:
         """Add a job to the client's reserved jobs, for the job's ttr."""
         ledger, tube = self.ledger, job.tube
         tally = tube.tally or ledger.tally(tube)
-        tally.reserved += 1
+        tally.reserved = reserved = tally.reserved + 1
         waited_ns = now_ns - job.since_ns if job.state is READY else 0  # it may come from another state
         tally.waited_ns += waited_ns
+        if not reserved & tally.waits_mask:
+            tally.waits += [waited_ns]
+            if reserved == tally.waits_full:
+                tally.thin_waits()
         if ledger.measures is not None:
             ledger.measures.waits.note(waited_ns)
         job.state = RESERVED

@@ -65,6 +65,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"list-tube-stats": (READER, SOME),
     b"list-clients": (READER, SOME),
     b"diagnose": (READER, SOME),
+    b"show-flow": (READER, SOME),
     b"watch-events": (READER, SOME),
     b"list-policies": (READER, SOME),
     b"list-schedules": (READER, SOME),

@@ -26,7 +26,6 @@ from beanlite.web import changing, finding, seeing
 from beanlite.web.guesses import EVERY_S, TooMany
 from beanlite.web.pages import render
 from beanlite.web.safety import HEADERS, User, is_own_host, is_own_origin
-from beanlite.web.samples import sample
 from beanlite.web.site import Site, site_of
 
 # The most bytes of a form.
@@ -131,10 +130,7 @@ def make_app(site: Site) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        sampling = asyncio.create_task(sample(site.questions, site.samples))
         yield
-        sampling.cancel()
-        await asyncio.gather(sampling, return_exceptions=True)
         await site.changes.close()
         await site.counts.close()
         if site.backups is not None:

@@ -1,12 +1,11 @@
 """The contents of the first page: what is wrong with the server, its rates, and its tubes."""
 
-import time
 from dataclasses import dataclass
 from typing import Final
 
 from beanlite.console import listing, why
 from beanlite.console.filters import Record
-from beanlite.console.live import COUNTERS, Live
+from beanlite.console.live import Live
 from beanlite.core.findings import BURIED, CRASH_LOOP, LEFT_BURIED, REFUSED, STORM_DUE
 
 # TubesPage on one page.
@@ -57,24 +56,3 @@ def diagnosis(live: Live, tube: str) -> tuple[list[Record], list[tuple[str, str]
 
 def _with_states(found: list[Record]) -> list[Record]:
     return [{**finding, "state": STATES.get(finding["kind"], "ready")} for finding in found]
-
-
-class Rates:
-    """Rates per second, from one reading of the statistics to the next."""
-
-    def __init__(self) -> None:
-        self._before: tuple[float, Record] = 0.0, {}
-        self._rates: dict[str, float] = {}
-
-    def since_last(self, stats: Record) -> dict[str, float]:
-        """Return the rates since the previous statistics; empty at first, and after the server was restarted."""
-        now_s = time.monotonic()
-        before_s, before = self._before
-        if stats is not before:
-            self._before, self._rates = (now_s, stats), {}
-            if before.get("id") == stats.get("id"):
-                self._rates = {
-                    name: sum(stats.get(key, 0) - before.get(key, 0) for key in keys) / (now_s - before_s)
-                    for name, keys in COUNTERS.items()
-                }
-        return self._rates

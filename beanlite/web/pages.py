@@ -87,6 +87,13 @@ def _time(at: float | None, *, exact: bool = False) -> Markup:
     )
 
 
+def _tick(at: float, days: bool) -> Markup:  # noqa: FBT001 - of templates
+    """Return a moment for a tick of a chart, where HTML can't be: the page's script shows it as it does others."""
+    moment = datetime.fromtimestamp(at, UTC)
+    kind, text = ("day", f"{moment:%b} {moment.day}") if days else ("time", f"{moment:%H:%M}")
+    return Markup('<tspan datetime="{}" data-{}>{}</tspan>').format(moment.isoformat(), kind, text)
+
+
 def _peer(peer: Mapping[str, Any] | None) -> str:
     return "" if peer is None else f"{peer['address']} #{peer['number']}{claim(peer)}"
 
@@ -108,6 +115,7 @@ def _environment() -> Environment:
         "quote": lambda text: quote(str(text), safe=""),
         "rate": units.rate,
         "size": units.size,
+        "tick": _tick,
         "time": _time,
     }
     environment.globals |= {

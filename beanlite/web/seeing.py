@@ -16,17 +16,18 @@ from beanlite.console.filters import Record, encode_tube
 from beanlite.console.live import Live, Unreachable
 from beanlite.console.units import on_one_line
 from beanlite.core.access import READER
+from beanlite.core.flows import RANGES
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.web import overview as looks
 from beanlite.web.again import unfit
 from beanlite.web.backups import Backup
+from beanlite.web.charts import Chart, chart_of_flow, chart_of_totals
 from beanlite.web.curves import Curve, curve
 from beanlite.web.finding import ask, show_jobs
 from beanlite.web.folding import LINES_MAX, fold, one_by_one
 from beanlite.web.pages import number, render
-from beanlite.web.samples import KEEP_S, POINT_S
 from beanlite.web.site import Site, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
@@ -37,15 +38,11 @@ SCHEDULES_MAX: Final = 200
 BODY_BYTES_MAX: Final = 1 << 20
 PAGES_MAX: Final = 100_000
 _HOUR_S: Final = 3600
-# How far back the curves of a tube go: the span of a point in seconds, and the number of points. The last hour is
-# sampled; the others are in the database.
-SAMPLED: Final = "hour"
-SPANS: Final = {
-    SAMPLED: (POINT_S, KEEP_S // POINT_S),
-    "day": (_HOUR_S, 24),
-    "week": (_HOUR_S, 7 * 24),
-    "quarter": (24 * _HOUR_S, 91),
-}
+# How far back charts go. The server keeps the first ones; the others are in the database: the span of a point in
+# seconds, and the number of points.
+SPANS: Final = {"5min": "5 min", "hour": "Hour", "day": "Day"}
+_SPAN: Final = "hour"
+LONGER: Final = {"week": (_HOUR_S, 7 * 24), "quarter": (24 * _HOUR_S, 91)}
 
 
 async def overview(request: Request) -> Response:
@@ -59,16 +56,20 @@ async def overview(request: Request) -> Response:
     ask_seldom, person = site.questions.ask_seldom, person_of(request)
     stats = await ask_seldom("", "stats", Live.stats)
     findings = await ask_seldom(person, "findings", looks.findings)
+    span = query.get("span", _SPAN)
+    picture, flow, no_hours = await _flow(request, None, span)
     tubes = await ask_seldom(person, ("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
     hours, unreadable = await _hours(site, [tube["name"] for tube in tubes.tubes])
     context = {
         "stats": stats,
-        "rates": site.rates.since_last(stats),
+        "rates": flow,
         "findings": findings,
-        "unreadable": unreadable,
+        "unreadable": unreadable or no_hours,
         "tubes": tubes,
         "hours": hours,
-        "flows": {tube["name"]: site.samples.rates(tube["name"], time.time()) for tube in tubes.tubes},
+        "picture": picture,
+        "span": span,
+        "spans": SPANS,
         "like": like,
         "sort": sort,
     }
@@ -91,12 +92,9 @@ async def tube(request: Request) -> Response:
     )
     if not reply["tubes"]:
         return render(request, "no-tube.html", {"name": name}, 404)
-    site.samples.look_at(name, time.time())
-    spans = [SAMPLED] if site.db is None else list(SPANS)
-    span = request.query_params.get("span", SAMPLED if site.db is None else "day")
-    if span not in spans:
-        raise ConfigError(f"span: {', '.join(spans)}")
-    curves, unreadable = await _curves(site, name, span)
+    span = request.query_params.get("span", _SPAN)
+    spans = SPANS if site.db is None else SPANS | {each: each.capitalize() for each in LONGER}
+    picture, _, unreadable = await _flow(request, name, span)
     context = {
         "tube": reply["tubes"][0],
         "findings": findings,
@@ -104,9 +102,9 @@ async def tube(request: Request) -> Response:
         "started_at": time.time() - stats["uptime"],
         "policies": policies["policies"],
         "policies_file": policies["file"],
-        "curves": curves,
+        "picture": picture,
         "unreadable": unreadable,
-        "span": SAMPLED if unreadable else span,
+        "span": _SPAN if unreadable and span in LONGER else span,
         "spans": spans,
     }
     return await show_jobs(request, "tube.html", context)
@@ -276,18 +274,39 @@ async def _hours(site: Site, names: list[str]) -> tuple[dict[str, Curve], str]:
     return {name: curve((row for row in rows if row["tube"] == name), "put", _HOUR_S, 24) for name in names}, ""
 
 
-async def _curves(site: Site, name: str, span: str) -> tuple[dict[str, Curve], str]:
-    """Return the curves of a tube or, if the database can't be read, those of the last hour and why."""
-    span_s, points = SPANS[span]
-    rows, unreadable = None, ""
-    if span != SAMPLED:
-        rows, unreadable = await from_database(site.db, lambda look: look.totals(span_s, points, [name]))
-    if rows is None:
-        records = site.samples.points(name)
-        return {key: curve(records, key, *SPANS[SAMPLED], gaps=True) for key in ("ready", "put", "deleted")}, unreadable
-    for row in rows:
-        row["wait_s"] = row["waited_s"] / row["reserved"] if row["reserved"] else 0.0
-    return {key: curve(rows, key, span_s, points) for key in ("put", "deleted", "wait_s")}, ""
+async def _flow(request: Request, name: str | None, span: str) -> tuple[Chart, Record, str]:
+    """Return the chart of a tube, or of the whole server if that is None, with what the server says of its flow.
+
+    The last is why the database can't be read, if so. The server keeps nothing that was before its start: of a day the
+    database has that by the hour.
+    """
+    site = site_of(request)
+    longer = LONGER if name is not None and site.db is not None else {}
+    if span not in SPANS and span not in longer:
+        raise ConfigError(f"span: {', '.join([*SPANS, *longer])}")
+    unreadable = ""
+    if span in longer:
+        span_s, points = longer[span]
+        rows, unreadable = await from_database(site.db, lambda look: _totals(look, name, span_s, points))
+        if rows is not None:
+            return chart_of_totals(rows, span_s, points, time.time()), {}, ""
+        span = _SPAN
+    asked: Record = {"range": span} | ({} if name is None else {"tube": name})
+    flow = await site.questions.ask_seldom(
+        person_of(request), ("flow", name, span), lambda live: live.ask("show-flow", asked)
+    )
+    step_s, points = RANGES[span]
+    hours: list[Record] | None = None
+    if span == "day" and flow["since_at"] > time.time() - step_s * points:
+        hours, unreadable = await from_database(site.db, lambda look: _totals(look, name, _HOUR_S, 25))
+    if name is None:
+        flow = {key: values for key, values in flow.items() if not key.startswith("wait_")}
+    return chart_of_flow(flow, points, hours or ()), flow, unreadable
+
+
+def _totals(look: Look, name: str | None, span_s: int, points: int) -> list[Record]:
+    """Return totals of a tube, or of all together."""
+    return look.totals_of_all(span_s, points) if name is None else look.totals(span_s, points, [name])
 
 
 async def from_database(db: Path | None, question: Callable[[Look], Answer]) -> tuple[Answer | None, str]:

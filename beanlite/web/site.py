@@ -15,12 +15,10 @@ from beanlite.web.backups import Folder
 from beanlite.web.counting import GroupCounts
 from beanlite.web.guesses import Guesses
 from beanlite.web.notices import Notices
-from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
 from beanlite.web.recent import Recent
 from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
-from beanlite.web.samples import Samples
 from beanlite.web.undoing import Undos
 
 # How long a page waits for the server to say what its user may do.
@@ -44,10 +42,8 @@ class Site:
     read_only: bool = False
     hide_bodies: bool = False
     questions: Questions = field(init=False)
-    rates: Rates = field(init=False, default_factory=Rates)
     changes: Ongoing = field(init=False, default_factory=Ongoing)
     counts: GroupCounts = field(init=False)
-    samples: Samples = field(init=False, default_factory=Samples)
     notices: Notices = field(init=False, default_factory=Notices)
     undos: Undos = field(init=False, default_factory=Undos)
     recent: Recent = field(init=False, default_factory=Recent)

@@ -50,6 +50,7 @@ OPERATORS_ANSWERS = {
     b"list-tube-stats": REQUEST_ANSWERS,
     b"list-clients": REQUEST_ANSWERS,
     b"diagnose": REQUEST_ANSWERS,
+    b"show-flow": REQUEST_ANSWERS,
     b"change-jobs": REQUEST_ANSWERS,
     b"set-pause": REQUEST_ANSWERS | {b"NOT_FOUND"},
     b"put-jobs": REQUEST_ANSWERS | {b"JOB_TOO_BIG", b"OUT_OF_MEMORY"},

@@ -102,6 +102,7 @@ LONG = [
     b'group-jobs 17\r\n{"fact": "state"}\r\n',
     b"list-clients 2\r\n{}\r\n",
     b"diagnose 2\r\n{}\r\n",
+    b'show-flow 16\r\n{"range":"hour"}\r\n',
     b"list-tube-stats 2\r\n{}\r\n",
     b"show-job 1\r\n",
     b"change-jobs 37\r\n" + b'{"do": "kick", "tube": "default"}    \r\n',

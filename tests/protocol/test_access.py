@@ -26,7 +26,7 @@ MAY = {
     READER: {
         *("use", "peek", "peek-ready", "peek-delayed", "peek-buried", "stats-job", "stats-tube", "list-tubes"),
         *("list-jobs", "group-jobs", "show-job", "list-tube-stats", "list-clients", "list-policies", "list-schedules"),
-        *("watch-events", "diagnose"),
+        *("watch-events", "diagnose", "show-flow"),
     },
     OPERATOR: set(WORDS) - {"act-for"},  # which is for the role on all tubes
 }
@@ -61,6 +61,7 @@ REQUESTS: dict[str, dict] = {
     "list-tube-stats": {},
     "list-clients": {},
     "diagnose": {"tube": "TUBE"},
+    "show-flow": {"tube": "TUBE", "range": "hour"},
     "change-jobs": {"do": "bury", "tube": "TUBE", "state": "ready"},
     "set-pause": {"tube": "TUBE", "pause_s": 5},
     "put-jobs": {"jobs": [{"body": "x", "tube": "TUBE"}]},

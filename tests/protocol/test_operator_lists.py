@@ -386,7 +386,8 @@ def test_all_that_is_told_of_a_tube(core, operator):
             {
                 "name": "a", "ready": 2, "urgent": 0, "reserved": 1, "delayed": 1, "buried": 1, "total_jobs": 6,
                 "using": 1, "watching": 2, "waiting": 1, "deletes": 1, "pauses": 1, "pause_s": 60, "pause_left_s": 56,
-                "first_ready_s": 8, "first_buried_s": 8, "policy": None, "shut": ["paused"],
+                "first_ready_s": 8, "first_buried_s": 8, "puts_per_s": 0, "deletes_per_s": 0,
+                "policy": None, "shut": ["paused"],
                 "dead": 0, "expired": 0, "refused": 0, "duplicates": 0, "releases": 0, "timeouts": 0, "buries": 1,
                 "client_gone": 0, "delay_over": 0,
             }

@@ -15,6 +15,7 @@ import pytest
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import IDS_MAX, NAMES, Filter
 from beanlite.web.pages import filter_of
+from beanlite.web.seeing import SPANS
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire, until
@@ -83,7 +84,7 @@ def test_tubes_are_sorted_searched_and_paged(web):
 def test_a_tube_shows_its_jobs_by_state_and_text(web):
     page = web.get("/tube/mail")
     assert "ready 58 reserved 1 delayed 1 buried 1" in page.text
-    until(lambda: "Puts up to 61 an hour" in web.get("/tube/mail").text)  # totals come a second late
+    until(lambda: "jobs an hour: in now 61, at most 61" in web.get("/tube/mail?span=week").html.lower())
     assert "user58" not in page.text
     assert "More jobs" in page.text
     buried = web.get("/tube/mail?state=buried")
@@ -327,17 +328,28 @@ def test_each_page_keeps_to_itself(web):
     assert web.get("/nothing").status == 404
 
 
-def test_the_last_hour_is_what_the_page_has_seen(web):
-    until(lambda: "Ready up to 58 " in web.get("/tube/mail?span=hour").text)
+@pytest.mark.parametrize("path", ["/", "/tube/mail"])
+@pytest.mark.parametrize("span", SPANS)
+def test_chart_is_told_as_a_picture_and_as_a_table(web, wire, path, span):
+    wire.ask("use mail")
+    wire.ask(f"delete {wire.put(b'chart')}")
+    until(lambda: re.search(r"in now \S*[1-9]\S*, at most", web.get(f"{path}?span={span}").html))
+    page = web.get(f"{path}?span={span}")
+    assert "Known since" in page.text
+    assert ("p99" in page.text) is (path != "/")
+    heads = re.findall(r"<th[^>]*data-key[^>]*>", page.html)
+    rows = re.findall(r"<tr data-id=.*?</tr>", page.html)
+    assert {len(re.findall("<td", row)) for row in rows} == {1 + len(heads)}
+    assert len(rows) > 12
+    assert len(re.findall(r'aria-label="[^"]* now ', page.html)) == (2 if path == "/" else 3)
 
 
 def test_a_page_without_the_database_says_what_it_lacks(server, wire):
     assert wire.stats()
     with Web(f"127.0.0.1:{server.port}") as web:
         assert "start beanlite web with --db" in web.get("/job/1").text
-        lately = web.get("/tube/mail").text.partition("Lately")[2]
-        assert "Hour" in lately
-        assert "Day" not in lately
+        ranges = web.get("/tube/mail").text.partition("In and out")[2]
+        assert ranges.startswith(" 5 min Hour Day Jobs a second")
 
 
 @pytest.mark.parametrize(
@@ -379,11 +391,11 @@ def test_without_its_database_the_page_goes_on(server, wire, copy):
         assert (overview.status, "mail" in tubes_on(overview)) == (200, True)
         assert f"The history and the longer curves can't be read: {why}" in overview.text
         assert "Puts in 24 h" not in overview.text
-        for path in ("/tube/mail", "/tube/mail?span=week"):
-            tube = web.get(path)
+        for span in ("day", "week"):
+            tube = web.get(f"/tube/mail?span={span}")
             assert tube.status == 200
             assert f"The longer curves can't be read: {why}" in tube.text
-            assert "Sampled every ten seconds while this page is served" in tube.text
+            assert "Jobs a second" in tube.text
         job = web.get("/job/1")
         assert (job.status, "Job 1 buried" in job.text) == (200, True)
         assert f"The history can't be read: {why}" in job.text

@@ -13,6 +13,7 @@ from beanlite.protocol.batches import put_jobs, reserve_batch
 from beanlite.protocol.blocked import LOOKING, WORKING, Blocked
 from beanlite.protocol.operators.changes import change_jobs, set_pause
 from beanlite.protocol.operators.diagnosing import diagnose
+from beanlite.protocol.operators.flowing import show_flow
 from beanlite.protocol.operators.lists import group_jobs, list_clients, list_jobs, list_tube_stats, show_job
 from beanlite.protocol.operators.policies import list_policies, set_policy
 from beanlite.protocol.operators.replies import as_json, refusal
@@ -33,6 +34,7 @@ from beanlite.protocol.operators.requests import (
     SetPause,
     SetPolicy,
     SetSchedule,
+    ShowFlow,
     WatchEvents,
     read,
 )
@@ -163,6 +165,7 @@ def new_operator_commands() -> list[Command]:
         _taking(b"list-tube-stats", ListTubeStats, list_tube_stats),
         _taking(b"list-clients", ListClients, list_clients),
         _taking(b"diagnose", Diagnose, diagnose),
+        _taking(b"show-flow", ShowFlow, show_flow),
         _taking(b"change-jobs", ChangeJobs, change_jobs, WORKING),
         _taking(b"set-pause", SetPause, set_pause, WORKING),
         _taking(b"put-jobs", PutJobs, put_jobs, WORKING),

@@ -15,6 +15,7 @@ from beanlite.protocol.operators.requests import (
     SetPause,
     SetPolicy,
     SetSchedule,
+    ShowFlow,
     WatchEvents,
 )
 from beanlite.protocol.session import Session
@@ -76,6 +77,7 @@ _NAMES_OF: Final[dict[type[Request], Callable[[Session, Any], _Names]]] = {
     ListJobs: _of_list_jobs,
     GroupJobs: _of_list_jobs,
     Diagnose: _of_looks,
+    ShowFlow: _of_looks,
     WatchEvents: _of_looks,
     ListPolicies: _of_looks,
     ChangeJobs: _of_change_jobs,

@@ -75,12 +75,18 @@ def peer_record(peer: Peer | None) -> Record | None:
 def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Record:
     """Describe a tube. The client that asks does not count among those that use and watch it."""
     facts = tube_snapshot(tube, now_ns)
+    flow, lost = engine.ledger.flows.find(tube.name), engine.ledger.flows.lost
+    put = deleted = None if lost else 0.0
+    if flow is not None:
+        put, _, deleted = flow.rates(now_ns)
     return {
         **facts._asdict(),
         "using": facts.using - (asker.use is tube),
         "watching": facts.watching - (tube in asker.watched),
         "first_ready_s": first_s(engine, tube.ready, now_ns),
         "first_buried_s": first_s(engine, tube.buried, now_ns),
+        "puts_per_s": None if put is None else round(put, 3),
+        "deletes_per_s": None if deleted is None else round(deleted, 3),
         "policy": None if tube.rules is None else tube.rules.values,
     }
 

@@ -206,6 +206,13 @@ class Diagnose(Request):
         return self
 
 
+class ShowFlow(Request):
+    """The body of ``show-flow``."""
+
+    tube: TubeName | None = None
+    range: Literal["5min", "hour", "day"]
+
+
 class ListClients(PagedRequest):
     """The body of ``list-clients``."""
 

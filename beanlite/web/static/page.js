@@ -11,6 +11,10 @@ const TIME = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 
 function showTimes(part) {
   const now = new Date();
+  for (const tick of part.querySelectorAll("tspan[datetime]")) {
+    const parts = "day" in tick.dataset ? { month: "short", day: "numeric" } : TIME;
+    tick.textContent = new Date(tick.getAttribute("datetime")).toLocaleString(undefined, parts);
+  }
   for (const time of part.querySelectorAll("time")) {
     const moment = new Date(time.dateTime);
     const parts = "exact" in time.dataset ? { ...TIME, second: "2-digit" } : { ...TIME };

@@ -12,7 +12,7 @@ from tests.web.browser.shop import fill
 
 AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
 PATHS = """
-/ /?like=nothing /tube/mail?state=buried /tube/mail?span=week /tube/none /jobs?text=welcome /jobs?older=soon
+/ /?like=nothing /?span=5min /tube/mail?state=buried /tube/mail?span=week /tube/none /jobs?text=welcome /jobs?older=soon
 /jobs?columns=to,template /jobs?group=template /jobs?group=state&q=none
 /job/{job} /job/{job}?body=hex /job/{job}?events=2 /job/999999 /change/{change} /clients /policies /backups /journal
 /changes /put /put?from={job} /nothing

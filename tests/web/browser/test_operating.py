@@ -74,7 +74,7 @@ def test_a_buried_job_is_found_by_a_word_looked_at_and_kicked(web, wire, visit):
     page.get_by_role("link", name="Buried", exact=True).click()
     page.get_by_label("Filter").fill("state:buried mailbox full")
     page.get_by_role("button", name="Find").click()
-    expect(page.locator("tbody tr")).to_have_count(1)
+    expect(page.locator("#list tbody tr")).to_have_count(1)
     page.locator(f'a[href="/job/{ids[7]}"]').click()
     expect(page.locator("pre")).to_contain_text('"said": "mailbox full"')
     page.get_by_role("button", name="Kick", exact=True).click()

@@ -122,6 +122,13 @@ _TOTALS: Final = """
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
 """
+# Likewise of all tubes together.
+_TOTALS_OF_ALL: Final = """
+    SELECT at, sum(put) AS put, sum(deleted) AS deleted, sum(delay_over) AS delay_over
+    FROM totals
+    WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
+    GROUP BY at ORDER BY at
+"""
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
 # The types of the values, unless the disk has changed them: SQLite does not check types when it reads.
@@ -275,6 +282,10 @@ class Look:
     def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
         """Return the totals of these tubes in the last ``spans`` hours or days, as given by ``span_s``."""
         return self._rows(_TOTALS, {"span_s": span_s, "spans": spans, "tubes": json.dumps(tubes)})
+
+    def totals_of_all(self, span_s: int, spans: int) -> list[Record]:
+        """Return the totals of all tubes together, likewise."""
+        return self._rows(_TOTALS_OF_ALL, {"span_s": span_s, "spans": spans})
 
     def _job(self, row: Record) -> Record:
         for name, types in _TYPES.items():
