@@ -167,9 +167,9 @@ class Queue:
             try:
                 call = _reserve(until) if job_id == 0 else calls.reserve_job(job_id)
                 if ahead == 0:
-                    found = await channel.ask(call)
+                    job_id, body = await channel.ask(call)
                     channel.held = 1
-                    return [Job(channel, found.id, found.body)]
+                    return [Job(channel, job_id, body)]
                 results = await channel.ask_all([call, *[calls.reserve(0)] * ahead])
             except NotSent:
                 continue
@@ -181,7 +181,7 @@ class Queue:
                 raise
             if channel.is_lost:  # with all that it has reserved
                 continue
-            jobs = [Job(channel, result.id, result.body) for result in results if isinstance(result, Found)]
+            jobs = [Job(channel, *result) for result in results if not isinstance(result, ClientError)]
             channel.held = len(jobs)
             if jobs:
                 return jobs
@@ -263,7 +263,7 @@ class Queue:
                 return results
 
 
-def _reserve(until: float | None) -> Call[Found]:
+def _reserve(until: float | None) -> Call[tuple[int, bytes]]:
     if until is None:
         return calls.RESERVE
     return calls.reserve(math.ceil(max(0, until - asyncio.get_running_loop().time())))

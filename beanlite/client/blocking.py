@@ -168,15 +168,15 @@ class BlockingQueue:
                 if wire.watched != watched:
                     wire.watch(watched)
                 if ahead == 0:
-                    found = wire.ask(call, None, left_s)
+                    job_id, body = wire.ask(call, None, left_s)
                     wire.held += 1
-                    return [BlockingJob(wire, found.id, found.body)]
+                    return [BlockingJob(wire, job_id, body)]
                 results = wire.ask_all([call, *[calls.reserve(0)] * ahead], None, left_s)
             except NotSent:
                 continue
             if wire.is_lost:  # with all that it has reserved
                 continue
-            jobs = [BlockingJob(wire, result.id, result.body) for result in results if isinstance(result, Found)]
+            jobs = [BlockingJob(wire, *result) for result in results if not isinstance(result, ClientError)]
             wire.held += len(jobs)
             if jobs:
                 return jobs
@@ -246,8 +246,11 @@ class BlockingQueue:
 
     def _ask(self, call: Call[T], tube: str | None = None) -> T:
         while True:
+            wire = self._wire
+            if wire.is_lost:
+                wire = self._connection()
             try:
-                return self._connection().ask(call, tube)
+                return wire.ask(call, tube)
             except NotSent:
                 continue
 

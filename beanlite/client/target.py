@@ -4,6 +4,8 @@ import socket
 import ssl
 from typing import Final, NamedTuple
 
+from beanlite.client import calls
+
 PORT: Final = 11300
 # A connection takes so long at most.
 CONNECT_S: Final = 10.0
@@ -40,7 +42,11 @@ class Target(NamedTuple):
 
 
 def target(url: str, tls: ssl.SSLContext | bool | None, token: str | None, name: str | None) -> Target:  # noqa: FBT001 - as users give it
-    """Read an address. ValueError: it is none, or a token would be sent in clear text."""
+    """Read an address. ValueError: it is none, or a token would be sent in clear text, or token or name can't be."""
+    if token is not None:
+        calls.auth(token)
+    if name is not None:
+        calls.call_itself(name)
     if url.startswith("unix:") and url != "unix:":
         if tls:
             raise ValueError("a Unix socket has no TLS")
@@ -48,12 +54,7 @@ def target(url: str, tls: ssl.SSLContext | bool | None, token: str | None, name:
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in {"beanlite", "beanlites"}:
         raise ValueError(f"an address is beanlite://HOST:PORT, beanlites://HOST:PORT or unix:PATH, not {url!r}")
-    rest = rest.rstrip("/")
-    host, colon, digits = rest.rpartition(":")
-    if not colon or rest.endswith("]"):
-        host, digits = rest, str(PORT)
-    if not host or not digits.isdecimal() or not 0 < int(digits) <= _PORT_MAX:
-        raise ValueError(f"an address is beanlite://HOST:PORT, not {url!r}")
+    host, port = _host_and_port(rest.rstrip("/"))
     if scheme == "beanlites" and tls is False:
         raise ValueError("beanlites:// is with TLS")
     context = None
@@ -61,7 +62,16 @@ def target(url: str, tls: ssl.SSLContext | bool | None, token: str | None, name:
         context = tls if isinstance(tls, ssl.SSLContext) else ssl.create_default_context()
     if token is not None and context is None:
         raise ValueError("a token is sent over TLS or to a Unix socket only, since others could read it")
-    return Target(host.strip("[]"), int(digits), None, context, token, name)
+    return Target(host, port, None, context, token, name)
+
+
+def _host_and_port(place: str) -> tuple[str, int]:
+    host, colon, digits = place.rpartition(":")
+    if not colon or place.endswith("]"):
+        host, digits = place, str(PORT)
+    if not host or not digits.isdecimal() or not 0 < int(digits) <= _PORT_MAX:
+        raise ValueError(f"an address is beanlite://HOST:PORT, and {place!r} is no host and port")
+    return host.strip("[]"), int(digits)
 
 
 def wait_s(failures: int, chance: float) -> float:

@@ -171,6 +171,12 @@ def test_token_is_not_sent_in_clear_text():
         connect("beanlite://127.0.0.1", token=TOKEN)
 
 
+@pytest.mark.parametrize("what", [{"name": "a b"}, {"name": ""}, {"token": "a\r\nb"}, {"token": ""}])
+def test_impossible_names_and_tokens_are_errors(what):
+    with pytest.raises(ValueError, match=r"name|token"):
+        connect("unix:/a", **what)
+
+
 @pytest.mark.parametrize("watch", [[], "", ["a", "b c"]])
 def test_impossible_tubes_are_errors(watch):
     with pytest.raises(ValueError, match="tube"):
