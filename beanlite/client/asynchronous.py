@@ -35,7 +35,7 @@ from beanlite.client.errors import (
 )
 from beanlite.client.pool import Pool
 from beanlite.client.reserved import Job, give_back
-from beanlite.client.target import Target, target
+from beanlite.client.target import Target, targets
 
 T = TypeVar("T")
 
@@ -43,13 +43,13 @@ T = TypeVar("T")
 class Queue:
     """A client of one server; `connect` makes it."""
 
-    def __init__(self, where: Target, use: str, watch: str | Iterable[str]) -> None:
+    def __init__(self, where: tuple[Target, ...], use: str, watch: str | Iterable[str]) -> None:
         self._pool = Pool(where)
         self._used = use
         self._watched = calls.tubes(watch)
 
     async def __aenter__(self) -> Self:
-        channel = await self._pool.connect()
+        channel = await self._pool.begin()
         try:
             if self._used != DEFAULT:
                 await channel.ask(calls.use(self._used), self._used)
@@ -280,7 +280,8 @@ def connect(
 ) -> Queue:
     """Return a client, to be entered with ``async with``. ValueError: an argument can't be.
 
-    ``url``: ``beanlite://HOST:PORT``, ``beanlites://HOST:PORT`` with TLS, or ``unix:PATH``.
+    ``url``: ``beanlite://HOST:PORT``, ``beanlites://HOST:PORT`` with TLS, or ``unix:PATH``; of servers that take over
+    from each other: ``beanlite://HOST:PORT,HOST:PORT``.
     ``tls``: the context for TLS; True: TLS with the authorities of the system.
     ``token``: shown to the server, over TLS and a Unix socket only.
     ``name``: what the client calls itself, for the people who look at the queue; beanstalkd is not told.
@@ -289,4 +290,4 @@ def connect(
     Entering raises CannotConnect if no server can be reached, and Unauthorized if the token is not accepted. After that
     a connection that ends is made again, for as long as it takes, with waits that grow to some seconds.
     """
-    return Queue(target(url, tls, token, name), use, watch)
+    return Queue(targets(url, tls=tls, token=token, name=name), use, watch)

@@ -7,7 +7,7 @@ from typing import Final, TypeVar, cast
 from beanlite.client import calls
 from beanlite.client.calls import Call
 from beanlite.client.dialogue import DEFAULT, Answer, Dialogue
-from beanlite.client.errors import CannotConnect, ClientError, ConnectionLost, Declined, UnknownCommand
+from beanlite.client.errors import CannotConnect, ClientError, ConnectionLost, Declined, UnexpectedReply, UnknownCommand
 from beanlite.client.target import CONNECT_S, KEEPALIVE, Target
 
 T = TypeVar("T")
@@ -37,7 +37,8 @@ class Wire:
             raise CannotConnect(f"no server can be reached at {where}: {error}") from error
         try:
             self._greet(where)
-        except ConnectionLost as error:
+        except (ConnectionLost, UnexpectedReply) as error:
+            self.close()
             raise CannotConnect(f"no server can be reached at {where}: {error}") from error
         except BaseException:
             self.close()

@@ -188,6 +188,25 @@ async def test_blocking_client_goes_on_as_before_after_a_kill(mortal):
     queue.close()
 
 
+async def test_client_finds_the_server_that_has_taken_over(tmp_path):
+    async with Mortal(tmp_path / "a") as first, Mortal(tmp_path / "b") as second:
+        await second.kill()
+        url = f"beanlite://127.0.0.1:{second.proxy.port},127.0.0.1:{first.proxy.port}"
+        blocking = await asyncio.to_thread(connect_blocking, url)
+        async with connect(url) as queue:
+            await queue.put("a")
+            await asyncio.to_thread(blocking.put, "b")
+            waiting = asyncio.create_task(queue.reserve())
+            await waiting
+            waiting = asyncio.ensure_future(anext(queue.jobs("default", "new")))
+            await first.kill()
+            await second.revive()
+            assert await asyncio.to_thread(blocking.list_tubes)
+            await queue.put("c", "new")
+            assert (await waiting).text == "c"
+        await asyncio.to_thread(blocking.close)
+
+
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.nightly)])
 async def test_producers_and_workers_go_on_through_kills(mortal, kills):
     """No acknowledged put is lost, and no job comes again whose delete was acknowledged."""

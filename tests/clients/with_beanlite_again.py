@@ -1,0 +1,26 @@
+"""Puts jobs and deletes half of them with beanlite's own client, which connects again by itself.
+
+The arguments are the ports of the servers, one of which is active. Each line is what was acknowledged, or a delete that
+is about to be sent.
+"""
+
+import contextlib
+import itertools
+import sys
+
+from beanlite.client import JobLost, PutUnknown, connect_blocking
+
+SERIALS = itertools.count(1)
+URL = "beanlite://" + ",".join(f"127.0.0.1:{port}" for port in sys.argv[1:])
+
+with connect_blocking(URL) as queue:
+    while True:
+        for _ in range(2):
+            body = f"beanlite-{next(SERIALS)}"
+            with contextlib.suppress(PutUnknown):
+                print("put", queue.put(body), body, flush=True)
+        job = queue.reserve()
+        print("deleting", job.id, flush=True)
+        with contextlib.suppress(JobLost):
+            job.delete()
+            print("deleted", job.id, flush=True)
