@@ -7,13 +7,24 @@ is about to be sent.
 import contextlib
 import itertools
 import sys
+import time
 
-from beanlite.client import JobLost, PutUnknown, connect_blocking
+from beanlite.client import BlockingQueue, CannotConnect, JobLost, PutUnknown, connect_blocking
 
 SERIALS = itertools.count(1)
 URL = "beanlite://" + ",".join(f"127.0.0.1:{port}" for port in sys.argv[1:])
 
-with connect_blocking(URL) as queue:
+
+def first() -> BlockingQueue:
+    """Connect once a server is there; what comes after that the client does by itself."""
+    while True:
+        try:
+            return connect_blocking(URL)
+        except CannotConnect:
+            time.sleep(0.02)
+
+
+with first() as queue:
     while True:
         for _ in range(2):
             body = f"beanlite-{next(SERIALS)}"
