@@ -36,6 +36,7 @@ FAST = tuple(
         "protocol/",
         "commit/",
         "bench/test_runner.py",
+        "client/test_dialogue.py",
         "binlog/test_records.py",
         "conformance/test_runner.py",
         "performance/test_yardstick.py",

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import sys
 from collections import Counter
 
 import pytest
@@ -90,6 +91,15 @@ def test_the_bench_knows_nothing_of_the_server():
     assert "beanstalk" not in reachable(room_graph(), "server")
 
 
+def test_the_client_needs_nothing_but_python():
+    files = list((ROOT / "client").glob("*.py"))
+    assert len(files) > 5
+    used = {module for file in files for module, _ in imports(file)}
+    ours = {module for module in used if module.partition(".")[0] == "beanlite"}
+    assert [module for module in ours if not module.startswith("beanlite.client.")] == []
+    assert {module.partition(".")[0] for module in used - ours} <= sys.stdlib_module_names
+
+
 def test_package_does_not_import_the_tests():
     assert {module for file in FILES for module, _ in imports(file) if module.startswith("tests.")} == set()
 
@@ -152,9 +162,10 @@ def test_the_picture_is_of_all_imports():
 # -- one word for one thing
 
 # The same thing in several places: what implements it, what asks for it, and what shows it.
-SAME_CLASS = {"Batch", "Client", "Filter", "NewJob"}
+SAME_CLASS = {"Batch", "Client", "Filter", "Job", "NewJob", "Unauthorized", "UnexpectedReply"}
 SAME_MODULE = {
-    *("app", "backups", "batch", "bodies", "changes", "commands", "config", "dump", "filters", "journal", "migrations"),
+    *("app", "backups", "batch", "bodies", "changes", "commands", "config", "dump", "errors", "filters", "journal"),
+    "migrations",
     *("policies", "recovery", "replies", "restore", "rows", "totals"),
 }
 

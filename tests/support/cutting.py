@@ -21,7 +21,7 @@ class Cutting:
 
     def __init__(self, port, delay_s=0.0):
         """Data from clients is delayed by ``delay_s``, which is thus the round-trip time."""
-        self._to_port = port
+        self.to_port = port
         self._delay_s = delay_s
         self._writers = set()
         self._tasks = set()
@@ -56,7 +56,7 @@ class Cutting:
             return
         self.passed_on += 1
         self._tasks.add(asyncio.current_task())
-        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self._to_port)
+        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self.to_port)
         pair = {writer, to_writer}
         self._writers |= pair
         there = Late(to_writer, self._delay_s) if self._delay_s else to_writer

@@ -23,6 +23,7 @@ ROOMS = [
     {"settings"},
     {"host"},
     {"errors"},
+    {"client"},
     {"__init__"},
 ]
 ROW = {room: row for row, rooms in enumerate(ROOMS) for room in rooms}

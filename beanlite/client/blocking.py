@@ -1,0 +1,321 @@
+"""The client that blocks, for programs without asyncio.
+
+::
+
+    with connect_blocking("beanlite://127.0.0.1:11300", watch=["mail"]) as queue:
+        for job in queue.jobs():
+            print(job.text)
+            job.delete()
+
+It has one connection, which is for one thread at a time. If anything interrupts a command, be it Ctrl-C, the connection
+is closed, and the jobs that were reserved on it go back; the next command makes a new one.
+"""
+
+import math
+import random
+import ssl
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Self, TypeVar
+
+from beanlite.client import calls
+from beanlite.client.calls import BATCH_MAX, PRI, TTR_S, Call, Found, Statistics
+from beanlite.client.dialogue import DEFAULT
+from beanlite.client.errors import (
+    CannotConnect,
+    ClientError,
+    ConnectionLost,
+    NotIgnored,
+    NotSent,
+    SomePutsFailed,
+)
+from beanlite.client.reserved_blocking import BlockingJob, give_back
+from beanlite.client.target import Target, targets, wait_s
+from beanlite.client.wire import Wire
+
+T = TypeVar("T")
+
+
+class BlockingQueue:
+    """A client of one server; `connect_blocking` makes it."""
+
+    def __init__(
+        self, where: tuple[Target, ...], use: str, watch: str | Iterable[str], timeout_s: float | None
+    ) -> None:
+        self._targets = where
+        """The one to be tried next comes first."""
+        self._timeout_s = timeout_s
+        self._used = use
+        self._watched = calls.tubes(watch)
+        self._is_closed = False
+        self._wire = self._begin()
+        try:
+            if use != DEFAULT:
+                self._wire.ask(calls.use(use), use)
+            self._wire.watch(self._watched)
+        except BaseException:
+            self._wire.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection: jobs that are not finished are ready again."""
+        self._is_closed = True
+        self._wire.close()
+
+    # -- putting
+
+    def put(
+        self, body: bytes | str, tube: str | None = None, *, pri: int = PRI, delay_s: int = 0, ttr_s: int = TTR_S
+    ) -> int:
+        """Put a job, and return its id; None: into the tube that `use` has named.
+
+        PutUnknown: the connection ended before the answer came. JobTooBig, Draining, OutOfMemory, Unauthorized.
+        """
+        return self._ask(calls.put(body, pri, delay_s, ttr_s), self._used if tube is None else tube)
+
+    def put_many(
+        self,
+        bodies: Iterable[bytes | str],
+        tube: str | None = None,
+        *,
+        pri: int = PRI,
+        delay_s: int = 0,
+        ttr_s: int = TTR_S,
+    ) -> list[int]:
+        """Put several jobs without waiting for each, and return their ids. SomePutsFailed: it says which."""
+        puts = [calls.put(body, pri, delay_s, ttr_s) for body in bodies]
+        results: list[int | ClientError] = []
+        for at in range(0, len(puts), BATCH_MAX):
+            part = puts[at : at + BATCH_MAX]
+            while True:
+                new = self._connection().ask_all(part, self._used if tube is None else tube)
+                if not isinstance(new[0], NotSent):  # then all were held back
+                    break
+            results += new
+        ids, errors = calls.outcome(results)
+        if errors:
+            raise SomePutsFailed(ids, errors)
+        return [job_id for job_id in ids if job_id is not None]
+
+    def use(self, tube: str) -> None:
+        """Put into this tube from now on, also after the connection was made again. Unauthorized, OutOfMemory."""
+        self._ask(calls.use(tube), tube)
+        self._used = tube
+
+    # -- reserving
+
+    def watch(self, tube: str) -> int:
+        """Reserve from this tube as well from now on, and return how many there are. Unauthorized, OutOfMemory."""
+        return self._set_watched(self._watched | {tube})
+
+    def ignore(self, tube: str) -> int:
+        """Reserve from this tube no more, and return how many are left. NotIgnored: it is the only one."""
+        left = self._watched - {tube}
+        if not left:
+            raise NotIgnored(f"{tube} is the only tube that is watched")
+        return self._set_watched(left)
+
+    def reserve(self, timeout_s: int | None = None) -> BlockingJob:
+        """Return the next job of the tubes that are watched; wait for it so long, or as long as it takes.
+
+        TimedOut: no job came. DeadwireSoon: a job that we have is in the last second of its ttr.
+        """
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        (job,) = self._reserved(self._watched, until)
+        return job
+
+    def reserve_job(self, job_id: int) -> BlockingJob:
+        """Reserve the job of this id, be it ready, delayed or buried. NotFound."""
+        (job,) = self._reserved(self._watched, job_id=job_id)
+        return job
+
+    def jobs(self, *tubes: str, ahead: int = 0) -> Iterator[BlockingJob]:
+        """Yield jobs of these tubes, or of those that are watched, as they come, without an end.
+
+        Up to ``ahead`` jobs are reserved before their turn, which saves time if there are many short jobs. Their ttr
+        runs meanwhile. When the loop ends they go back to the server.
+        """
+        watched = calls.tubes(tubes or self._watched)
+        waiting: deque[BlockingJob] = deque()
+        try:
+            while True:
+                if not waiting:
+                    waiting.extend(self._reserved(watched, ahead=ahead))
+                job = waiting.popleft()
+                if not job.is_lost:
+                    yield job
+        finally:
+            give_back(waiting)
+
+    def _reserved(
+        self, watched: frozenset[str], until: float | None = None, *, ahead: int = 0, job_id: int = 0
+    ) -> list[BlockingJob]:
+        """Return the next job, or that of an id, and those ahead that there are."""
+        while True:
+            wire = self._connection(until)
+            left_s = None if until is None else math.ceil(max(0, until - time.monotonic()))
+            call = calls.RESERVE if left_s is None else calls.reserve(left_s)
+            if job_id:
+                call, left_s = calls.reserve_job(job_id), 0
+            try:
+                if wire.watched != watched:
+                    wire.watch(watched)
+                if ahead == 0:
+                    job_id, body = wire.ask(call, None, left_s)
+                    wire.held += 1
+                    return [BlockingJob(wire, job_id, body)]
+                results = wire.ask_all([call, *[calls.reserve(0)] * ahead], None, left_s)
+            except NotSent:
+                continue
+            if wire.is_lost:  # with all that it has reserved
+                continue
+            jobs = [BlockingJob(wire, *result) for result in results if not isinstance(result, ClientError)]
+            wire.held += len(jobs)
+            if jobs:
+                return jobs
+            assert isinstance(results[0], ClientError)
+            raise results[0]
+
+    def _set_watched(self, tubes: frozenset[str]) -> int:
+        while True:
+            try:
+                self._connection().watch(tubes)
+            except NotSent:
+                continue
+            self._watched = tubes
+            return len(tubes)
+
+    # -- other jobs and tubes
+
+    def delete(self, job_id: int) -> None:
+        """Delete a job that nobody has reserved, or this client. NotFound."""
+        self._ask(calls.delete(job_id))
+
+    def kick(self, bound: int, tube: str | None = None) -> int:
+        """Have up to ``bound`` buried jobs ready, or if there is none delayed ones, and return how many there were."""
+        return self._ask(calls.kick(bound), self._used if tube is None else tube)
+
+    def kick_job(self, job_id: int) -> None:
+        """Have a buried or delayed job ready. NotFound: it is neither."""
+        self._ask(calls.kick_job(job_id))
+
+    def peek(self, job_id: int) -> Found:
+        """Return a job without reserving it. NotFound."""
+        return self._ask(calls.peek(job_id))
+
+    def peek_ready(self, tube: str | None = None) -> Found:
+        """Return the job of a tube that is next to be reserved. NotFound: there is none."""
+        return self._ask(calls.peek("ready"), self._used if tube is None else tube)
+
+    def peek_delayed(self, tube: str | None = None) -> Found:
+        """Return the job of a tube whose delay ends first. NotFound: there is none."""
+        return self._ask(calls.peek("delayed"), self._used if tube is None else tube)
+
+    def peek_buried(self, tube: str | None = None) -> Found:
+        """Return the job of a tube that was buried first. NotFound: there is none."""
+        return self._ask(calls.peek("buried"), self._used if tube is None else tube)
+
+    def stats(self) -> Statistics:
+        """Return the statistics of the server."""
+        return self._ask(calls.stats())
+
+    def stats_job(self, job_id: int) -> Statistics:
+        """Return the statistics of a job. NotFound."""
+        return self._ask(calls.stats_job(job_id))
+
+    def stats_tube(self, tube: str) -> Statistics:
+        """Return the statistics of a tube. NotFound."""
+        return self._ask(calls.stats_tube(tube))
+
+    def pause_tube(self, tube: str, pause_s: int) -> None:
+        """Have no job of a tube reserved for so long; 0 ends a pause. NotFound."""
+        self._ask(calls.pause_tube(tube, pause_s))
+
+    def list_tubes(self) -> list[str]:
+        """Return the names of all tubes."""
+        return self._ask(calls.list_tubes())
+
+    # -- the connection
+
+    def _ask(self, call: Call[T], tube: str | None = None) -> T:
+        while True:
+            wire = self._wire
+            if wire.is_lost:
+                wire = self._connection()
+            try:
+                return wire.ask(call, tube)
+            except NotSent:
+                continue
+
+    def _connection(self, until: float | None = None) -> Wire:
+        """Return the connection, or a new one if it has ended; try that for so long."""
+        if not self._wire.is_lost:
+            return self._wire
+        if self._is_closed:
+            raise ConnectionLost("the queue is closed")
+        failures = 1 if self._wire.is_broken else 0
+        if until is None and self._timeout_s is not None:
+            until = time.monotonic() + self._timeout_s
+        while True:
+            if failures:
+                time.sleep(wait_s(failures, random.random()))  # noqa: S311 - no secret
+            try:
+                self._wire = self._connect()
+            except CannotConnect:
+                failures += 1
+                if until is not None and time.monotonic() > until:
+                    raise
+            else:
+                return self._wire
+
+    def _begin(self) -> Wire:
+        """Return the first connection, to whichever server there is. CannotConnect; Unauthorized."""
+        for _ in self._targets[1:]:
+            with suppress(CannotConnect):
+                return self._connect()
+        return self._connect()
+
+    def _connect(self) -> Wire:
+        try:
+            return Wire(self._targets[0], self._timeout_s)
+        except CannotConnect:
+            self._targets = (*self._targets[1:], self._targets[0])
+            raise
+
+
+def connect_blocking(
+    url: str,
+    *,
+    tls: ssl.SSLContext | bool | None = None,
+    token: str | None = None,
+    name: str | None = None,
+    use: str = DEFAULT,
+    watch: str | Iterable[str] = DEFAULT,
+    timeout_s: float | None = None,
+) -> BlockingQueue:
+    """Connect, and return a client. ValueError: an argument can't be.
+
+    ``url``: ``beanlite://HOST:PORT``, ``beanlites://HOST:PORT`` with TLS, or ``unix:PATH``; of servers that take over
+    from each other: ``beanlite://HOST:PORT,HOST:PORT``.
+    ``tls``: the context for TLS; True: TLS with the authorities of the system.
+    ``token``: shown to the server, over TLS and a Unix socket only.
+    ``name``: what the client calls itself, for the people who look at the queue; beanstalkd is not told.
+    ``use``, ``watch``: the tubes that are used and watched at first.
+    ``timeout_s``: how long to wait for an answer, beyond the time of a reserve, and for another connection; None: as
+    long as it takes.
+
+    CannotConnect: no server can be reached. Unauthorized: the token is not accepted. After that a connection that ends
+    is made again, with waits that grow to some seconds.
+    """
+    return BlockingQueue(targets(url, tls=tls, token=token, name=name), use, watch, timeout_s)

@@ -1,0 +1,283 @@
+"""The commands: what is sent for each, and the shape of the reply to it."""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from beanlite.client.errors import ClientError, ConnectionLost, NotSent, PutUnknown
+
+T = TypeVar("T")
+Statistics = dict[str, int | float | str]
+"""The reply to a ``stats`` command; a value that reads as a number is one."""
+
+PRI: Final = 1024
+TTR_S: Final = 60
+# The most that the protocol has room for.
+_NUMBER_MAX: Final = (1 << 32) - 1
+NOTE_BYTES_MAX: Final = 4096
+BATCH_MAX: Final = 500
+_TUBE: Final = re.compile(r"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
+_FRACTION: Final = re.compile(r"-?[0-9]+\.[0-9]+")
+_WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]*)")
+# These are text, even if all of their characters are digits.
+_TEXTS: Final = frozenset({"hostname", "name", "os", "platform", "tube", "version"})
+
+
+class Shape(Generic[T]):
+    """How the reply to a command begins if it is carried out, what to make of it, and what a lost reply means."""
+
+    __slots__ = ("has_body", "lost", "read", "word")
+
+    def __init__(
+        self,
+        word: bytes,
+        read: Callable[[list[bytes], bytes], T],
+        lost: type[ConnectionLost] = ConnectionLost,
+        *,
+        has_body: bool = False,
+    ) -> None:
+        """``read`` gets the words of the line, and the body; ``has_body``: the command, which not all servers know."""
+        self.word = word
+        self.read = read
+        self.lost = lost
+        self.has_body = has_body
+
+
+Call = tuple[bytes, Shape[T]]
+"""A command as it is sent, and the shape of its reply."""
+
+
+class Found(NamedTuple):
+    """A job as ``peek`` shows it: nobody has it reserved by that."""
+
+    id: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
+
+
+def _nothing(_words: list[bytes], _body: bytes) -> None:
+    return None
+
+
+def _number(words: list[bytes], _body: bytes) -> int:
+    return int(words[1])
+
+
+def _job(words: list[bytes], body: bytes) -> tuple[int, bytes]:
+    return int(words[1]), body
+
+
+def _seen(words: list[bytes], body: bytes) -> Found:
+    return Found(int(words[1]), body)
+
+
+def _statistics(_words: list[bytes], body: bytes) -> Statistics:
+    pairs = (line.partition(": ") for line in body.decode(errors="replace").splitlines())
+    return {key: _value(key, text) for key, colon, text in pairs if colon}
+
+
+def _value(key: str, text: str) -> int | float | str:
+    if text.startswith('"'):
+        return text.strip('"')
+    if key not in _TEXTS:
+        if _WHOLE.fullmatch(text):
+            return int(text)
+        if _FRACTION.fullmatch(text):
+            return float(text)
+    return text
+
+
+def _names(_words: list[bytes], body: bytes) -> list[str]:
+    lines = body.decode(errors="replace").splitlines()
+    return [line[2:].strip('"') for line in lines if line.startswith("- ")]
+
+
+_PUT: Final = Shape(b"INSERTED", _number, PutUnknown)
+_USE: Final = Shape(b"USING", _nothing, NotSent)
+_WATCHING: Final = Shape(b"WATCHING", _number, NotSent)
+_RESERVE: Final = Shape(b"RESERVED", _job, NotSent)
+_DELETE: Final = Shape(b"DELETED", _nothing)
+_RELEASE: Final = Shape(b"RELEASED", _nothing)
+_BURY: Final = Shape(b"BURIED", _nothing)
+_TOUCH: Final = Shape(b"TOUCHED", _nothing)
+_KICK: Final = Shape(b"KICKED", _number)
+_KICK_JOB: Final = Shape(b"KICKED", _nothing)
+_PEEK: Final = Shape(b"FOUND", _seen, NotSent)
+_STATS: Final = Shape(b"OK", _statistics, NotSent)
+_LIST: Final = Shape(b"OK", _names, NotSent)
+_PAUSE: Final = Shape(b"PAUSED", _nothing)
+_AUTH: Final = Shape(b"AUTHENTICATED", _nothing, NotSent)
+_NAME: Final = Shape(b"NAMED", _nothing, NotSent)
+_NOTE: Final = Shape(b"NOTED", _nothing, has_body=True)
+
+
+def encoded(tube: str) -> bytes:
+    """Return the name of a tube as it is sent. ValueError: no tube can have it."""
+    if _TUBE.fullmatch(tube) is None:
+        raise ValueError(f"no tube can have the name {tube!r}: it has 1 to 200 of A-Z a-z 0-9 - + / ; . $ _ ( )")
+    return tube.encode()
+
+
+def tubes(watch: str | Iterable[str]) -> frozenset[str]:
+    """Return the tubes to be watched. ValueError: there is none, or no tube can have such a name."""
+    names = frozenset([watch] if isinstance(watch, str) else watch)
+    if not names:
+        raise ValueError("a client watches one tube at least")
+    for name in names:
+        encoded(name)
+    return names
+
+
+def _in_range(what: str, number: int) -> None:
+    if not 0 <= number <= _NUMBER_MAX:
+        raise ValueError(f"{what} is from 0 to {_NUMBER_MAX}, not {number}")
+
+
+def put(body: bytes | str, pri: int, delay_s: int, ttr_s: int) -> Call[int]:
+    """Return a put. ValueError: a number is out of range."""
+    if isinstance(body, str):
+        body = body.encode()
+    if not (0 <= pri <= _NUMBER_MAX and 0 <= delay_s <= _NUMBER_MAX and 0 <= ttr_s <= _NUMBER_MAX):
+        _in_range("pri", pri)
+        _in_range("delay_s", delay_s)
+        _in_range("ttr_s", ttr_s)
+    return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body), _PUT
+
+
+def use(tube: str) -> Call[None]:
+    """Return a use."""
+    return b"use %b\r\n" % encoded(tube), _USE
+
+
+def watch(tube: str) -> Call[int]:
+    """Return a watch."""
+    return b"watch %b\r\n" % encoded(tube), _WATCHING
+
+
+def ignore(tube: str) -> Call[int]:
+    """Return an ignore."""
+    return b"ignore %b\r\n" % encoded(tube), _WATCHING
+
+
+RESERVE: Final = (b"reserve\r\n", _RESERVE)
+"""A reserve that waits as long as it takes."""
+
+
+def reserve(timeout_s: int) -> Call[tuple[int, bytes]]:
+    """Return a reserve that waits so long. ValueError: the number is out of range."""
+    _in_range("timeout_s", timeout_s)
+    return b"reserve-with-timeout %d\r\n" % timeout_s, _RESERVE
+
+
+def reserve_job(job_id: int) -> Call[tuple[int, bytes]]:
+    """Return a reserve of a job that is named."""
+    return b"reserve-job %d\r\n" % job_id, _RESERVE
+
+
+def delete(job_id: int) -> Call[None]:
+    """Return a delete."""
+    return b"delete %d\r\n" % job_id, _DELETE
+
+
+def release(job_id: int, pri: int, delay_s: int) -> Call[None]:
+    """Return a release. ValueError: a number is out of range."""
+    _in_range("pri", pri)
+    _in_range("delay_s", delay_s)
+    return b"release %d %d %d\r\n" % (job_id, pri, delay_s), _RELEASE
+
+
+def bury(job_id: int, pri: int) -> Call[None]:
+    """Return a bury. ValueError: a number is out of range."""
+    _in_range("pri", pri)
+    return b"bury %d %d\r\n" % (job_id, pri), _BURY
+
+
+def touch(job_id: int) -> Call[None]:
+    """Return a touch."""
+    return b"touch %d\r\n" % job_id, _TOUCH
+
+
+def kick(bound: int) -> Call[int]:
+    """Return a kick. ValueError: the number is out of range."""
+    _in_range("bound", bound)
+    return b"kick %d\r\n" % bound, _KICK
+
+
+def kick_job(job_id: int) -> Call[None]:
+    """Return a kick of one job."""
+    return b"kick-job %d\r\n" % job_id, _KICK_JOB
+
+
+def peek(what: int | str) -> Call[Found]:
+    """Return a peek at a job by its id, or at the first one that is ready, delayed or buried."""
+    return b"peek %d\r\n" % what if isinstance(what, int) else b"peek-%b\r\n" % what.encode(), _PEEK
+
+
+def stats() -> Call[Statistics]:
+    """Return a request for the server's statistics."""
+    return b"stats\r\n", _STATS
+
+
+def stats_job(job_id: int) -> Call[Statistics]:
+    """Return a request for the statistics of a job."""
+    return b"stats-job %d\r\n" % job_id, _STATS
+
+
+def stats_tube(tube: str) -> Call[Statistics]:
+    """Return a request for the statistics of a tube."""
+    return b"stats-tube %b\r\n" % encoded(tube), _STATS
+
+
+def pause_tube(tube: str, pause_s: int) -> Call[None]:
+    """Return a pause of a tube. ValueError: the number is out of range."""
+    _in_range("pause_s", pause_s)
+    return b"pause-tube %b %d\r\n" % (encoded(tube), pause_s), _PAUSE
+
+
+def list_tube_used() -> Call[None]:
+    """Return a command that every server answers, and that changes nothing."""
+    return b"list-tube-used\r\n", _USE
+
+
+def list_tubes() -> Call[list[str]]:
+    """Return a request for the names of all tubes."""
+    return b"list-tubes\r\n", _LIST
+
+
+def auth(token: str) -> Call[None]:
+    """Return the token, as the first line. ValueError: it is none."""
+    if not token.isascii() or not token.isprintable() or " " in token or not token:
+        raise ValueError("the token is empty, or has a space, or a character that is not ASCII")
+    return b"auth %b\r\n" % token.encode(), _AUTH
+
+
+def call_itself(text: str) -> Call[None]:
+    """Return what the client calls itself. ValueError: it has a blank or a quote, is not ASCII, empty or too long."""
+    if re.fullmatch("[!#-~]{1,100}", text) is None:
+        raise ValueError(f"a name has 1 to 100 characters of ASCII without blanks and quotes, not {text!r}")
+    return b"name %b\r\n" % text.encode(), _NAME
+
+
+def note(job_id: int, text: str) -> Call[None]:
+    """Return a note for a job; of a text that is too long the end."""
+    data = text.replace("\0", "").encode(errors="replace")
+    if len(data) > NOTE_BYTES_MAX:
+        data = data[-NOTE_BYTES_MAX:].decode(errors="ignore").encode()
+    return b"note %d %d\r\n%b\r\n" % (job_id, len(data), data), _NOTE
+
+
+def outcome(results: Iterable[int | ClientError]) -> tuple[list[int | None], dict[int, ClientError]]:
+    """Return the ids of several puts, and the errors of those that failed by their positions."""
+    ids: list[int | None] = []
+    errors: dict[int, ClientError] = {}
+    for at, result in enumerate(results):
+        if isinstance(result, ClientError):
+            errors[at] = result
+            ids.append(None)
+        else:
+            ids.append(result)
+    return ids, errors

@@ -1,0 +1,198 @@
+"""The core of a client: bytes in, results out. It does no I/O and has no clock.
+
+Commands are answered in the order in which they were sent. Each has a token, by which whoever has sent it knows it
+again. Puts and others that depend on the tube that is used name their tube: as long as it is another one they are held
+back until the server has confirmed it. A ``use`` that is refused leaves the tube as it was, so that a put right behind
+it would go to a tube that nobody meant.
+"""
+
+from collections import deque
+from typing import Any, Final, NoReturn
+
+from beanlite.client import calls
+from beanlite.client.calls import Call, Shape
+from beanlite.client.errors import ClientError, NotSent, UnexpectedReply, UnknownCommand, declined
+
+Answer = tuple[Any, Any]
+"""The token of a command, and its result or its ClientError."""
+
+DEFAULT: Final = "default"
+"""The tube that a new connection uses and watches."""
+_HAVE_BODY: Final = frozenset({b"RESERVED", b"FOUND", b"OK"})
+# No line of the protocol is longer, but that of a list of errors of another program.
+_LINE_MAX: Final = 1024
+_SHOWN: Final = 60
+_SWITCH: Final = object()  # the token of a use that held commands wait for
+_SKIP: Final = object()  # that of a reply to a body that was read as a command
+
+
+class Dialogue:
+    """The commands and replies of one connection."""
+
+    def __init__(self) -> None:
+        self.is_over = False
+        """Whether something has come that is no reply to what was asked."""
+        self.used = DEFAULT
+        """The tube that the server has confirmed as the one that is used."""
+        self._next: str | None = None
+        """The tube of a ``use`` that is not answered yet."""
+        self._held: dict[str, list[tuple[Call[Any], Any]]] = {}
+        """By tube, the commands that wait until it is used, with their tokens."""
+        self.sent: deque[tuple[Shape[Any], Any]] = deque()
+        """The commands that are not answered yet."""
+        self.out: list[bytes] = []
+        """What `take` will return."""
+        self._parts: list[bytes] = []
+        """What has been received of a reply that is not complete."""
+        self._size = 0
+        self._wanted = 0
+        """How many bytes of it there have to be before another look makes sense."""
+
+    def send(self, call: Call[Any], token: object, tube: str | None = None) -> None:
+        """Take a command; `take` returns what is to be sent now.
+
+        ``tube`` has to be the one that is used when it is carried out. ValueError: no tube can have that name.
+        """
+        if tube is not None and (tube != self.used or self._next is not None):
+            calls.encoded(tube)
+            self._held.setdefault(tube, []).append((call, token))
+            if self._next is None:
+                self._switch()
+            return
+        data, shape = call
+        self.sent.append((shape, token))
+        self.out.append(data)
+
+    def take(self) -> bytes:
+        """Return what is to be sent now, once."""
+        out = self.out
+        if len(out) == 1:
+            return out.pop()
+        data = b"".join(out)
+        out.clear()
+        return data
+
+    def receive(self, data: bytes) -> list[Answer]:
+        """Return the answers in what has been received; if there is something else in it, `is_over` says so."""
+        if self._parts:
+            self._parts.append(data)
+            self._size += len(data)
+            if self._size < self._wanted:
+                return []
+            data = b"".join(self._parts)
+            self._parts.clear()
+        answers: list[Answer] = []
+        try:
+            self._read(data, answers)
+        except UnexpectedReply as error:
+            self.is_over = True
+            answers += self.lose(error)
+        return answers
+
+    def _read(self, data: bytes, answers: list[Answer]) -> None:
+        at, size = 0, len(data)
+        while at < size:
+            end = data.find(b"\r\n", at)
+            if end < 0:
+                self._keep_line(data[at:])
+                break
+            line = data[at:end]
+            words = line.split(b" ")
+            body = b""
+            after = end + 2
+            if words[0] in _HAVE_BODY:
+                start = after
+                after += _length(line, words[-1]) + 2
+                if after > size:
+                    self._keep(data[at:], after - at)
+                    break
+                body = data[start : after - 2]
+            at = after
+            if not self.sent:
+                _give_up(line)
+            shape, token = self.sent[0]
+            if words[0] != shape.word:
+                self._decline(line, shape, token, answers)
+            elif token is _SWITCH:
+                self.sent.popleft()
+                self._switched(None, answers)
+            else:
+                try:
+                    answers.append((token, shape.read(words, body)))
+                except (IndexError, ValueError):
+                    _give_up(line)
+                self.sent.popleft()
+
+    def lose(self, error: UnexpectedReply | None = None) -> list[Answer]:
+        """Return the answers when the connection has ended: to each command that is not answered an error.
+
+        ``error``: that of the reply to the first of them.
+        """
+        why = "the connection ended before the answer came"
+        answers: list[Answer] = []
+        for shape, token in self.sent:
+            if token is not _SWITCH and token is not _SKIP:
+                answers.append((token, error or shape.lost(why)))
+            error = None
+        answers += [(token, NotSent(why)) for held in self._held.values() for _, token in held]
+        self.sent.clear()
+        self._held.clear()
+        return answers
+
+    def _keep_line(self, rest: bytes) -> None:
+        if len(rest) > _LINE_MAX:
+            _give_up(rest)
+        self._keep(rest, len(rest) + 1)
+
+    def _keep(self, rest: bytes, wanted: int) -> None:
+        self._parts.append(rest)
+        self._size = len(rest)
+        self._wanted = wanted
+
+    def _decline(self, line: bytes, shape: Shape[Any], token: object, answers: list[Answer]) -> None:
+        error = declined(line)
+        if error is None:
+            _give_up(line)
+        self.sent.popleft()
+        if token is _SKIP:
+            return
+        if shape.has_body and isinstance(error, UnknownCommand):
+            self.sent.appendleft((shape, _SKIP))
+        if token is _SWITCH:
+            self._switched(error, answers)
+        else:
+            answers.append((token, error))
+
+    def _switch(self) -> None:
+        """Use the tube of the commands that have been held for longest."""
+        self._next = next(iter(self._held))
+        self.send(calls.use(self._next), _SWITCH)
+
+    def _switched(self, error: ClientError | None, answers: list[Answer]) -> None:
+        """Send what was held for a tube, or answer it with the error that the tube can't be used."""
+        tube = self._next
+        assert tube is not None
+        held = self._held.pop(tube, [])
+        self._next = None
+        if error is None:
+            self.used = tube
+            self._release(held)
+        else:
+            answers += [(token, error) for _, token in held]
+            self._release(self._held.pop(self.used, []))
+        if self._held:
+            self._switch()
+
+    def _release(self, held: list[tuple[Call[Any], Any]]) -> None:
+        for call, token in held:
+            self.send(call, token)
+
+
+def _length(line: bytes, word: bytes) -> int:
+    if not word.isdigit():
+        _give_up(line)
+    return int(word)
+
+
+def _give_up(line: bytes) -> NoReturn:
+    raise UnexpectedReply(f"{line[:_SHOWN]!r} is not a reply to what was asked")

@@ -1,0 +1,144 @@
+"""The connections of a client on asyncio: which does what, and new ones for those that have ended."""
+
+import asyncio
+import logging
+import random
+from contextlib import nullcontext, suppress
+from typing import Final
+
+from beanlite.client.channel import Channel, connect_channel
+from beanlite.client.errors import CannotConnect, ConnectionLost, NotSent, TimedOut
+from beanlite.client.target import CONNECT_S, Target, wait_s
+
+_LOG: Final = logging.getLogger("beanlite.client")
+_CLOSED: Final = "the queue is closed"
+_CLOSE_S: Final = 5.0
+# So many connections that no reserve needs are kept.
+_FREE_MAX: Final = 64
+
+
+class Pool:
+    """One connection for commands, those of reserves that wait and of jobs that are not finished, and free ones."""
+
+    def __init__(self, where: tuple[Target, ...]) -> None:
+        self._targets = where
+        """The one to be tried next comes first."""
+        self.main: Channel | None = None
+        """What all commands go over that are not about a reserved job."""
+        self._free: list[Channel] = []
+        """Connections on which nothing is reserved, and no reserve waits."""
+        self._channels: set[Channel] = set()
+        self._failures = 0
+        """How many connections in a row could not be made, or ended."""
+        self._again = asyncio.Lock()
+        self._is_closed = False
+
+    async def close(self) -> None:
+        """Close all connections, for good."""
+        self._is_closed = True
+        channels = list(self._channels)
+        for channel in channels:
+            channel.close()
+        if channels:
+            await asyncio.wait([channel.ended for channel in channels], timeout=_CLOSE_S)
+        for channel in list(self._channels):  # of a server that reads nothing
+            channel.abort()
+
+    async def usable(self) -> Channel:
+        """Return the connection for commands, once it takes more."""
+        if self.main is None or self.main.is_lost:
+            channel = self._free.pop() if self._free else await self._open()
+            if self.main is None or self.main.is_lost:
+                self.main = channel
+            else:
+                self.put_back(channel)
+        await self.main.room()
+        return self.main
+
+    async def take(self, watched: frozenset[str], until: float | None = None) -> Channel:
+        """Return a connection for a reserve from these tubes. TimedOut: there is none in time."""
+        while True:
+            channel = self._chosen(watched) or await self._open(until)
+            if channel.watched == watched:
+                return channel
+            try:
+                await channel.watch(watched)
+            except NotSent:
+                continue
+            except BaseException:
+                channel.abort()
+                raise
+            return channel
+
+    def _chosen(self, watched: frozenset[str]) -> Channel | None:
+        """Take a free connection, if there is one: rather one that watches these tubes already."""
+        for channel in reversed(self._free):
+            if channel.watched == watched:
+                self._free.remove(channel)
+                return channel
+        return self._free.pop() if self._free else None
+
+    def put_back(self, channel: Channel) -> None:
+        """Take back a connection on which no job is reserved."""
+        if channel.is_lost:
+            return
+        if len(self._free) < _FREE_MAX:
+            self._free.append(channel)
+        else:
+            channel.close()
+
+    async def _open(self, until: float | None = None) -> Channel:
+        """Return a new connection, however long it takes until there is one. TimedOut: not in time. Unauthorized."""
+        try:
+            async with asyncio.timeout_at(None if until is None else until + CONNECT_S):
+                while True:
+                    async with self._again if self._failures else nullcontext():  # one tries for all
+                        channel = await self._try()
+                    if channel is not None:
+                        return channel
+        except TimeoutError:
+            raise TimedOut(f"no server could be reached at {self._targets[0]}") from None
+
+    async def _try(self) -> Channel | None:
+        if self._failures:
+            await asyncio.sleep(wait_s(self._failures, random.random()))  # noqa: S311 - no secret
+        try:
+            channel = await self.connect()
+        except CannotConnect as error:
+            if not self._failures:
+                _LOG.warning("%s; connecting again", error)
+            self._failures += 1
+            return None
+        self._failures = 0
+        return channel
+
+    async def begin(self) -> Channel:
+        """Return the first connection, to whichever server there is. CannotConnect; Unauthorized."""
+        for _ in self._targets[1:]:
+            with suppress(CannotConnect):
+                return await self.connect()
+        return await self.connect()
+
+    async def connect(self) -> Channel:
+        """Return a new connection. CannotConnect; Unauthorized: the token is not accepted."""
+        if self._is_closed:
+            raise ConnectionLost(_CLOSED)
+        try:
+            channel = await connect_channel(self._targets[0], self.put_back)
+        except CannotConnect:
+            self._targets = (*self._targets[1:], self._targets[0])
+            raise
+        if self._is_closed:  # meanwhile
+            channel.abort()
+            raise ConnectionLost(_CLOSED)
+        self._channels.add(channel)
+        channel.ended.add_done_callback(lambda ended: self._lost(channel, from_there=ended.result()))
+        return channel
+
+    def _lost(self, channel: Channel, *, from_there: bool) -> None:
+        self._channels.discard(channel)
+        if from_there and not self._failures:
+            self._failures = 1
+            _LOG.warning("a connection to %s has ended; connecting again", self._targets[0])
+        if channel in self._free:
+            self._free.remove(channel)

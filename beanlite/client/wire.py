@@ -1,0 +1,158 @@
+"""A connection that blocks: the socket for a `Dialogue`."""
+
+import socket
+from contextlib import suppress
+from typing import Final, TypeVar, cast
+
+from beanlite.client import calls
+from beanlite.client.calls import Call
+from beanlite.client.dialogue import DEFAULT, Answer, Dialogue
+from beanlite.client.errors import CannotConnect, ClientError, ConnectionLost, Declined, UnexpectedReply, UnknownCommand
+from beanlite.client.target import CONNECT_S, KEEPALIVE, Target
+
+T = TypeVar("T")
+
+# A large buffer is mapped, and unmapped, for each reply.
+_RECEIVE_BYTES: Final = 1 << 14
+
+
+class Wire:
+    """A connection, which one command at a time goes over, or several at once."""
+
+    def __init__(self, where: Target, timeout_s: float | None) -> None:
+        """CannotConnect; Unauthorized: the token is not accepted."""
+        self._dialogue = Dialogue()
+        self._timeout_s = timeout_s
+        self.is_lost = False
+        self.is_broken = False
+        """Whether it has ended by itself."""
+        self.watched = frozenset({DEFAULT})
+        """The tubes that the server has confirmed as watched."""
+        self.held = 0
+        """How many jobs are reserved on it."""
+        self.knows_notes: bool | None = None
+        try:
+            self._socket = _connected(where)
+        except OSError as error:
+            raise CannotConnect(f"no server can be reached at {where}: {error}") from error
+        try:
+            self._greet(where)
+        except (ConnectionLost, UnexpectedReply) as error:
+            self.close()
+            raise CannotConnect(f"no server can be reached at {where}: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _greet(self, where: Target) -> None:
+        if where.token is not None:
+            self._if_known(calls.auth(where.token))
+        if where.name is not None:
+            self._if_known(calls.call_itself(where.name))
+        self.ask(calls.list_tube_used())
+        self._socket.settimeout(self._timeout_s)
+
+    def _if_known(self, call: Call[None]) -> None:
+        try:
+            self.ask(call)
+        except UnknownCommand:
+            return
+
+    def watch(self, tubes: frozenset[str]) -> None:
+        """Watch these tubes and no others. Declined: the server does not allow it."""
+        if tubes == self.watched:
+            return
+        several = [calls.watch(tube) for tube in sorted(tubes - self.watched)]
+        several += [calls.ignore(tube) for tube in sorted(self.watched - tubes)]
+        for result in self.ask_all(several):
+            if isinstance(result, Declined):
+                self.close()  # what it watches now is not worth finding out
+            if isinstance(result, ClientError):
+                raise result
+        self.watched = tubes
+
+    def note(self, job_id: int, text: str) -> None:
+        """Leave a note on a job, if the server knows notes."""
+        if self.knows_notes is None:
+            try:
+                self.ask(calls.note(0, ""))
+            except UnknownCommand:
+                self.knows_notes = False
+            except Declined:
+                self.knows_notes = True
+        if self.knows_notes:
+            with suppress(Declined):  # what becomes of the job is more important
+                self.ask(calls.note(job_id, text))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.is_lost = True
+        self._socket.close()
+
+    def ask(self, call: Call[T], tube: str | None = None, waits_s: float | None = 0) -> T:
+        """Send a command, and return its result; ``waits_s``: how long the server waits with it at most."""
+        self._dialogue.send(call, None, tube)
+        ((_, result),) = self._exchange(1, waits_s)
+        if isinstance(result, ClientError):
+            raise result
+        return cast("T", result)
+
+    def ask_all(
+        self, several: list[Call[T]], tube: str | None = None, waits_s: float | None = 0
+    ) -> list[T | ClientError]:
+        """Send several commands at once, and return their results and errors."""
+        for call in several:
+            self._dialogue.send(call, None, tube)
+        return [result for _, result in self._exchange(len(several), waits_s)]
+
+    def _exchange(self, count: int, waits_s: float | None) -> list[Answer]:
+        dialogue, sock = self._dialogue, self._socket
+        answers: list[Answer] = []
+        try:
+            if waits_s != 0:
+                self._allow(waits_s)
+            while len(answers) < count:
+                if dialogue.out:
+                    sock.sendall(dialogue.take())
+                received = sock.recv(_RECEIVE_BYTES)
+                if not received:
+                    raise ConnectionResetError("the server closed the connection")  # noqa: TRY301 - as recv does
+                answers += dialogue.receive(received)
+            if dialogue.is_over:
+                self.close()
+            elif waits_s != 0:
+                self._allow(0)
+        except OSError:
+            self.is_broken = True
+            self.close()
+            answers += dialogue.lose()
+        except BaseException:
+            self.close()
+            raise
+        return answers
+
+    def _allow(self, waits_s: float | None) -> None:
+        """Have the next answer take so long, beyond the time that any may take."""
+        if self._timeout_s is not None:
+            self._socket.settimeout(None if waits_s is None else waits_s + self._timeout_s)
+
+
+def _connected(where: Target) -> socket.socket:
+    if where.path is not None:
+        sock = socket.socket(socket.AF_UNIX)
+        sock.settimeout(CONNECT_S)
+        try:
+            sock.connect(where.path)
+        except OSError:
+            sock.close()
+            raise
+        return sock
+    sock = socket.create_connection((where.host, where.port), CONNECT_S)
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for level, option, value in KEEPALIVE:
+            sock.setsockopt(level, option, value)
+        return sock if where.tls is None else where.tls.wrap_socket(sock, server_hostname=where.host)
+    except OSError:
+        sock.close()
+        raise
