@@ -1,23 +1,25 @@
-"""Write what the sources say into docs/reference.md and config.example.toml: ``python -m tests.reference_files``."""
+"""Write what the sources say into pages and config.example.toml: ``python -m tests.reference_files``."""
 
 import ast
 import inspect
 import json
 import re
 import textwrap
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from beanlite import cli
+from beanlite import cli, client
 from beanlite.cli.serve import EXIT_CODES
 from beanlite.server.reload import APPLIED
 from beanlite.settings import config
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/reference.md"
+CLIENT_PAGE = ROOT / "docs/python-client.md"
 EXAMPLE = ROOT / "config.example.toml"
 FIELDS = config.Settings.model_fields
 
@@ -106,9 +108,73 @@ def _options() -> list[Any]:
     return typer.main.get_group(cli.build_app(["serve"])).commands["serve"].params
 
 
-def made(page: str) -> str:
+def client_reference() -> str:
+    """The functions, classes and errors of the client, as their docstrings tell of them."""
+    functions = [_function(function) for function in (client.connect, client.connect_blocking)]
+    return "\n".join([*functions, *(_class(each) for each in (client.Queue, client.Job)), _errors()])
+
+
+def _function(function: Any) -> str:
+    signature = inspect.signature(function)
+    lines = [f"    {line}," if line != "*" else "    *," for line in _parameters(signature)]
+    code = "\n".join([f"{function.__name__}(", *lines, f") -> {_name_of(signature.return_annotation)}"])
+    return f"### {function.__name__}\n\n```\n{code}\n```\n\n{_in_markdown(_doc(function))}\n"
+
+
+def _class(kind: type) -> str:
+    rows = []
+    for name, member in vars(kind).items():
+        if name.startswith("_"):
+            continue
+        if isinstance(member, property):
+            rows.append(f"- `{name}`: {_line(member)}")
+        elif inspect.isfunction(member):
+            parameters = ", ".join(_parameters(inspect.signature(member)))
+            word = "await " if inspect.iscoroutinefunction(member) else "async for job in " * (name == "jobs")
+            rows.append(f"- `{word}{name}({parameters})`: {_line(member)}")
+    return "\n".join([f"### {kind.__name__}\n", _in_markdown(_doc(kind)), "", *rows, ""])
+
+
+def _errors() -> str:
+    rows = [
+        f"- `{name}({kind.__base__.__name__})`: {_line(kind)}"
+        for name in client.__all__
+        if isinstance(kind := getattr(client, name), type) and issubclass(kind, Exception)
+        if kind.__base__ is not None
+    ]
+    return "\n".join(["### The errors\n", *rows, ""])
+
+
+def _parameters(signature: inspect.Signature) -> list[str]:
+    """The parameters as they are written in the sources, without ``self``."""
+    text: list[str] = []
+    for name, parameter in signature.parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and not any(each.startswith("*") for each in text):
+            text.append("*")
+        if name != "self":
+            text.append(str(parameter).replace("ssl.", "").replace("collections.abc.", ""))
+    return text
+
+
+def _name_of(kind: type) -> str:
+    return kind.__name__
+
+
+def _doc(member: Any) -> str:
+    return inspect.getdoc(member) or ""
+
+
+def _line(member: Any) -> str:
+    return " ".join(_in_markdown(_doc(member)).split())
+
+
+def _in_markdown(text: str) -> str:
+    return re.sub(r"(?<!\n)\n(?=``)", "\n\n", text).replace("``", "`")
+
+
+def made(page: str, *parts: Callable[[], str]) -> str:
     """The page with each part between marks made anew; the rest is written by hand."""
-    for part in settings, other_flags, exit_codes:
+    for part in parts or (settings, other_flags, exit_codes):
         begin, end = f"<!-- {part.__name__} -->\n", f"<!-- /{part.__name__} -->\n"
         before, mark, rest = page.partition(begin)
         assert mark, f"the page has no place for {part.__name__}"
@@ -119,3 +185,4 @@ def made(page: str) -> str:
 if __name__ == "__main__":
     EXAMPLE.write_text(example(), encoding="utf-8")
     PAGE.write_text(made(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    CLIENT_PAGE.write_text(made(CLIENT_PAGE.read_text(encoding="utf-8"), client_reference), encoding="utf-8")

@@ -102,9 +102,7 @@ def test_fsync_refused(text):
         ("max_job_size", "999999001"),
         ("max_connections", "0"),
         ("web", "11380"),
-        ("web", "0.0.0.0:11380"),
-        ("web", "queue.example.org:11380"),
-        ("web", "[::]:11380"),
+        ("web", "0.0.0.0:none"),
         ("user", ""),
         ("log_level", "INFO"),
         ("log_format", "xml"),
@@ -152,6 +150,13 @@ def test_the_limits_themselves_are_allowed(key, value):
 @pytest.mark.parametrize("where", ["127.0.0.1:11380", "127.8.8.8:0", "[::1]:11380", "localhost:65535"])
 def test_where_only_this_machine_reaches_the_page(where):
     assert sources.load(None, {"web": where}).web == where
+
+
+@pytest.mark.parametrize("where", ["0.0.0.0:11380", "10.1.2.3:0", "[::]:11380", "queue.example.org:11380"])
+def test_where_others_reach_the_page_it_needs_its_users(where):
+    said = f"web = {where} needs web_password_file: everybody could change anything"
+    assert refusal(None, {"web": where}) == said
+    assert sources.load(None, {"web": where, "web_password_file": "users"}).web == where
 
 
 @pytest.mark.parametrize(
@@ -237,6 +242,7 @@ def test_what_is_no_time_between_backups(every):
         ({"backup_every": "1h"}, "backup_every and backup_dir need each other"),
         ({"backup_dir": "x"}, "backup_every and backup_dir need each other"),
         ({"backup_every": "1h", "backup_dir": "x", "journal": False}, "backup_every is of no use without a database"),
+        ({"web_password_file": "users"}, "web_password_file is of no use without web"),
         ({"history": "7d", "journal": False}, "history is of no use without a database, as with --no-journal"),
     ],
 )

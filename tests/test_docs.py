@@ -62,6 +62,11 @@ def test_the_reference_page_is_made_from_the_sources():
     assert reference_files.made(text_of("reference.md")) == text_of("reference.md"), OUTDATED
 
 
+def test_the_page_of_the_client_is_made_from_the_sources():
+    page = text_of("python-client.md")
+    assert reference_files.made(page, reference_files.client_reference) == page, OUTDATED
+
+
 def test_example_file_is_made_from_the_sources():
     assert reference_files.example() == reference_files.EXAMPLE.read_text(encoding="utf-8"), OUTDATED
 

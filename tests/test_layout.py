@@ -14,6 +14,7 @@ from tests.support.layout import FILES, ROOT, ROW, circles, imports, parsed, rea
 CORE = {"protocol", "core"}
 CORE_MAY_IMPORT = {
     "__future__",
+    "array",
     "base64",
     "beanlite",
     "bisect",

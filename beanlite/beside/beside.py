@@ -6,16 +6,22 @@ import secrets
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from beanlite.errors import ConfigError
 from beanlite.host.places import as_place, reached_at
 from beanlite.host.shown import page_context
+from beanlite.host.users import read_users
 from beanlite.settings.config import Settings
+from beanlite.settings.sources import page_is_open
 
 if TYPE_CHECKING:
     from beanlite.beside.backups import Backups
     from beanlite.beside.webpage import WebPage
+
+
+# The settings with the files that the page reads at its start.
+_PAGE_FILES: Final = ("web_tls_cert", "web_tls_key", "web_password_file")
 
 
 class Beside:
@@ -52,7 +58,7 @@ class Beside:
         self._page.begin()
 
     def change_page(self, settings: Settings) -> None:
-        """Have the page served as these settings ask for, and with the certificate that is there now."""
+        """Have the page served as these settings ask for, and with the files that are there now."""
         if self._page is not None:
             self._page.change(self._page_command(settings), self._token_of(settings))
 
@@ -69,10 +75,9 @@ class Beside:
             options["db"] = os.path.realpath(settings.file)
         if settings.backup_dir is not None:
             options["backups"] = os.path.realpath(settings.backup_dir)
-        if settings.web_tls_cert is not None and settings.web_tls_key is not None:
-            files = {"web_tls_cert": settings.web_tls_cert, "web_tls_key": settings.web_tls_key}
-            options |= {key: os.path.realpath(path) for key, path in files.items()}
-            options["written"] = " ".join(map(_written, files.values()))  # another one has it begin anew
+        files = {key: path for key in _PAGE_FILES if (path := getattr(settings, key)) is not None}
+        options |= {key: os.path.realpath(path) for key, path in files.items()}
+        options["written"] = " ".join(map(_written, files.values()))  # another one has it begin anew
         return page_command(options)
 
     def end(self) -> None:
@@ -100,11 +105,18 @@ def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:
     """Raise ConfigError if the page is asked for and can't be served."""
     if settings.web is not None:
         _reached_at(sockets)
-        check_page_certificate(settings)
+        check_page_files(settings)
 
 
-def check_page_certificate(settings: Settings) -> None:
-    """Raise ConfigError if the page is to show a certificate that it can't show."""
+def check_page_files(settings: Settings) -> None:
+    """Raise ConfigError if the page can't read its users or show its certificate, or would let in everybody."""
+    if settings.is_page_open:  # where a reload takes away the users, but can't change the address
+        raise ConfigError(page_is_open(settings))
+    if settings.web_password_file is not None:
+        try:
+            read_users(settings.web_password_file)
+        except ConfigError as error:
+            raise ConfigError(f"web_password_file: {error}") from error
     if settings.web_tls_cert is not None and settings.web_tls_key is not None:
         files = str(settings.web_tls_cert), str(settings.web_tls_key)
         page_context(*files, ("web_tls_cert", "web_tls_key"))

@@ -120,6 +120,7 @@ def flush(tube: Tube, *, how: How, yes: Yes = False) -> int:
 
     They are deleted whatever their state; jobs put in the meantime stay.
     """
+    encode_tube(tube)
     return _carry_out({"do": "delete"}, filter_by(tube=tube), how, ask=not yes, command="flush")
 
 

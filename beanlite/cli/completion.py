@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from itertools import islice
@@ -18,12 +19,38 @@ from beanlite.settings.defaults import COMPLETES
 # How long somebody at a terminal waits for names, and how many are of use there.
 _WITHIN_S: Final = 0.3
 _NAMES_MAX: Final = 500
+# A word as bash tells it, with its quotes; and what bash takes for a word by itself.
+_WORD: Final = re.compile(r"""(?:[^\s"'\\]|\\.|"[^"]*"?|'[^']*'?)+""")
+_BREAK: Final = re.compile("[:=]+")
+
+
+def join_words() -> None:
+    """Join the words that bash has parted at a colon or an equals sign: HOST:PORT is one for us."""
+    parts = _WORD.findall(os.environ.get("COMP_WORDS", ""))
+    current = os.environ.get("COMP_CWORD", "")
+    if not current.isdecimal() or not any(_BREAK.fullmatch(part) for part in parts):
+        return
+    words: list[str] = []
+    at = int(current)
+    joins = False
+    for number, part in enumerate(parts):
+        is_break = _BREAK.fullmatch(part) is not None
+        if words and (is_break or joins):
+            words[-1] += part
+            at -= number <= int(current)
+        else:
+            words.append(part)
+        joins = is_break
+    if int(current) >= len(parts) and joins:  # nothing is typed behind it yet
+        at -= 1
+    os.environ |= {"COMP_WORDS": " ".join(words), "COMP_CWORD": str(at)}
 
 
 def command_to_complete(commands: Collection[str]) -> str | None:
     """Return the command whose arguments a shell completes; None: it completes the command itself, or nothing."""
     if COMPLETES not in os.environ:
         return None
+    join_words()
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     words = line.split()
     is_there = len(words) > 2 or (len(words) == 2 and line[-1].isspace())

@@ -47,7 +47,8 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
 
 def _mistakes_in_files(settings: Settings) -> list[str]:
     """Return what is wrong in the files that the settings name, after saying what is only odd."""
-    from beanlite.server import access_file, policy_file  # noqa: PLC0415 - a shell that completes does without
+    from beanlite.beside.beside import check_page_files  # noqa: PLC0415 - a shell that completes does without
+    from beanlite.server import access_file, policy_file  # noqa: PLC0415 - likewise
 
     errors: list[str] = []
     if settings.policies is not None:
@@ -55,10 +56,14 @@ def _mistakes_in_files(settings: Settings) -> list[str]:
     if settings.access is not None:
         mistakes_of_access = access_file.mistakes_in(settings.access)
         errors += mistakes_of_access
-        if not mistakes_of_access and access_file.is_page_unnamed(
-            settings, access_file.read_access(settings.access, serves=False)
-        ):
-            last_words(f"beanlite: {settings.access}: {access_file.PAGE_UNNAMED}")
+        rules = None if mistakes_of_access else access_file.read_access(settings.access, serves=False)
+        oddity = access_file.page_oddity(settings, rules)
+        if oddity:
+            last_words(f"beanlite: {settings.access}: {oddity}")
+    try:
+        check_page_files(settings)
+    except ConfigError as error:
+        errors.append(str(error))
     if settings.tls is not None:
         from beanlite.net.certificates import expiries, load_certificates  # noqa: PLC0415 - likewise
 

@@ -1,14 +1,20 @@
 """``beanlite jobs``."""
 
 import sys
-from typing import Annotated, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from beanlite.cli import completion, see
 from beanlite.cli.groups import Json, Limit, ServerOrFile, grouped
 from beanlite.cli.which import Which
-from beanlite.console import listing, tables
+from beanlite.console import grouping, listing, tables
+from beanlite.console.filters import Record
+
+if TYPE_CHECKING:
+    from beanlite.console.listing import Source
+    from beanlite.protocol.operators.filters import Filter
 
 EPILOG: Final = see.EPILOG
 EXAMPLES: Final = """
@@ -17,6 +23,8 @@ beanlite jobs --tube mail --state buried --text timeout
 beanlite jobs --state reserved --in-state 1h --json
 beanlite jobs --where customer=4711 --since 02:00            of one customer, changed since 2 o'clock
 beanlite jobs --sort reserves -n 10                          those that fail again and again
+beanlite jobs --tube 'web*' --tries-min 5 --columns customer,error.type
+beanlite jobs --state buried --group-by error.type           the top errors
 """
 
 
@@ -36,6 +44,17 @@ def jobs(
     after: Annotated[
         str | None, typer.Option(metavar="CURSOR", help="Continue an earlier list that had the same options.")
     ] = None,
+    columns: Annotated[
+        str, typer.Option(metavar="PATHS", help="Also show what is at these paths in JSON bodies: customer,error.type.")
+    ] = "",
+    group_by: Annotated[
+        str,
+        typer.Option(
+            metavar="PATH",
+            help="Show how many jobs have each value at this path in JSON bodies, or of tube, state, why or note.",
+            autocompletion=completion.one_of(grouping.FACTS),
+        ),
+    ] = "",
     place: ServerOrFile,
     as_json: Json = False,
 ) -> None:
@@ -43,15 +62,51 @@ def jobs(
 
     They are sorted by id, the order in which they were put; by queue, the order in which the jobs of one tube and state
     come out of it; by age, in-state, size, timeouts or reserves, the largest first; or by pri, the smallest first.
+    Groups are sorted by the number of jobs.
     """
+    paths = grouping.paths_of(columns)
+    by = grouping.grouping_of(group_by) if group_by else None
     with place.open() as source:
         filter_ = which.filter()
-        page = listing.jobs(source, filter_, sort, limit, after)
+        if by is not None:
+            _group(source, filter_, by, limit, group_by, as_json=as_json)
+            return
+        page = listing.jobs(source, filter_, sort, limit, after, paths)
         if filter_.tube is not None and not page.records:
             source.check_tube(filter_.tube)
+    for record in page.records if paths else ():
+        record["values"] = dict(zip(paths, record["values"], strict=True))
     if as_json:
         tables.print_json(page.records)
-    elif not tables.print_table(page.records, tables.JOBS):
+    elif not tables.print_table(page.records, _columns(paths)):
         print("no jobs", file=sys.stderr)
     if page.after is not None:
         print(f"There may be more: --after {page.after}", file=sys.stderr)
+
+
+def _columns(paths: Sequence[str]) -> list[tables.Column]:
+    """Return the columns of a table of jobs, with those for what is at paths before the note and the body."""
+    at = next(at for at, column in enumerate(tables.JOBS) if column.key == "note")
+    values = [tables.PathColumn("values", path, str, shrinks=True) for path in paths]
+    return [*tables.JOBS[:at], *values, *tables.JOBS[at:]]
+
+
+def _group(source: "Source", which: "Filter", by: Record, limit: int, title: str, *, as_json: bool) -> None:
+    """Print how many jobs have each value."""
+    summary = grouping.count(source, which, by).summary(limit)
+    if which.tube is not None and not summary.jobs:
+        source.check_tube(which.tube)
+    rows: list[Record] = [{"value": value, "jobs": jobs} for value, jobs in summary.rows]
+    if as_json:
+        tables.print_json([*rows, *([{"others": summary.others}] if summary.others else ())])
+        return
+    shown = [{**row, "share": row["jobs"] / summary.jobs} for row in rows]
+    if summary.others:
+        shown.append({"value": "(others)", "jobs": summary.others, "share": summary.others / summary.jobs})
+    if not tables.print_table(shown, tables.groups(title)):
+        print("no jobs", file=sys.stderr)
+    if summary.is_rough:
+        print(
+            f"There are more than {grouping.VALUES_MAX:,} values: those of few jobs are counted as others.",
+            file=sys.stderr,
+        )

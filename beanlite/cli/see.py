@@ -49,6 +49,7 @@ beanlite tail
 beanlite tail --tube mail --what bury --what delete
 beanlite tail --json | tee -a transitions.jsonl
 
+beanlite history --operators --since 02:00                  what has been changed since 2 o'clock
 beanlite history --by ann --what delete --since 24h
 beanlite history --tube mail --what pause                   when it was paused, and by whom
 beanlite history --id 17 --db /backups/queue.db
@@ -139,7 +140,7 @@ def job(
     with place.open() as source:
         facts = source.show_job(job_id)
     if facts is None:
-        raise BeanliteError(f"there is no job {job_id}")
+        raise BeanliteError(f"there is no job {job_id}{_past_of(job_id) if isinstance(source, Live) else ''}")
     if as_json:
         text = body_of(facts.pop("body")) if "body" in facts else {}
         tables.print_json([{**facts, **text}])
@@ -217,6 +218,9 @@ def history(
         str | None,
         typer.Option(metavar="WHO", help="Only what this person has done, a client (its host or address) or policy."),
     ] = None,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Only what operators have done, be it by a command or on the page.")
+    ] = False,
     since: Annotated[
         float | None, moment_option(text="Only from this moment on: 02:00, 24h (ago) or 2026-11-27 14:30.")
     ] = None,
@@ -233,6 +237,7 @@ def history(
     """
     _check_words(what)
     which = {"id": job_id, "tube": tube, "what": what, "by": by, "since_at": since, "until_at": until}
+    which["operators"] = operators or None
     count = 0
     from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
 
@@ -249,6 +254,10 @@ def history(
         print("no events", file=sys.stderr)
     elif count == limit and sys.stderr.isatty():
         print(f"These are the last {count:,}; there may be more: --limit", file=sys.stderr)
+
+
+def _past_of(job_id: int) -> str:
+    return f"; if there was one, beanlite history --id {job_id} tells what is known of it"
 
 
 def _check_words(what: list[str] | None) -> None:

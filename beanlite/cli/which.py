@@ -9,12 +9,12 @@ import typer
 from beanlite.cli import completion
 from beanlite.cli.epilogs import WHICH
 from beanlite.cli.groups import NUMBER_MAX, OptionGroup, age_option, moment_option
-from beanlite.console.filters import STATES, filter_by
+from beanlite.console.filters import STATES, WHYS, filter_by
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
 
 # What a shell completes the values of.
-_COMPLETIONS: Final = {"tube": completion.tubes, "state": completion.one_of(STATES)}
+_COMPLETIONS: Final = {"tube": completion.tubes, "state": completion.one_of(STATES), "why": completion.one_of(WHYS)}
 
 
 def _options() -> Iterator[inspect.Parameter]:
@@ -28,6 +28,8 @@ def _options() -> Iterator[inspect.Parameter]:
             kind, option = float, moment_option(*names, text=item.help)
         elif float in get_args(field.annotation):
             kind, option = float, age_option(*names, text=item.help)
+        elif list[str] in get_args(field.annotation):
+            kind = list[str]
         elif int in get_args(field.annotation):
             kind = int
             option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=item.number, help=item.help)
@@ -42,7 +44,7 @@ class Which(OptionGroup):
     __signature__ = inspect.Signature(list(_options()))
 
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - the values of these options
-        self._values = {key: values[NAMES[key]] for key in CRITERIA if values[NAMES[key]] is not None}
+        self._values = {key: values[NAMES[key]] for key in CRITERIA if values[NAMES[key]] not in (None, [])}
 
     def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
         """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""

@@ -11,6 +11,7 @@ from beanlite.console import tables, why as telling
 from beanlite.console.filters import WILDCARDS, encode_tube
 from beanlite.console.live import Live
 from beanlite.core.findings import URGENT
+from beanlite.errors import BeanliteError
 
 EPILOG: Final = (
     "Exit codes: 0 nothing urgent is wrong; 1 something urgent is, there is no such tube, or the server can't be"
@@ -53,6 +54,8 @@ def why(
         diagnosis = live.diagnose(request)
         if names_one and tube is not None and diagnosis["tube"] is None:
             raise live.no_tube(tube)
+        if tube is not None and not names_one and not diagnosis["tubes"]:
+            raise BeanliteError(f"no tube has a name like {tube}")
     if as_json:
         tables.print_json([diagnosis])
     else:

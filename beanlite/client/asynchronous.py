@@ -35,7 +35,7 @@ from beanlite.client.errors import (
 )
 from beanlite.client.pool import Pool
 from beanlite.client.reserved import Job, give_back
-from beanlite.client.target import Target, target
+from beanlite.client.target import Target, targets
 
 T = TypeVar("T")
 
@@ -43,13 +43,13 @@ T = TypeVar("T")
 class Queue:
     """A client of one server; `connect` makes it."""
 
-    def __init__(self, where: Target, use: str, watch: str | Iterable[str]) -> None:
+    def __init__(self, where: tuple[Target, ...], use: str, watch: str | Iterable[str]) -> None:
         self._pool = Pool(where)
         self._used = use
         self._watched = calls.tubes(watch)
 
     async def __aenter__(self) -> Self:
-        channel = await self._pool.connect()
+        channel = await self._pool.begin()
         try:
             if self._used != DEFAULT:
                 await channel.ask(calls.use(self._used), self._used)
@@ -167,9 +167,9 @@ class Queue:
             try:
                 call = _reserve(until) if job_id == 0 else calls.reserve_job(job_id)
                 if ahead == 0:
-                    found = await channel.ask(call)
+                    job_id, body = await channel.ask(call)
                     channel.held = 1
-                    return [Job(channel, found.id, found.body)]
+                    return [Job(channel, job_id, body)]
                 results = await channel.ask_all([call, *[calls.reserve(0)] * ahead])
             except NotSent:
                 continue
@@ -181,7 +181,7 @@ class Queue:
                 raise
             if channel.is_lost:  # with all that it has reserved
                 continue
-            jobs = [Job(channel, result.id, result.body) for result in results if isinstance(result, Found)]
+            jobs = [Job(channel, *result) for result in results if not isinstance(result, ClientError)]
             channel.held = len(jobs)
             if jobs:
                 return jobs
@@ -263,7 +263,7 @@ class Queue:
                 return results
 
 
-def _reserve(until: float | None) -> Call[Found]:
+def _reserve(until: float | None) -> Call[tuple[int, bytes]]:
     if until is None:
         return calls.RESERVE
     return calls.reserve(math.ceil(max(0, until - asyncio.get_running_loop().time())))
@@ -280,7 +280,8 @@ def connect(
 ) -> Queue:
     """Return a client, to be entered with ``async with``. ValueError: an argument can't be.
 
-    ``url``: ``beanlite://HOST:PORT``, ``beanlites://HOST:PORT`` with TLS, or ``unix:PATH``.
+    ``url``: ``beanlite://HOST:PORT``, ``beanlites://HOST:PORT`` with TLS, or ``unix:PATH``; of servers that take over
+    from each other: ``beanlite://HOST:PORT,HOST:PORT``.
     ``tls``: the context for TLS; True: TLS with the authorities of the system.
     ``token``: shown to the server, over TLS and a Unix socket only.
     ``name``: what the client calls itself, for the people who look at the queue; beanstalkd is not told.
@@ -289,4 +290,4 @@ def connect(
     Entering raises CannotConnect if no server can be reached, and Unauthorized if the token is not accepted. After that
     a connection that ends is made again, for as long as it takes, with waits that grow to some seconds.
     """
-    return Queue(target(url, tls, token, name), use, watch)
+    return Queue(targets(url, tls=tls, token=token, name=name), use, watch)

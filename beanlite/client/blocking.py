@@ -17,6 +17,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -32,7 +33,7 @@ from beanlite.client.errors import (
     SomePutsFailed,
 )
 from beanlite.client.reserved_blocking import BlockingJob, give_back
-from beanlite.client.target import Target, target, wait_s
+from beanlite.client.target import Target, targets, wait_s
 from beanlite.client.wire import Wire
 
 T = TypeVar("T")
@@ -41,13 +42,16 @@ T = TypeVar("T")
 class BlockingQueue:
     """A client of one server; `connect_blocking` makes it."""
 
-    def __init__(self, where: Target, use: str, watch: str | Iterable[str], timeout_s: float | None) -> None:
-        self._target = where
+    def __init__(
+        self, where: tuple[Target, ...], use: str, watch: str | Iterable[str], timeout_s: float | None
+    ) -> None:
+        self._targets = where
+        """The one to be tried next comes first."""
         self._timeout_s = timeout_s
         self._used = use
         self._watched = calls.tubes(watch)
         self._is_closed = False
-        self._wire = Wire(where, timeout_s)
+        self._wire = self._begin()
         try:
             if use != DEFAULT:
                 self._wire.ask(calls.use(use), use)
@@ -168,15 +172,15 @@ class BlockingQueue:
                 if wire.watched != watched:
                     wire.watch(watched)
                 if ahead == 0:
-                    found = wire.ask(call, None, left_s)
+                    job_id, body = wire.ask(call, None, left_s)
                     wire.held += 1
-                    return [BlockingJob(wire, found.id, found.body)]
+                    return [BlockingJob(wire, job_id, body)]
                 results = wire.ask_all([call, *[calls.reserve(0)] * ahead], None, left_s)
             except NotSent:
                 continue
             if wire.is_lost:  # with all that it has reserved
                 continue
-            jobs = [BlockingJob(wire, result.id, result.body) for result in results if isinstance(result, Found)]
+            jobs = [BlockingJob(wire, *result) for result in results if not isinstance(result, ClientError)]
             wire.held += len(jobs)
             if jobs:
                 return jobs
@@ -246,8 +250,11 @@ class BlockingQueue:
 
     def _ask(self, call: Call[T], tube: str | None = None) -> T:
         while True:
+            wire = self._wire
+            if wire.is_lost:
+                wire = self._connection()
             try:
-                return self._connection().ask(call, tube)
+                return wire.ask(call, tube)
             except NotSent:
                 continue
 
@@ -264,13 +271,27 @@ class BlockingQueue:
             if failures:
                 time.sleep(wait_s(failures, random.random()))  # noqa: S311 - no secret
             try:
-                self._wire = Wire(self._target, self._timeout_s)
+                self._wire = self._connect()
             except CannotConnect:
                 failures += 1
                 if until is not None and time.monotonic() > until:
                     raise
             else:
                 return self._wire
+
+    def _begin(self) -> Wire:
+        """Return the first connection, to whichever server there is. CannotConnect; Unauthorized."""
+        for _ in self._targets[1:]:
+            with suppress(CannotConnect):
+                return self._connect()
+        return self._connect()
+
+    def _connect(self) -> Wire:
+        try:
+            return Wire(self._targets[0], self._timeout_s)
+        except CannotConnect:
+            self._targets = (*self._targets[1:], self._targets[0])
+            raise
 
 
 def connect_blocking(
@@ -285,7 +306,8 @@ def connect_blocking(
 ) -> BlockingQueue:
     """Connect, and return a client. ValueError: an argument can't be.
 
-    ``url``: ``beanlite://HOST:PORT``, ``beanlites://HOST:PORT`` with TLS, or ``unix:PATH``.
+    ``url``: ``beanlite://HOST:PORT``, ``beanlites://HOST:PORT`` with TLS, or ``unix:PATH``; of servers that take over
+    from each other: ``beanlite://HOST:PORT,HOST:PORT``.
     ``tls``: the context for TLS; True: TLS with the authorities of the system.
     ``token``: shown to the server, over TLS and a Unix socket only.
     ``name``: what the client calls itself, for the people who look at the queue; beanstalkd is not told.
@@ -296,4 +318,4 @@ def connect_blocking(
     CannotConnect: no server can be reached. Unauthorized: the token is not accepted. After that a connection that ends
     is made again, with waits that grow to some seconds.
     """
-    return BlockingQueue(target(url, tls, token, name), use, watch, timeout_s)
+    return BlockingQueue(targets(url, tls=tls, token=token, name=name), use, watch, timeout_s)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from beanlite.client.errors import ClientError, ConnectionLost, NotSent, PutUnknown, UnexpectedReply
+from beanlite.client.errors import ClientError, ConnectionLost, NotSent, PutUnknown
 
 T = TypeVar("T")
 Statistics = dict[str, int | float | str]
@@ -43,11 +43,8 @@ class Shape(Generic[T]):
         self.has_body = has_body
 
 
-class Call(NamedTuple, Generic[T]):
-    """A command as it is sent, and the shape of its reply."""
-
-    data: bytes
-    shape: Shape[T]
+Call = tuple[bytes, Shape[T]]
+"""A command as it is sent, and the shape of its reply."""
 
 
 class Found(NamedTuple):
@@ -67,14 +64,15 @@ def _nothing(_words: list[bytes], _body: bytes) -> None:
 
 
 def _number(words: list[bytes], _body: bytes) -> int:
-    try:
-        return int(words[1])
-    except (IndexError, ValueError):
-        raise UnexpectedReply(f"{words!r} has no number") from None
+    return int(words[1])
 
 
-def _job(words: list[bytes], body: bytes) -> Found:
-    return Found(_number(words, body), body)
+def _job(words: list[bytes], body: bytes) -> tuple[int, bytes]:
+    return int(words[1]), body
+
+
+def _seen(words: list[bytes], body: bytes) -> Found:
+    return Found(int(words[1]), body)
 
 
 def _statistics(_words: list[bytes], body: bytes) -> Statistics:
@@ -108,7 +106,7 @@ _BURY: Final = Shape(b"BURIED", _nothing)
 _TOUCH: Final = Shape(b"TOUCHED", _nothing)
 _KICK: Final = Shape(b"KICKED", _number)
 _KICK_JOB: Final = Shape(b"KICKED", _nothing)
-_PEEK: Final = Shape(b"FOUND", _job, NotSent)
+_PEEK: Final = Shape(b"FOUND", _seen, NotSent)
 _STATS: Final = Shape(b"OK", _statistics, NotSent)
 _LIST: Final = Shape(b"OK", _names, NotSent)
 _PAUSE: Final = Shape(b"PAUSED", _nothing)
@@ -147,121 +145,121 @@ def put(body: bytes | str, pri: int, delay_s: int, ttr_s: int) -> Call[int]:
         _in_range("pri", pri)
         _in_range("delay_s", delay_s)
         _in_range("ttr_s", ttr_s)
-    return Call(b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body), _PUT)
+    return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body), _PUT
 
 
 def use(tube: str) -> Call[None]:
     """Return a use."""
-    return Call(b"use %b\r\n" % encoded(tube), _USE)
+    return b"use %b\r\n" % encoded(tube), _USE
 
 
 def watch(tube: str) -> Call[int]:
     """Return a watch."""
-    return Call(b"watch %b\r\n" % encoded(tube), _WATCHING)
+    return b"watch %b\r\n" % encoded(tube), _WATCHING
 
 
 def ignore(tube: str) -> Call[int]:
     """Return an ignore."""
-    return Call(b"ignore %b\r\n" % encoded(tube), _WATCHING)
+    return b"ignore %b\r\n" % encoded(tube), _WATCHING
 
 
-RESERVE: Final = Call(b"reserve\r\n", _RESERVE)
+RESERVE: Final = (b"reserve\r\n", _RESERVE)
 """A reserve that waits as long as it takes."""
 
 
-def reserve(timeout_s: int) -> Call[Found]:
+def reserve(timeout_s: int) -> Call[tuple[int, bytes]]:
     """Return a reserve that waits so long. ValueError: the number is out of range."""
     _in_range("timeout_s", timeout_s)
-    return Call(b"reserve-with-timeout %d\r\n" % timeout_s, _RESERVE)
+    return b"reserve-with-timeout %d\r\n" % timeout_s, _RESERVE
 
 
-def reserve_job(job_id: int) -> Call[Found]:
+def reserve_job(job_id: int) -> Call[tuple[int, bytes]]:
     """Return a reserve of a job that is named."""
-    return Call(b"reserve-job %d\r\n" % job_id, _RESERVE)
+    return b"reserve-job %d\r\n" % job_id, _RESERVE
 
 
 def delete(job_id: int) -> Call[None]:
     """Return a delete."""
-    return Call(b"delete %d\r\n" % job_id, _DELETE)
+    return b"delete %d\r\n" % job_id, _DELETE
 
 
 def release(job_id: int, pri: int, delay_s: int) -> Call[None]:
     """Return a release. ValueError: a number is out of range."""
     _in_range("pri", pri)
     _in_range("delay_s", delay_s)
-    return Call(b"release %d %d %d\r\n" % (job_id, pri, delay_s), _RELEASE)
+    return b"release %d %d %d\r\n" % (job_id, pri, delay_s), _RELEASE
 
 
 def bury(job_id: int, pri: int) -> Call[None]:
     """Return a bury. ValueError: a number is out of range."""
     _in_range("pri", pri)
-    return Call(b"bury %d %d\r\n" % (job_id, pri), _BURY)
+    return b"bury %d %d\r\n" % (job_id, pri), _BURY
 
 
 def touch(job_id: int) -> Call[None]:
     """Return a touch."""
-    return Call(b"touch %d\r\n" % job_id, _TOUCH)
+    return b"touch %d\r\n" % job_id, _TOUCH
 
 
 def kick(bound: int) -> Call[int]:
     """Return a kick. ValueError: the number is out of range."""
     _in_range("bound", bound)
-    return Call(b"kick %d\r\n" % bound, _KICK)
+    return b"kick %d\r\n" % bound, _KICK
 
 
 def kick_job(job_id: int) -> Call[None]:
     """Return a kick of one job."""
-    return Call(b"kick-job %d\r\n" % job_id, _KICK_JOB)
+    return b"kick-job %d\r\n" % job_id, _KICK_JOB
 
 
 def peek(what: int | str) -> Call[Found]:
     """Return a peek at a job by its id, or at the first one that is ready, delayed or buried."""
-    return Call(b"peek %d\r\n" % what if isinstance(what, int) else b"peek-%b\r\n" % what.encode(), _PEEK)
+    return b"peek %d\r\n" % what if isinstance(what, int) else b"peek-%b\r\n" % what.encode(), _PEEK
 
 
 def stats() -> Call[Statistics]:
     """Return a request for the server's statistics."""
-    return Call(b"stats\r\n", _STATS)
+    return b"stats\r\n", _STATS
 
 
 def stats_job(job_id: int) -> Call[Statistics]:
     """Return a request for the statistics of a job."""
-    return Call(b"stats-job %d\r\n" % job_id, _STATS)
+    return b"stats-job %d\r\n" % job_id, _STATS
 
 
 def stats_tube(tube: str) -> Call[Statistics]:
     """Return a request for the statistics of a tube."""
-    return Call(b"stats-tube %b\r\n" % encoded(tube), _STATS)
+    return b"stats-tube %b\r\n" % encoded(tube), _STATS
 
 
 def pause_tube(tube: str, pause_s: int) -> Call[None]:
     """Return a pause of a tube. ValueError: the number is out of range."""
     _in_range("pause_s", pause_s)
-    return Call(b"pause-tube %b %d\r\n" % (encoded(tube), pause_s), _PAUSE)
+    return b"pause-tube %b %d\r\n" % (encoded(tube), pause_s), _PAUSE
 
 
 def list_tube_used() -> Call[None]:
     """Return a command that every server answers, and that changes nothing."""
-    return Call(b"list-tube-used\r\n", _USE)
+    return b"list-tube-used\r\n", _USE
 
 
 def list_tubes() -> Call[list[str]]:
     """Return a request for the names of all tubes."""
-    return Call(b"list-tubes\r\n", _LIST)
+    return b"list-tubes\r\n", _LIST
 
 
 def auth(token: str) -> Call[None]:
     """Return the token, as the first line. ValueError: it is none."""
     if not token.isascii() or not token.isprintable() or " " in token or not token:
         raise ValueError("the token is empty, or has a space, or a character that is not ASCII")
-    return Call(b"auth %b\r\n" % token.encode(), _AUTH)
+    return b"auth %b\r\n" % token.encode(), _AUTH
 
 
 def call_itself(text: str) -> Call[None]:
     """Return what the client calls itself. ValueError: it has a blank or a quote, is not ASCII, empty or too long."""
     if re.fullmatch("[!#-~]{1,100}", text) is None:
         raise ValueError(f"a name has 1 to 100 characters of ASCII without blanks and quotes, not {text!r}")
-    return Call(b"name %b\r\n" % text.encode(), _NAME)
+    return b"name %b\r\n" % text.encode(), _NAME
 
 
 def note(job_id: int, text: str) -> Call[None]:
@@ -269,7 +267,7 @@ def note(job_id: int, text: str) -> Call[None]:
     data = text.replace("\0", "").encode(errors="replace")
     if len(data) > NOTE_BYTES_MAX:
         data = data[-NOTE_BYTES_MAX:].decode(errors="ignore").encode()
-    return Call(b"note %d %d\r\n%b\r\n" % (job_id, len(data), data), _NOTE)
+    return b"note %d %d\r\n%b\r\n" % (job_id, len(data), data), _NOTE
 
 
 def outcome(results: Iterable[int | ClientError]) -> tuple[list[int | None], dict[int, ClientError]]:

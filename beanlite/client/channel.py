@@ -3,17 +3,28 @@
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from contextlib import suppress
+from typing import Any, Final, TypeVar, cast
 
 from beanlite.client import calls
 from beanlite.client.calls import Call
 from beanlite.client.dialogue import DEFAULT, Answer, Dialogue
-from beanlite.client.errors import CannotConnect, ClientError, ConnectionLost, NotSent, UnexpectedReply, UnknownCommand
+from beanlite.client.errors import (
+    CannotConnect,
+    ClientError,
+    ConnectionLost,
+    Declined,
+    NotSent,
+    UnexpectedReply,
+    UnknownCommand,
+)
 from beanlite.client.target import CONNECT_S, KEEPALIVE, Target
 
 T = TypeVar("T")
 
 _ENDED: Final = "the connection has ended"
+# A command that is larger leaves at once, so that the transport says when it takes no more.
+_LARGE: Final = 1 << 12
 _RECEIVE_BYTES: Final = 1 << 15
 
 
@@ -48,7 +59,7 @@ class Channel(asyncio.BufferedProtocol):
         dialogue = self._dialogue
         was_idle = not dialogue.sent
         dialogue.send(call, future, tube)
-        if was_idle:
+        if was_idle or len(call[0]) > _LARGE:
             self._transport.write(dialogue.take())
         elif not self._flushes:
             self._flush_soon()
@@ -107,12 +118,11 @@ class Channel(asyncio.BufferedProtocol):
                 await self.ask(calls.note(0, ""))
             except UnknownCommand:
                 self.knows_notes = False
-            except ConnectionLost:
-                raise
-            except ClientError:
+            except Declined:
                 self.knows_notes = True
         if self.knows_notes:
-            await self.ask(calls.note(job_id, text))
+            with suppress(Declined):  # what becomes of the job is more important
+                await self.ask(calls.note(job_id, text))
 
     def let_go(self) -> None:
         """Count one job less that is reserved on it."""
@@ -147,8 +157,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take note of the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)
 
     def get_buffer(self, _: int) -> memoryview:
         """Return where to put what is received: a new place for each reply, as for other protocols, costs more."""
@@ -156,11 +165,12 @@ class Channel(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Hand out the results of what has been received."""
-        _hand_out(self._dialogue.receive(bytes(self._buffer[:nbytes])))
-        if self._dialogue.is_over:
+        dialogue = self._dialogue
+        _hand_out(dialogue.receive(bytes(self._buffer[:nbytes])))
+        if dialogue.is_over:
             self.abort()
-        elif self._dialogue.out and not self._flushes:
-            self._transport.write(self._dialogue.take())
+        elif dialogue.out and not self._flushes:
+            self._transport.write(dialogue.take())
 
     def connection_lost(self, _: Exception | None) -> None:
         """Hand out errors."""

@@ -59,13 +59,16 @@ class Dialogue:
             if self._next is None:
                 self._switch()
             return
-        self.sent.append((call.shape, token))
-        self.out.append(call.data)
+        data, shape = call
+        self.sent.append((shape, token))
+        self.out.append(data)
 
     def take(self) -> bytes:
         """Return what is to be sent now, once."""
         out = self.out
-        data = out[0] if len(out) == 1 else b"".join(out)
+        if len(out) == 1:
+            return out.pop()
+        data = b"".join(out)
         out.clear()
         return data
 
@@ -114,7 +117,10 @@ class Dialogue:
                 self.sent.popleft()
                 self._switched(None, answers)
             else:
-                answers.append((token, shape.read(words, body)))
+                try:
+                    answers.append((token, shape.read(words, body)))
+                except (IndexError, ValueError):
+                    _give_up(line)
                 self.sent.popleft()
 
     def lose(self, error: UnexpectedReply | None = None) -> list[Answer]:
@@ -160,9 +166,7 @@ class Dialogue:
     def _switch(self) -> None:
         """Use the tube of the commands that have been held for longest."""
         self._next = next(iter(self._held))
-        call = calls.use(self._next)
-        self.sent.append((call.shape, _SWITCH))
-        self.out.append(call.data)
+        self.send(calls.use(self._next), _SWITCH)
 
     def _switched(self, error: ClientError | None, answers: list[Answer]) -> None:
         """Send what was held for a tube, or answer it with the error that the tube can't be used."""
@@ -181,8 +185,7 @@ class Dialogue:
 
     def _release(self, held: list[tuple[Call[Any], Any]]) -> None:
         for call, token in held:
-            self.sent.append((call.shape, token))
-            self.out.append(call.data)
+            self.send(call, token)
 
 
 def _length(line: bytes, word: bytes) -> int:

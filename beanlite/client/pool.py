@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Final
 
 from beanlite.client.channel import Channel, connect_channel
@@ -14,14 +14,15 @@ _LOG: Final = logging.getLogger("beanlite.client")
 _CLOSED: Final = "the queue is closed"
 _CLOSE_S: Final = 5.0
 # So many connections that no reserve needs are kept.
-_FREE_MAX: Final = 16
+_FREE_MAX: Final = 64
 
 
 class Pool:
     """One connection for commands, those of reserves that wait and of jobs that are not finished, and free ones."""
 
-    def __init__(self, where: Target) -> None:
-        self._target = where
+    def __init__(self, where: tuple[Target, ...]) -> None:
+        self._targets = where
+        """The one to be tried next comes first."""
         self.main: Channel | None = None
         """What all commands go over that are not about a reserved job."""
         self._free: list[Channel] = []
@@ -96,7 +97,7 @@ class Pool:
                     if channel is not None:
                         return channel
         except TimeoutError:
-            raise TimedOut(f"no server could be reached at {self._target}") from None
+            raise TimedOut(f"no server could be reached at {self._targets[0]}") from None
 
     async def _try(self) -> Channel | None:
         if self._failures:
@@ -105,17 +106,28 @@ class Pool:
             channel = await self.connect()
         except CannotConnect as error:
             if not self._failures:
-                _LOG.warning("%s; trying again", error)
+                _LOG.warning("%s; connecting again", error)
             self._failures += 1
             return None
         self._failures = 0
         return channel
 
+    async def begin(self) -> Channel:
+        """Return the first connection, to whichever server there is. CannotConnect; Unauthorized."""
+        for _ in self._targets[1:]:
+            with suppress(CannotConnect):
+                return await self.connect()
+        return await self.connect()
+
     async def connect(self) -> Channel:
         """Return a new connection. CannotConnect; Unauthorized: the token is not accepted."""
         if self._is_closed:
             raise ConnectionLost(_CLOSED)
-        channel = await connect_channel(self._target, self.put_back)
+        try:
+            channel = await connect_channel(self._targets[0], self.put_back)
+        except CannotConnect:
+            self._targets = (*self._targets[1:], self._targets[0])
+            raise
         if self._is_closed:  # meanwhile
             channel.abort()
             raise ConnectionLost(_CLOSED)
@@ -127,5 +139,6 @@ class Pool:
         self._channels.discard(channel)
         if from_there and not self._failures:
             self._failures = 1
+            _LOG.warning("a connection to %s has ended; connecting again", self._targets[0])
         if channel in self._free:
             self._free.remove(channel)

@@ -1,8 +1,13 @@
-"""Where a server is reached, from an address such as ``beanlite://queue.example.org:11300``."""
+"""Where a server is reached, from an address such as ``beanlite://queue.example.org:11300``.
+
+An address can name several servers, one of which is active at a time.
+"""
 
 import socket
 import ssl
 from typing import Final, NamedTuple
+
+from beanlite.client import calls
 
 PORT: Final = 11300
 # A connection takes so long at most.
@@ -39,21 +44,20 @@ class Target(NamedTuple):
         return f"beanlite{'' if self.tls is None else 's'}://{host}:{self.port}"
 
 
-def target(url: str, tls: ssl.SSLContext | bool | None, token: str | None, name: str | None) -> Target:  # noqa: FBT001 - as users give it
-    """Read an address. ValueError: it is none, or a token would be sent in clear text."""
+def targets(url: str, *, tls: ssl.SSLContext | bool | None, token: str | None, name: str | None) -> tuple[Target, ...]:
+    """Read an address. ValueError: it is none, or a token would be sent in clear text, or token or name can't be."""
+    if token is not None:
+        calls.auth(token)
+    if name is not None:
+        calls.call_itself(name)
     if url.startswith("unix:") and url != "unix:":
         if tls:
             raise ValueError("a Unix socket has no TLS")
-        return Target("", 0, url.removeprefix("unix:"), None, token, name)
+        return (Target("", 0, url.removeprefix("unix:"), None, token, name),)
     scheme, separator, rest = url.partition("://")
     if not separator or scheme not in {"beanlite", "beanlites"}:
         raise ValueError(f"an address is beanlite://HOST:PORT, beanlites://HOST:PORT or unix:PATH, not {url!r}")
-    rest = rest.rstrip("/")
-    host, colon, digits = rest.rpartition(":")
-    if not colon or rest.endswith("]"):
-        host, digits = rest, str(PORT)
-    if not host or not digits.isdecimal() or not 0 < int(digits) <= _PORT_MAX:
-        raise ValueError(f"an address is beanlite://HOST:PORT, not {url!r}")
+    places = [_host_and_port(place) for place in rest.rstrip("/").split(",")]
     if scheme == "beanlites" and tls is False:
         raise ValueError("beanlites:// is with TLS")
     context = None
@@ -61,7 +65,16 @@ def target(url: str, tls: ssl.SSLContext | bool | None, token: str | None, name:
         context = tls if isinstance(tls, ssl.SSLContext) else ssl.create_default_context()
     if token is not None and context is None:
         raise ValueError("a token is sent over TLS or to a Unix socket only, since others could read it")
-    return Target(host.strip("[]"), int(digits), None, context, token, name)
+    return tuple(Target(host, port, None, context, token, name) for host, port in places)
+
+
+def _host_and_port(place: str) -> tuple[str, int]:
+    host, colon, digits = place.rpartition(":")
+    if not colon or place.endswith("]"):
+        host, digits = place, str(PORT)
+    if not host or not digits.isdecimal() or not 0 < int(digits) <= _PORT_MAX:
+        raise ValueError(f"an address is beanlite://HOST:PORT, and {place!r} is no host and port")
+    return host.strip("[]"), int(digits)
 
 
 def wait_s(failures: int, chance: float) -> float:

@@ -1,18 +1,19 @@
 """A connection that blocks: the socket for a `Dialogue`."""
 
 import socket
-from typing import Any, Final, TypeVar, cast
+from contextlib import suppress
+from typing import Final, TypeVar, cast
 
 from beanlite.client import calls
 from beanlite.client.calls import Call
-from beanlite.client.dialogue import DEFAULT, Dialogue
-from beanlite.client.errors import CannotConnect, ClientError, ConnectionLost, Declined, UnknownCommand
+from beanlite.client.dialogue import DEFAULT, Answer, Dialogue
+from beanlite.client.errors import CannotConnect, ClientError, ConnectionLost, Declined, UnexpectedReply, UnknownCommand
 from beanlite.client.target import CONNECT_S, KEEPALIVE, Target
 
 T = TypeVar("T")
 
-# As much as malloc takes from its heap: a larger buffer is mapped, and unmapped, for each reply.
-_RECEIVE_BYTES: Final = 1 << 15
+# A large buffer is mapped, and unmapped, for each reply.
+_RECEIVE_BYTES: Final = 1 << 14
 
 
 class Wire:
@@ -36,7 +37,8 @@ class Wire:
             raise CannotConnect(f"no server can be reached at {where}: {error}") from error
         try:
             self._greet(where)
-        except ConnectionLost as error:
+        except (ConnectionLost, UnexpectedReply) as error:
+            self.close()
             raise CannotConnect(f"no server can be reached at {where}: {error}") from error
         except BaseException:
             self.close()
@@ -79,7 +81,8 @@ class Wire:
             except Declined:
                 self.knows_notes = True
         if self.knows_notes:
-            self.ask(calls.note(job_id, text))
+            with suppress(Declined):  # what becomes of the job is more important
+                self.ask(calls.note(job_id, text))
 
     def close(self) -> None:
         """Close the connection."""
@@ -89,7 +92,7 @@ class Wire:
     def ask(self, call: Call[T], tube: str | None = None, waits_s: float | None = 0) -> T:
         """Send a command, and return its result; ``waits_s``: how long the server waits with it at most."""
         self._dialogue.send(call, None, tube)
-        (result,) = self._exchange(1, waits_s)
+        ((_, result),) = self._exchange(1, waits_s)
         if isinstance(result, ClientError):
             raise result
         return cast("T", result)
@@ -100,21 +103,21 @@ class Wire:
         """Send several commands at once, and return their results and errors."""
         for call in several:
             self._dialogue.send(call, None, tube)
-        return self._exchange(len(several), waits_s)
+        return [result for _, result in self._exchange(len(several), waits_s)]
 
-    def _exchange(self, count: int, waits_s: float | None) -> list[Any]:
+    def _exchange(self, count: int, waits_s: float | None) -> list[Answer]:
         dialogue, sock = self._dialogue, self._socket
-        results: list[Any] = []
+        answers: list[Answer] = []
         try:
             if waits_s != 0:
                 self._allow(waits_s)
-            while len(results) < count:
+            while len(answers) < count:
                 if dialogue.out:
                     sock.sendall(dialogue.take())
                 received = sock.recv(_RECEIVE_BYTES)
                 if not received:
                     raise ConnectionResetError("the server closed the connection")  # noqa: TRY301 - as recv does
-                results += [result for _, result in dialogue.receive(received)]
+                answers += dialogue.receive(received)
             if dialogue.is_over:
                 self.close()
             elif waits_s != 0:
@@ -122,11 +125,11 @@ class Wire:
         except OSError:
             self.is_broken = True
             self.close()
-            results += [result for _, result in dialogue.lose()]
+            answers += dialogue.lose()
         except BaseException:
             self.close()
             raise
-        return results
+        return answers
 
     def _allow(self, waits_s: float | None) -> None:
         """Have the next answer take so long, beyond the time that any may take."""

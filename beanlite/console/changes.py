@@ -84,7 +84,7 @@ def change(server: Live, what: Record, which: Filter, progress: Callable[[Result
 
 def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
     """Change jobs as ``change`` does, but yield the progress after each slice; Ctrl-C is not handled. BeanliteError."""
-    requests = [{**what, **part.criteria()} for part in _parts(which)]
+    requests = [{**what, **part.criteria()} for part in parts_of(which)]
     while requests:
         try:
             reply = server.ask("change-jobs", requests[0])
@@ -108,7 +108,7 @@ def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterat
         yield outcome
 
 
-def _parts(which: Filter) -> list[Filter]:
+def parts_of(which: Filter) -> list[Filter]:
     """Return the filter, or split it into several if it has more ids than a request may list."""
     if which.ids is None:
         return [which]

@@ -37,6 +37,10 @@ class File:
             raise ConfigError(f"--after: {after!r} is not from a list of a file's jobs")
         return self._look.list_jobs(request)
 
+    def group_jobs(self, request: Record) -> Record:
+        """Return how many jobs have each value, all at once."""
+        return self._look.group_jobs(request)
+
     def list_tubes(self, request: Record) -> Record:
         """Return all tubes."""
         return self._look.list_tubes(request)

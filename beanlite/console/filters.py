@@ -18,22 +18,47 @@ _WORDS: Final[dict[str, Callable[[Any], str]]] = {"_s": units.age, "_at": units.
 # What makes a name stand for any number of tubes, of which there may be none.
 WILDCARDS: Final = frozenset("*?")
 STATES: Final = ("ready", "reserved", "delayed", "buried")
+# Why a job is buried.
+WHYS: Final = ("client", "operator", "tries", "expired")
 
 
 def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of the model
-    """Return a filter, unchecked but for the tube, the state and where. ConfigError: there can't be such ones."""
-    from beanlite.protocol.operators.filters import Filter, check_where  # noqa: PLC0415 - pydantic is slow to import
+    """Return a filter, unchecked but for words and names. ConfigError: there can't be such ones.
 
+    A tube with a wildcard stands for all whose names match.
+    """
+    # pydantic is slow to import
+    from beanlite.protocol.operators.filters import (  # noqa: PLC0415
+        HOST_MAX,
+        Filter,
+        check_like,
+        check_where,
+    )
+
+    tube = criteria.get("tube")
+    if tube is not None:
+        if WILDCARDS & set(tube):
+            criteria |= {"tube": None, "tube_like": tube}
+        else:
+            encode_tube(tube)
+    if isinstance(criteria.get("where"), str):
+        criteria["where"] = [criteria["where"]]
     filter_ = Filter.model_construct(**criteria)
-    if filter_.tube is not None:
-        encode_tube(filter_.tube)
     if filter_.state is not None and filter_.state not in STATES:
         raise ConfigError(f"there is no state {filter_.state!r}, only {', '.join(STATES)}")
-    if filter_.where is not None:
-        try:
-            check_where(filter_.where)
-        except ValueError as error:
-            raise ConfigError(f"where: {error}") from None
+    if filter_.why is not None and filter_.why not in WHYS:
+        raise ConfigError(f"why: there is no {filter_.why!r}, only {', '.join(WHYS)}")
+    if filter_.holder_host is not None and not 0 < len(filter_.holder_host) <= HOST_MAX:
+        raise ConfigError(f"holder-host: an address has 1 to {HOST_MAX} characters")
+    try:
+        if filter_.tube_like is not None:
+            check_like(filter_.tube_like)
+    except ValueError:
+        raise ConfigError(f"no tube can have a name like {filter_.tube_like!r}") from None
+    try:
+        check_where(filter_.where)
+    except ValueError as error:
+        raise ConfigError(f"where: {error}") from None
     return filter_
 
 
@@ -41,12 +66,17 @@ def in_words(which: "Filter") -> str:
     """Describe a filter, to follow a number of jobs: "buried in tube mail, put more than 2 d ago"."""
     from beanlite.protocol.operators.filters import CRITERIA, NAMES  # noqa: PLC0415 - likewise
 
-    where = " ".join(part for part in (which.state, which.tube and f"in tube {which.tube}") if part)
+    tube = which.tube or which.tube_like
+    where = " ".join(part for part in (which.state, tube and f"in tube {tube}") if part)
     parts = [where] if where else []
     for key, value in which.criteria().items():
         if key in CRITERIA and CRITERIA[key].phrase:
-            parts.append(CRITERIA[key].phrase.format(_WORDS.get(key.removeprefix(NAMES[key]), str)(value)))
+            parts.append(CRITERIA[key].phrase.format(_in_words(key.removeprefix(NAMES[key]), value)))
     return ", ".join(parts)
+
+
+def _in_words(end: str, value: Any) -> str:  # noqa: ANN401 - as in _WORDS
+    return " and ".join(value) if isinstance(value, list) else _WORDS.get(end, str)(value)
 
 
 def encode_tube(name: str) -> bytes:

@@ -1,7 +1,7 @@
 """Lists of jobs, tubes and clients, slice by slice from a server or a file, as described in docs/protocol.md."""
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from beanlite.console import outlook
@@ -28,8 +28,23 @@ _SORTS: Final[dict[str, tuple[str, bool]]] = {
     "reserves": ("reserves", True),
 }
 JOB_SORTS: Final = ("id", "queue", *_SORTS)
+# The keys of a filter that leave out the jobs which come after a known one in such an order. A job has been reserved at
+# least as often as it timed out.
+_AHEAD: Final = {
+    "age": "older_s",
+    "in-state": "in_state_s",
+    "pri": "pri_max",
+    "timeouts": "reserves_min",
+    "reserves": "reserves_min",
+}
 # What tubes can be sorted by: names from a to z, all else with the largest first.
 TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting", "failed", "due")
+# Those that a server is asked for alone, of all tubes, and its word for each.
+_ALONE: Final = {key: key for key in ("name", "ready", "reserved", "delayed", "buried", "waiting")} | {
+    "oldest": "first_ready_s"
+}
+# How many tubes a server can be asked for by their names.
+_NAMED_MAX: Final = 1000
 # Those that only a file or only a server knows.
 _UNKNOWN: Final = {
     "bytes": "--sort bytes needs --db: a server does not add up the sizes of jobs",
@@ -54,17 +69,22 @@ def everything(ask: Callable[[Record], Record], request: Record, key: str) -> It
         yield from records
 
 
-def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | None) -> Page:
-    """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs."""
+def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | None, paths: Sequence[str] = ()) -> Page:
+    """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs.
+
+    Each has the texts of what is at the paths in its body, or None where there is nothing.
+    """
     if sort not in JOB_SORTS:
         raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
     request: Record = {**which.criteria(), "preview": _PREVIEW, "notes": True}
+    if paths:
+        request["paths"] = list(paths)
     if sort in _SORTS:
         if after is not None:
             raise ConfigError("--after goes on only in a list that is sorted by id or queue")
         key, largest = _SORTS[sort]
-        if sort == "reserves" and limit:
-            return Page(_most_reserved(source.list_jobs, request, limit), None)
+        if sort in _AHEAD and limit:
+            return Page(_leading(source.list_jobs, request, sort, limit), None)
         return Page(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
     if sort == "queue" and (which.tube is None or which.state in {None, "reserved"}):
         raise ConfigError("--sort queue needs --tube, and --state ready, delayed or buried")
@@ -78,14 +98,19 @@ def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | No
     return Page(rows, None)
 
 
-def _most_reserved(ask: Callable[[Record], Record], request: Record, limit: int) -> list[Record]:
-    """Return the `limit` jobs that were reserved most often; of millions, few others are asked for."""
+def _leading(ask: Callable[[Record], Record], request: Record, sort: str, limit: int) -> list[Record]:
+    """Return the first `limit` jobs in an order; of millions, few others are asked for."""
+    key, largest = _SORTS[sort]
+    ahead, strictest = _AHEAD[sort], max if largest else min
     request |= {"limit": _SLICE}
     rows: list[Record] = []
     for records, _ in slices(ask, request, "jobs"):
-        rows = first([*rows, *records], "reserves", largest=True, limit=limit)
+        rows = first([*rows, *records], key, largest=largest, limit=limit)
         if len(rows) == limit:
-            request["reserves_min"] = max(request.get("reserves_min", 0), rows[-1]["reserves"] + 1)
+            bound = rows[-1][key] + (1 if largest else -1)
+            if bound < 0:  # no job has a smaller pri
+                break
+            request[ahead] = strictest(request.get(ahead, bound), bound)
     return rows
 
 
@@ -98,9 +123,14 @@ def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -
         raise ConfigError(f"tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
     if over_s and not isinstance(source, Live):
         raise ConfigError("--over needs a server: a file has the rates of this hour and the last")
+    request: Record = {"like": like}
+    names: list[str] = []
+    if isinstance(source, Live) and sort in _ALONE and 0 < limit <= _NAMED_MAX and not over_s:
+        names = names_in_order(source, request, _ALONE[sort])
+        request = {"names": names[:limit]}
 
     def list_tubes() -> list[Record]:
-        return list(everything(source.list_tubes, {"like": like, "due_s": outlook.DUE_S}, "tubes"))
+        return list(everything(source.list_tubes, {**request, "due_s": outlook.DUE_S}, "tubes"))
 
     rows = outlook.measured(list_tubes, over_s) if over_s else list_tubes()
     for row in rows:
@@ -109,7 +139,21 @@ def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -
         sort = "oldest_ready_s" if rows and "oldest_ready_s" in rows[0] else "first_ready_s"
     if rows and sort not in rows[0]:
         raise ConfigError(_UNKNOWN[sort])
-    return first(rows, sort, largest=sort != "name", limit=limit), len(rows)
+    return first(rows, sort, largest=sort != "name", limit=limit), len(names) or len(rows)
+
+
+def names_in_order(live: Live, request: Record, key: str) -> list[str]:
+    """Return the names of all tubes that a request chooses, sorted; only what sorting needs is asked for."""
+    if key == "name":
+        return sorted(name for (name,) in every_tube(live, {**request, "only": ["name"]}))
+    rows = every_tube(live, {**request, "only": ["name", key]})
+    rows.sort(key=lambda facts: -1 if facts[1] is None else facts[1], reverse=True)
+    return [name for name, _ in rows]
+
+
+def every_tube(live: Live, request: Record) -> list[Any]:
+    """Return the tubes of all slices of a list, or what the request's ``only`` names of each."""
+    return [tube for part, _ in slices(live.list_tubes, request, "tubes") for tube in part]
 
 
 def first(records: Iterable[Record], key: str, *, largest: bool, limit: int) -> list[Record]:

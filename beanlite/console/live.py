@@ -14,7 +14,8 @@ from typing import Final, Self
 from beanlite.beanstalk.client import Client, Server, Unauthorized, UnexpectedReply, address_text
 from beanlite.beanstalk.over_tls import in_plain_words
 from beanlite.console.filters import Record, encode_tube
-from beanlite.core.tube import PERSON_BYTES_MAX, is_person, is_tube_name
+from beanlite.core.access import EVERYTHING, Rights
+from beanlite.core.tube import PERSON_BYTES_MAX, is_person
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.settings.defaults import PAGE_TOKEN, TOKEN
 
@@ -131,6 +132,10 @@ class Live:
             raise ConfigError(f"--after: {after!r} is not from a list of a server's jobs")
         return self.ask("list-jobs", request)
 
+    def group_jobs(self, request: Record) -> Record:
+        """Return how many jobs of a slice have each value."""
+        return self.ask("group-jobs", request)
+
     def list_tubes(self, request: Record) -> Record:
         """Return a slice of the tubes."""
         return self.ask("list-tube-stats", request)
@@ -171,23 +176,11 @@ class Live:
             ) from None
         return self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
 
-    def may_everything(self) -> bool:
-        """Whether the rules of the server, if any, allow everything to this client."""
-        try:
-            self.ask("set-policy", {"pattern": "*", "unset": "all", "dry_run": True})
-        except Unauthorized:
-            return False
-        return True
-
-    def may_see(self, tube: str) -> bool:
-        """Whether the rules of the server, if any, allow this client to look at a tube, perhaps gone, or a glob."""
-        if not is_tube_name(tube.encode()):
-            return self.may_everything()
-        with self.conversation():
-            line = self.client.ask(b"stats-tube %b\r\n" % tube.encode())
-            if line.startswith(b"OK "):
-                self.client.body(line)
-        return line != b"UNAUTHORIZED\r\n"
+    def rights(self) -> Rights:
+        """Return what the rules of the server, if any, allow to this client."""
+        reply = self.ask("list-rights", {})
+        grants = [(each["role"], each["tubes"].encode()) for each in reply["rights"]]
+        return EVERYTHING if reply["everything"] else Rights(grants)
 
     def check_tube(self, tube: str) -> None:
         """Check that a tube exists. BeanliteError: it does not. ConfigError: it can't."""

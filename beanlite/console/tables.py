@@ -47,6 +47,23 @@ class Column:
         return units.on_one_line(self.show(value))
 
 
+class PathColumn(Column):
+    """A column that shows what is at a path in a body: its title."""
+
+    def text(self, record: Record) -> str:
+        """Return the column's text for a record, on one line."""
+        return units.on_one_line(record[self.key][self.title] or "")
+
+
+def groups(title: str) -> tuple[Column, ...]:
+    """Return the columns of numbers of jobs by value."""
+    return (
+        Column("value", title, lambda value: value or "(empty)", shrinks=True, none="(no value)"),
+        Column("jobs", "jobs", units.count),
+        Column("share", "share", "{:.1%}".format),
+    )
+
+
 def peer(peer: Record) -> str:
     """Return a client's address, the number of its connection, and what it calls itself."""
     number = f" #{peer['number']}" if peer["number"] else ""  # a schedule has no connection
@@ -123,6 +140,7 @@ CLIENTS: Final = (
     Column("oldest_hold_s", "longest hold", units.age),
     Column("stuck", "stuck", str),
     Column("connected_s", "connected for", units.age, leaves=3),
+    Column("last", "last command", str, leaves=2),
     Column("silent_s", "silent for", units.age, leaves=2),
     Column("buffered", "buffered", units.size, leaves=1),
 )

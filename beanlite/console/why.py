@@ -7,7 +7,7 @@ from rich.text import Text
 from beanlite.console import tables, units
 from beanlite.console.filters import Record
 from beanlite.core.findings import NOTE, URGENT, WARNING
-from beanlite.core.phrases import rate_text
+from beanlite.core.phrases import rates_text
 
 STYLES: Final = {URGENT: "bold red", WARNING: "yellow", NOTE: "dim"}
 # What is looked for, as "nothing is wrong" says it.
@@ -98,7 +98,7 @@ def _pace(tube: Record) -> str:
     if tube["coming_per_s"] is None:
         return "not known: nothing has happened for some minutes, or only just now"
     coming, deleted = tube["coming_per_s"], tube["deleted_per_s"]
-    rates = f"{rate_text(coming)} come, {rate_text(deleted)} are deleted"
+    rates = "{} come, {} are deleted".format(*rates_text(coming, deleted))
     if not coming and not deleted:
         rates = "no job comes, and none is deleted"
     moved = ""

@@ -89,3 +89,7 @@ class Rights:
     def include(self, others: Rights) -> bool:
         """Whether nothing is lost by having these rights instead of others."""
         return all(self.may(role, pattern) for role, pattern in others.grants)
+
+
+EVERYTHING: Final = Rights([(OPERATOR, ALL_TUBES)])
+NOTHING: Final = Rights([])

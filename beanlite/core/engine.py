@@ -288,6 +288,10 @@ class Engine:
         self._ticker.pause(tube, pause_s, by, now_ns, by_operator=by_operator)
         return True
 
+    def tubes_in_order(self) -> list[Tube]:
+        """Return all tubes in the order in which they were made; the caller must not change the list."""
+        return self._queues.tubes_in_order()
+
     # -- policies
 
     def set_policies(self, rows: list[PolicyRow], unset: list[tuple[bytes, str]], now_ns: int) -> None:
@@ -351,7 +355,7 @@ class Engine:
     def take_changes(self, *, deferred: bool, totals: bool = False, now_ns: int = 0) -> Changes:
         """Take the changes since the last call and, if asked for, a slice of the deferred changes and of the totals.
 
-        With the totals, the pulses of tubes go on to ``now_ns``.
+        With the totals, the pulses and flows of tubes go on to ``now_ns``.
         """
         self.jobs.make_room()
         if self.memory.note_bytes:
@@ -360,7 +364,14 @@ class Engine:
         jobs = self.last_id - ledger.taken_id
         self.memory.body_bytes += self.admission.take(jobs) + jobs * BODY_BYTES
         self.admission.grant()
-        return ledger.take(self.last_id, deferred=deferred, totals=totals, now_ns=now_ns)
+        ready = self.ready if totals else 0
+        return ledger.take(self.last_id, deferred=deferred, totals=totals, now_ns=now_ns, ready=ready)
+
+    @property
+    def ready(self) -> int:
+        """How many jobs are ready."""
+        counts = self.counts
+        return len(self.jobs) - counts.reserved - counts.delayed - counts.buried
 
     def stored(self, batch: int, last_id: int) -> None:
         """Note that the journal has stored this batch, and with it all jobs up to ``last_id``."""

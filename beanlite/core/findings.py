@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from beanlite.core.phrases import age, jobs_text, named, quantity, rate_text, shell_word
+from beanlite.core.phrases import age, jobs_text, named, quantity, rates_text, shell_word
 
 URGENT: Final = "urgent"
 WARNING: Final = "warning"
@@ -212,9 +212,9 @@ def _growing(group: Group, worst: Case) -> _Words:
         end = (
             "at this rate never empty" if worst.left_s is None else f"empty in {age(worst.left_s)} at the present rate"
         )
-        going = f"{rate_text(worst.coming)} come and {rate_text(worst.going)} are deleted"
+        coming, going = rates_text(worst.coming, worst.going)
         verb = "grows" if worst.left_s is None else "has grown"
-        text = f"{worst.tube} {verb}: {jobs_text(worst.jobs)} ready, {going}; {end}"
+        text = f"{worst.tube} {verb}: {jobs_text(worst.jobs)} ready, {coming} come and {going} are deleted; {end}"
     else:
         text = f"{group.names} grow: {jobs_text(group.jobs)} ready, and more come than are deleted"
     return text, "add workers, or have fewer jobs put", f"beanlite why {shell_word(worst.tube)}"

@@ -1,5 +1,6 @@
 """A heap of integers from which any entry can be removed."""
 
+from bisect import bisect_left
 from heapq import heapify, heappop, heappush
 from typing import Final
 
@@ -123,6 +124,32 @@ class KeyHeap:
         step = size // SAMPLE + 1
         sample = [each for each in keys[::step] if not gone or each not in gone]
         return max(passed, len([each for each in sample if each <= key]) * len(self) // len(sample))
+
+    def about_between(self, bounds: list[int], exact_max: int) -> tuple[list[int], int]:
+        """Return how many keys are at most the first of ascending bounds, and between each two; and the keys looked at.
+
+        If more than ``exact_max`` are at most the last bound, these are as a sample says.
+        """
+        keys, gone = self.keys, self._gone
+        size = len(keys)
+        counts = [0] * len(bounds)
+        looks = 0
+        places = [0] if keys else []
+        while places and looks <= exact_max:
+            at = places.pop()
+            looks += 1
+            if keys[at] > bounds[-1]:
+                continue
+            if not gone or keys[at] not in gone:
+                counts[bisect_left(bounds, keys[at])] += 1
+            places.extend(range(2 * at + 1, min(2 * at + 3, size)))
+        if not places:
+            return counts, looks
+        sample = [each for each in keys[:: size // SAMPLE + 1] if not gone or each not in gone]
+        counts = [0] * (len(bounds) + 1)
+        for key in sample:
+            counts[bisect_left(bounds, key)] += 1
+        return [count * len(self) // len(sample) for count in counts[:-1]], looks + len(sample)
 
     def _clear_top(self) -> None:
         keys, gone = self.keys, self._gone

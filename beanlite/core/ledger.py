@@ -6,6 +6,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from beanlite.core.events import PAUSE, POLICY, RESTART, TOUCH, Event
+from beanlite.core.flows import Flows
 from beanlite.core.job import GONE, SLICE, Job
 from beanlite.core.measures import Measures
 from beanlite.core.policies import PolicyRow
@@ -67,6 +68,7 @@ class Ledger:
         "changed",
         "deferred",
         "events",
+        "flows",
         "measures",
         "notes",
         "pauses",
@@ -120,6 +122,8 @@ class Ledger:
         """What is measured; None if nobody can ask for it."""
         self.pulses = Pulses()
         """What has changed in tubes over the last minutes."""
+        self.flows = Flows()
+        """What came and went over time."""
 
     def start_recording(self) -> None:
         """Record everything from now on, until ``stop_recording`` has been called as often as this."""
@@ -229,11 +233,14 @@ class Ledger:
         pending = (self.changed, self.deferred, *self._older_deferred)
         return job_id <= self.taken_id and not any(job_id in each for each in pending)
 
-    def take(self, last_id: int, *, deferred: bool, totals: bool, now_ns: int) -> Changes:
-        """Take the batch that has been gathered, which ends with ``last_id``, and begin the next one."""
+    def take(self, last_id: int, *, deferred: bool, totals: bool, now_ns: int, ready: int = 0) -> Changes:
+        """Take the batch that has been gathered, which ends with ``last_id``, and begin the next one.
+
+        With the totals, ``ready`` is how many jobs are ready.
+        """
         if deferred:
             self._take_deferred()
-        tallies = self._take_tallies(now_ns) if totals else []
+        tallies = self._take_tallies(ready, now_ns) if totals else []
         jobs, pauses = list(self.changed.values()), list(self.pauses.values())
         changes = Changes(
             self.batch,
@@ -265,7 +272,7 @@ class Ledger:
             self.record(job, RESTART, None, now_ns)
         return self.take(self.taken_id, deferred=False, totals=False, now_ns=now_ns)
 
-    def _take_tallies(self, now_ns: int) -> list[Tally]:
+    def _take_tallies(self, ready: int, now_ns: int) -> list[Tally]:
         taken, self.tallied = self.tallied[:TALLIES], self.tallied[TALLIES:]
         tallies: dict[bytes, Tally] = {}
         for tube in taken:
@@ -277,6 +284,7 @@ class Ledger:
                 tube.add_taken(tally)
             tube.tally = None
             self.pulses.note(tube, tally, now_ns)
+            self.flows.note(tube, tally, ready, now_ns)
             first = tallies.setdefault(tube.name, tally)
             if first is not tally:
                 first.add(tally)  # the tube was dropped and made again

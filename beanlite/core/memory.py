@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from beanlite.core.counts import Counts
+from beanlite.core.flows import FLOWS_BYTES, PART as FLOWS_PART
 from beanlite.core.kept import EXPIRY_BYTES, KEPT_BYTES, TWIN_BYTES
 from beanlite.core.queues import Queues
 
@@ -115,6 +116,7 @@ class Memory:
         self.held_max_bytes = max_bytes // PART
         self.body_max_bytes = body_max_bytes
         self.fetches = fetches
+        self._queues.ledger.flows.max_bytes = min(FLOWS_BYTES, max_bytes // FLOWS_PART)
 
     @property
     def clients(self) -> int:
@@ -135,9 +137,10 @@ class Memory:
 
     @property
     def other_bytes(self) -> int:
-        """Bytes taken by tubes, clients, buffers, replies, schedules and notes."""
+        """Bytes taken by tubes, flows, clients, buffers, replies, schedules and notes."""
         clients_bytes = self._counts.clients * CLIENT_BYTES + self.tls_clients * TLS_BYTES
-        return self.tube_bytes + clients_bytes + self.client_buffer_bytes + self.schedule_bytes + self.note_bytes
+        kept_bytes = self.schedule_bytes + self.note_bytes + self._queues.ledger.flows.used_bytes
+        return self.tube_bytes + clients_bytes + self.client_buffer_bytes + kept_bytes
 
     @property
     def client_buffer_bytes(self) -> int:

@@ -4,6 +4,8 @@ A slice looks at a bounded number of jobs and bytes, and returns where the next 
 slices. Everything here only reads.
 """
 
+import fnmatch
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -21,6 +23,8 @@ WALKED_MAX: Final = 1000
 DEPTH_MAX: Final = 20_000
 # If the queues that can hold matching jobs have no more jobs than this, only these jobs are looked at.
 FEW_MAX: Final = 10_000
+# If there are no more tubes than this, those whose names match a pattern are looked for, and only their jobs looked at.
+FEW_TUBES_MAX: Final = 1000
 # Bytes as which a body counts in which a value is looked for; and one that is parsed: so many, and so many times its
 # size.
 SCANNED_EACH: Final = 1024
@@ -33,6 +37,8 @@ SEARCHED_MAX: Final = 1 << 20
 
 _LATEST_NS: Final = (1 << 62) - 1
 _EARLIEST_NS: Final = -_LATEST_NS
+_FEWEST: Final = -_LATEST_NS
+_TRIES: Final = ("reserves_min", "tries_min", "timeouts_min", "releases_min")
 
 
 class TooDeep(Exception):
@@ -57,11 +63,14 @@ class Filter:
         None: those of any may.
         """
         self._permits = permits
+        self._engine = engine
         self.ids: list[int] | None = criteria.get("ids")
         tube: str | None = criteria.get("tube")
         self.tube = None if tube is None else engine.tubes.get(tube.encode())
         self.is_in_vain = tube is not None and self.tube is None
         """Whether there is no such tube."""
+        like: str | None = criteria.get("tube_like")
+        self.tubes = None if like is None else Tubes(like)
         self.state = None if "state" not in criteria else State(criteria["state"])
         self.created_by_ns = _ago(now_ns, criteria.get("older_s"), _LATEST_NS)
         self.created_after_ns = _ago(now_ns, criteria.get("newer_s"), _EARLIEST_NS)
@@ -75,11 +84,19 @@ class Filter:
         self.pri_min: int = criteria.get("pri_min", 0)
         self.pri_max: int = criteria.get("pri_max", U32_MAX)
         self.reserves_min: int = criteria.get("reserves_min", 0)
+        self.tries_min: int = criteria.get("tries_min", _FEWEST)
+        self.timeouts_min: int = criteria.get("timeouts_min", 0)
+        self.releases_min: int = criteria.get("releases_min", 0)
+        self._asks_tries = not criteria.keys().isdisjoint(_TRIES)
+        self.why: str | None = criteria.get("why")
+        self.note: bytes | None = None if "note_text" not in criteria else criteria["note_text"].encode()
         self.holder: int | None = criteria.get("holder")
         self.holder_host: str | None = criteria.get("holder_host")
         self.text: bytes | None = None if "text" not in criteria else criteria["text"].encode()
         self.where = None if "where" not in criteria else Where(criteria["where"])
         self.looks_into_bodies = self.text is not None or self.where is not None
+        self.parses = self.where is not None
+        """Whether bodies are parsed, be it only for what they have at some paths."""
         self.up_to_id: int = min(last_id, criteria.get("up_to_id", last_id))
 
     def fits(self, job: Job) -> bool:
@@ -90,11 +107,23 @@ class Filter:
             and self.pri_min <= job.pri <= self.pri_max
             and self.created_after_ns < job.created_ns <= self.created_by_ns
             and self.since_from_ns <= job.since_ns <= self.since_by_ns
-            and job.reserves >= self.reserves_min
+            and (not self._asks_tries or self._fits_tries(job))
             and job.id <= self.up_to_id
             and (self.holder is None or (job.holder is not None and job.holder.peer.number == self.holder))
             and (self.holder_host is None or (job.holder is not None and is_of_host(job.holder.peer, self.holder_host)))
             and (self._permits is None or self._permits(job.tube.name))
+            and (self.tubes is None or self.tubes.have(job.tube))
+            and (self.why is None or job.why == self.why)
+            and (self.note is None or self.note in self._engine.notes.text(job))
+        )
+
+    def _fits_tries(self, job: Job) -> bool:
+        past = job.past
+        return (
+            job.reserves >= self.reserves_min
+            and job.tries >= self.tries_min
+            and past.timeouts >= self.timeouts_min
+            and past.releases >= self.releases_min
         )
 
     def fits_body(self, body: bytes) -> bool:
@@ -106,11 +135,29 @@ class Filter:
     def cost_of(self, job: Job) -> int:
         """Return the bytes that looking into a job's body counts for."""
         body = job.body
-        if self.where is None or job.size > PARSED_MAX:
+        if not self.parses or job.size > PARSED_MAX:
             return job.size
-        if body is not None and not self.where.may_fit(body):
+        if body is not None and self.where is not None and not self.where.may_fit(body):
             return SCANNED_EACH + job.size
         return PARSED_EACH + PARSED_FACTOR * job.size
+
+
+class Tubes:
+    """The tubes whose names match a pattern, in which * is any text and ? any character."""
+
+    __slots__ = ("_all", "_fits")
+
+    def __init__(self, like: str) -> None:
+        self._fits = re.compile(fnmatch.translate(like).encode()).match
+        self._all: dict[Tube, bool] = {}
+        """Whether each tube is one of them, as far as this has been asked."""
+
+    def have(self, tube: Tube) -> bool:
+        """Whether a tube is one of them."""
+        fits = self._all.get(tube)
+        if fits is None:
+            fits = self._all[tube] = self._fits(tube.name) is not None
+        return fits
 
 
 def _at(now_ns: int, now_s: float, at_s: float | None, otherwise_ns: int) -> int:
@@ -211,19 +258,25 @@ def _few_ids(engine: Engine, conditions: Filter) -> list[int] | None:
 
 def _few_queues(engine: Engine, conditions: Filter) -> list[KeyHeap] | None:
     """Return the queues that hold all jobs that can match; None if any job may."""
-    tube, state = conditions.tube, conditions.state
+    state = conditions.state
     if conditions.holder is not None:
         client = engine.clients.connected.get(conditions.holder)
         return [] if client is None else [client.deadlines]
     if conditions.holder_host is not None:
         state = RESERVED
+    tubes = [] if conditions.tube is None else [conditions.tube]
+    if not tubes and conditions.tubes is not None and len(engine.tubes) <= FEW_TUBES_MAX:
+        tubes = list(filter(conditions.tubes.have, engine.tubes.values()))
+        if not tubes:
+            return []
     queues: list[KeyHeap] = []
-    if state is RESERVED or (tube is not None and state is None and tube.reserved):
+    if state is RESERVED or (state is None and any(tube.reserved for tube in tubes)):
         queues += [client.deadlines for client in engine.clients.connected.values()]
         if sum(map(len, queues)) < engine.counts.reserved:  # a disconnected client still has some of the jobs
             return None
-    if tube is not None and state is not RESERVED:
-        queues += [tube.ready, tube.delayed, tube.buried] if state is None else [_queue(tube, state)]
+    if state is not RESERVED:
+        for tube in tubes:
+            queues += [tube.ready, tube.delayed, tube.buried] if state is None else [_queue(tube, state)]
     return queues or None
 
 

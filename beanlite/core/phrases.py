@@ -46,6 +46,11 @@ def age(seconds: float) -> str:
     return ("-" if seconds <= -0.5 else "") + " ".join(parts)
 
 
-def rate_text(per_s: float) -> str:
-    """Return a rate, by the second or, if it is small, by the minute."""
-    return f"{per_s:,.0f} a second" if per_s >= 10 else f"{per_s * 60:,.0f} a minute"
+def rates_text(coming: float, going: float) -> tuple[str, str]:
+    """Return two rates in the same unit, to be compared: by the second or, if one is small, by the minute.
+
+    Only the first one names it.
+    """
+    if min(coming, going) >= 10:
+        return f"{coming:,.0f} a second", f"{going:,.0f}"
+    return f"{coming * 60:,.0f} a minute", f"{going * 60:,.0f}"

@@ -45,6 +45,7 @@ class Queues:
         "_burials",
         "_deadline_key",
         "_deadline_ns",
+        "_in_order",
         "_pri",
         "_pri_key",
         "_serial",
@@ -77,6 +78,8 @@ class Queues:
         self._pri = self._pri_key = self._deadline_ns = self._deadline_key = 0
         """The pri and the deadline of the last jobs, and what keys with them begin with: the next jobs are mostly like
         them, and to make an int that is larger than those of the machine takes long."""
+        self._in_order: list[Tube] | None = None
+        """What ``tubes_in_order`` returns, until a tube is made or dropped."""
         self.default = self.make_tube(DEFAULT_TUBE)
 
     # -- a job's change of state
@@ -119,9 +122,13 @@ class Queues:
         """Add a job to the client's reserved jobs, for the job's ttr."""
         ledger, tube = self.ledger, job.tube
         tally = tube.tally or ledger.tally(tube)
-        tally.reserved += 1
+        tally.reserved = reserved = tally.reserved + 1
         waited_ns = now_ns - job.since_ns if job.state is READY else 0  # it may come from another state
         tally.waited_ns += waited_ns
+        if not reserved & tally.waits_mask:
+            tally.waits += [waited_ns]
+            if reserved == tally.waits_full:
+                tally.thin_waits()
         if ledger.measures is not None:
             ledger.measures.waits.note(waited_ns)
         job.state = RESERVED
@@ -248,6 +255,7 @@ class Queues:
     def make_tube(self, name: bytes) -> Tube:
         """Make a tube."""
         tube = self.tubes[name] = Tube(name, self.new_serial())
+        self._in_order = None
         if self.ruled.policies.rows:
             self.ruled.give_rules(tube)
         return tube
@@ -262,3 +270,14 @@ class Queues:
             if tube.rules is not None:
                 self.ruled.drop(tube.rules)
             del self.tubes[tube.name]
+            self._in_order = None
+
+    def tubes_in_order(self) -> list[Tube]:
+        """Return all tubes in the order of their serial numbers, in a list that is kept for the next caller.
+
+        To make it takes milliseconds if there are very many tubes, as each is touched.
+        """
+        tubes = self._in_order
+        if tubes is None:
+            tubes = self._in_order = list(self.tubes.values())
+        return tubes

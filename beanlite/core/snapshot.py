@@ -115,7 +115,7 @@ def server_snapshot(engine: Engine) -> ServerSnapshot:
     counts, memory = engine.counts, engine.memory
     return ServerSnapshot(
         urgent=counts.urgent,
-        ready=len(engine.jobs) - counts.reserved - counts.delayed - counts.buried,
+        ready=engine.ready,
         reserved=counts.reserved,
         delayed=counts.delayed,
         buried=counts.buried,

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+# Of so many reservations the waits are noted at most: of each, or else of every second, every fourth and so on.
+WAITS_MAX: Final = 32
+
 
 class Tally:
     """Counts since the previous tally of the tube was taken."""
@@ -23,6 +28,9 @@ class Tally:
         "reserved",
         "timed_out",
         "waited_ns",
+        "waits",
+        "waits_full",
+        "waits_mask",
     )
 
     def __init__(self, name: bytes) -> None:
@@ -51,14 +59,25 @@ class Tally:
         """How long the jobs that were reserved had been ready before, in total."""
         self.held_ns = 0
         """How long jobs had been reserved when their reservations ended, in total."""
+        self.waits: list[int] = []
+        """How long some of the jobs that were reserved had been ready: those of whose number no bit is in the mask."""
+        self.waits_mask = 0
+        self.waits_full = WAITS_MAX
+        """With that many reservations ``waits`` are as many as there may be."""
 
     @property
     def is_told(self) -> bool:
         """Whether it counts what operators are told of each tube, even where nobody measures."""
         return bool(self.released or self.timed_out or self.buried or self.client_gone or self.delay_over)
 
+    def thin_waits(self) -> None:
+        """Keep every second of the waits, and note only as many from now on."""
+        self.waits = self.waits[1::2]
+        self.waits_mask = 2 * self.waits_mask + 1
+        self.waits_full *= 2
+
     def add(self, other: Tally) -> None:
-        """Add the counts of another tally."""
+        """Add the counts of another tally, but no waits."""
         self.put += other.put
         self.reserved += other.reserved
         self.deleted += other.deleted

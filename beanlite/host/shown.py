@@ -8,14 +8,19 @@ from typing import Final, NoReturn
 
 from beanlite.errors import ConfigError
 
+# A larger file of certificates would take seconds to read, in which nothing else is done.
+PEM_BYTES_MAX: Final = 4 << 20
 # What only the owner of a key may do with it.
 _OTHERS: Final = 0o077
 
 
 def read_pem(option: str, path: Path) -> str:
     """Return the text of a file that ``option`` names. ConfigError: it is none, or can't be read."""
-    if not stat.S_ISREG(_stat(option, path).st_mode):  # reading a pipe might never end
+    facts = _stat(option, path)
+    if not stat.S_ISREG(facts.st_mode):  # reading a pipe might never end
         raise ConfigError(f"{option}: {path} is no file")
+    if facts.st_size > PEM_BYTES_MAX:
+        raise ConfigError(f"{option}: {path} has {facts.st_size} bytes; {PEM_BYTES_MAX} at most are read")
     try:
         return path.read_text(encoding="latin-1")
     except OSError as error:

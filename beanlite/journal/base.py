@@ -36,6 +36,8 @@ class JournalFacts(NamedTuple):
     """Size to which that log is truncated."""
     unsynced_s: float | None = None
     """Age of the oldest commit that is not synced yet; None: syncing is left to the operating system."""
+    history_bodies_max: int = 0
+    """Bytes of the history in which bodies of deleted jobs are kept; 0: they are not kept."""
 
 
 class Observer(Protocol):

@@ -27,7 +27,7 @@ class Diagnosed:
         """Yield the lines, after empty ones for the slices of a diagnosis."""
         if not self._lines or self._clock() >= self._made_ns + FRESH_NS:
             self._made_ns = self._clock()
-            tubes = list(self._engine.tubes.values())
+            tubes = self._engine.tubes_in_order()
             diagnosis = Diagnosis(self._engine, self._made_ns, named=NAMED)
             place = 0
             while place < len(tubes):

@@ -241,6 +241,7 @@ class FramedSession(Session):
         if command is None:
             answer = odd_line(self, buffer[at:end], now_ns)
         else:
+            self.last = command
             answer = command.give(self, b"" if bare else buffer[blank + 1 : end], now_ns)
         if answer is not None:
             self.replies.append(answer)

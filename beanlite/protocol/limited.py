@@ -60,10 +60,12 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"pause-tube": (OPERATOR, NAMED),
     b"put-jobs": (PRODUCER, SOME),
     b"list-jobs": (READER, SOME),
+    b"group-jobs": (READER, SOME),
     b"show-job": (READER, BY_ID),
     b"list-tube-stats": (READER, SOME),
     b"list-clients": (READER, SOME),
     b"diagnose": (READER, SOME),
+    b"show-flow": (READER, SOME),
     b"watch-events": (READER, SOME),
     b"list-policies": (READER, SOME),
     b"list-schedules": (READER, SOME),
@@ -76,7 +78,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"act-for": (OPERATOR, ALL),
 }
 # The words of everybody.
-EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched", b"name"})
+EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched", b"name", b"list-rights"})
 # Words that are in no table, and that everybody has.
 IN_NO_TABLE: Final = frozenset({b"auth", b"quit"})
 

@@ -43,6 +43,7 @@ def _early_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
     word, blank, args = line.partition(b" ")
     command = session.words.find(word, bare=not blank)
     if command is not None:
+        session.last = command
         answer = command.give(session, args, now_ns)
     else:
         answer = _other_line(session, line, now_ns)
@@ -69,6 +70,7 @@ def _other_line(session: Session, line: bytes, now_ns: int) -> bytes | None:
         word, _, args = line.partition(b" ")
         command = session.words.operators.get(word)
         if command is not None:
+            session.last = command
             return command.give(session, args, now_ns)
     if b"\0" in line:
         return replies.BAD_FORMAT

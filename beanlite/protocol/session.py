@@ -105,6 +105,7 @@ class Service:
         "act_for",
         "buffered",
         "commands",
+        "contact_of",
         "engine",
         "errors",
         "facts",
@@ -113,7 +114,6 @@ class Service:
         "policies_changed",
         "policies_file",
         "refused",
-        "times_of",
         "unauthorized",
         "utc_s",
         "watch",
@@ -158,8 +158,8 @@ class Service:
         """Called with the client and the word that it is refused."""
         self.act_for: Callable[[Client, str], None] = _untold
         """Called with a client and the person for whom it acts from now on; gives it the rights of that person."""
-        self.times_of: Callable[[Client], tuple[int, int] | None] = _unknown
-        """Returns when a client connected and when it sent something last, by the clock; None: that is not known."""
+        self.contact_of: Callable[[Client], tuple[int, int, str | None] | None] = _unknown
+        """Returns when a client connected, when it last sent something, and its last word; None: that is not known."""
         self.words = Words(commands, operator_commands)
         """The commands of clients that may do everything."""
 
@@ -208,6 +208,7 @@ class Session:
         "half_closed",
         "is_known",
         "kick",
+        "last",
         "operator",
         "person",
         "put",
@@ -229,6 +230,8 @@ class Session:
         self.client = service.engine.clients.connect(address)
         self.is_known = False
         """The client has given a command other than auth, so that its lines need not be examined any more."""
+        self.last: Command | None = None
+        """The command that the client has given last."""
         self.unknown = 0
         """How many lines have come before the first that begins with a word of the protocol."""
         self.replies: list[bytes] = []

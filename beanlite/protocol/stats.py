@@ -29,6 +29,7 @@ class Facts(NamedTuple):
     refused: Mapping[str, int]  # how often each limit was enforced on clients since the start
     backup_succeeded_at: int = 0  # when the newest scheduled backup was made, in UTC seconds; 0: there is none
     backup_failed_at: int = 0  # when a scheduled backup last failed; 0: none has since the start
+    history_bodies_max: int = 0  # bytes of the history that keep bodies of deleted jobs; 0: they are not kept
     certificate_ends_s: Mapping[str, float] | None = None  # by setting, in UTC seconds; for the metrics only
 
 
@@ -85,6 +86,7 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         *((f"refused-{limit}", times) for limit, times in facts.refused.items()),
         ("backup-succeeded-at", facts.backup_succeeded_at),
         ("backup-failed-at", facts.backup_failed_at),
+        ("history-bodies-max", facts.history_bodies_max),
     )
 
 

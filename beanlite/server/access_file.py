@@ -28,8 +28,9 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SECRET: Final = re.compile(r"[0-9A-Fa-f]{32,}")
 _KEYS: Final = ("who", "role", "tubes")
 _OTHERS_WRITE: Final = 0o022
-# That no rule names the page, although the settings have it served.
+# What is odd with the rules for the page that the settings have served.
 PAGE_UNNAMED: Final = "the page may do nothing: no rule names page"
+PAGE_LIMITED: Final = "nobody who logs in at the page may do anything: page is not operator on all tubes"
 
 
 def read_access(file: Path, *, serves: bool = True) -> Access:
@@ -48,15 +49,21 @@ def mistakes_in(file: Path) -> list[str]:
     return _RulesReader(file).errors
 
 
-def is_page_unnamed(settings: Settings, access: Access | None) -> bool:
-    """Whether the server has a page of its own, and rules of which none names it."""
-    return settings.web is not None and access is not None and not any(PAGE in rule.names for rule in access.rules)
+def page_oddity(settings: Settings, access: Access | None) -> str:
+    """Return what the rules don't give to the server's own page that it needs; empty if there is nothing."""
+    if settings.web is None or access is None:
+        return ""
+    if not any(PAGE in rule.names for rule in access.rules):
+        return PAGE_UNNAMED
+    rights = access.rights_of(access.matching(frozenset({PAGE}), None))
+    return "" if settings.web_password_file is None or rights.everything else PAGE_LIMITED
 
 
 def warn_of_page(settings: Settings, access: Access | None) -> None:
-    """Log it if no rule names the page that the server has."""
-    if is_page_unnamed(settings, access):
-        log.warning(PAGE_UNNAMED, access=settings.access)
+    """Log it if the rules don't give the server's own page what it needs."""
+    oddity = page_oddity(settings, access)
+    if oddity:
+        log.warning(oddity, access=settings.access)
 
 
 class _RulesReader:

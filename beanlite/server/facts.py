@@ -45,6 +45,7 @@ def facts_source(
             refused=refusals.counts,
             backup_succeeded_at=0 if backups is None else backups.succeeded_at,
             backup_failed_at=0 if backups is None else backups.failed_at,
+            history_bodies_max=figures.history_bodies_max,
             certificate_ends_s=None if handshakes is None else handshakes.certificates.ends_s,
         )
 

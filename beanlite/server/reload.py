@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from beanlite.beside.beside import Beside, check_page_certificate
+from beanlite.beside.beside import Beside, check_page_files
 from beanlite.errors import BeanliteError
 from beanlite.host import log, systemd
 from beanlite.net.allowed import Access
@@ -34,7 +34,7 @@ async def reload(
     try:
         target = load()
         settings = _merge(before, target, len(parts.roster))
-        check_page_certificate(settings)
+        check_page_files(settings)
         values = None if settings.policies is None else read_policies(settings.policies)
         certificates = None
         if parts.handshakes is not None:  # thousands of authorities take seconds, in which others are served

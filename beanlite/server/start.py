@@ -43,7 +43,6 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
     share_one_heap()
     listener = open_listener(settings)
     try:
-        check_page(settings, listener.sockets)
         new_loop = loop_factory()
         clock = Clock()
         # Before ``become``, since the other user may not be allowed to read the modules that are imported here.
@@ -51,6 +50,7 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
         journal = make_journal(settings, listener, clock, forwarder)
         if settings.user is not None:
             become(settings.user)
+        check_page(settings, listener.sockets)  # as the user that reads its files
         if settings.policies is not None:
             read_policies(settings.policies)  # a mistake in it is to end the start before anything is opened
         if settings.access is not None:

@@ -85,9 +85,12 @@ def make_parts(
         connection = roster.connections.get(client)
         return 0 if connection is None else buffers.amounts.get(connection.ending, 0)
 
-    def times_of(client: Client) -> tuple[int, int] | None:
+    def contact_of(client: Client) -> tuple[int, int, str | None] | None:
         connection = roster.connections.get(client)
-        return None if connection is None else (connection.since_ns, connection.heard_ns)
+        if connection is None:
+            return None
+        last = connection.session.last
+        return connection.since_ns, connection.heard_ns, None if last is None else last.word.decode()
 
     service = Service(
         engine,
@@ -102,7 +105,7 @@ def make_parts(
         journaled=not journal.immediate,
     )
     service.policies_changed = PolicyLog().note
-    service.times_of = times_of
+    service.contact_of = contact_of
     service.unauthorized = refusals.note_unauthorized
     service.act_for = roster.act_for
     gate.page_digest = sha256(beside.page_token.encode()).hexdigest()

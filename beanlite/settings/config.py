@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ByteSize, ConfigDict, Field, SecretStr, StringConstraints
 
+from beanlite.host.places import host_and_port
 from beanlite.settings.defaults import ENV_PREFIX, HOST, PORT
 from beanlite.settings.values import (
     DB_NAME,
@@ -16,9 +17,9 @@ from beanlite.settings.values import (
     Duration,
     GivenPath,
     ListenAt,
-    LoopbackAt,
     Place,
     Whole,
+    is_loopback,
     of_operators,
     seconds,
 )
@@ -263,14 +264,23 @@ class Settings(BaseModel):
         description="number of tubes that have metrics of their own, 0 to 10000; the rest are summed",
     )
     """The {}. The tubes created first have them."""
-    web: Annotated[LoopbackAt | None, Flag("ADDR")] = Field(
+    web: Annotated[ListenAt | None, Flag("ADDR")] = Field(
         None,
-        description="loopback address and port, such as 127.0.0.1:11380, at which the page in the browser is served;"
-        " if unset, it is not",
+        description="address and port, such as 127.0.0.1:11380, at which the page in the browser is served; if unset,"
+        " it is not",
         examples=["127.0.0.1:11380"],
     )
-    """A {}. It is served by a separate process beside the server. There is no authentication, and with access it may do
-    what the rules give to page; for a page that other machines can reach, run `beanlite web` (docs/web.md)."""
+    """The {}. It is served by a separate process beside the server. An address that other machines can reach needs
+    web_password_file; without that everybody on this machine may use the page, and with access it may do what the rules
+    give to page (docs/web.md)."""
+    web_password_file: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
+        None,
+        description="file of the users who may log in at the page, with lines printed by `beanlite web --add-user`; if"
+        " unset, it asks nobody for a password",
+        examples=["/etc/beanlite/users"],
+    )
+    """The {}. With access each of them has the rights that the rules give to person:NAME. SIGHUP reads the file
+    again."""
     web_tls_cert: Annotated[GivenPath | None, Flag("FILE"), RELOADED] = Field(
         None,
         description="PEM file with the certificate of the page in the browser, and with those that vouch for it; if"
@@ -301,6 +311,12 @@ class Settings(BaseModel):
     def file(self) -> Path | None:
         """The database file; None if jobs are in memory only, or in PostgreSQL."""
         return self.db if self.journal and self.database is None else None
+
+    @property
+    def is_page_open(self) -> bool:
+        """Whether other machines can reach the page, and it asks nobody for a password."""
+        host = "localhost" if self.web is None else host_and_port(self.web)[0]
+        return self.web_password_file is None and not is_loopback(host)
 
     @property
     def lease_s(self) -> int:

@@ -101,10 +101,7 @@ def _contradictions(settings: Settings) -> list[str]:
     errors = []
     if (settings.backup_every is None) != (settings.backup_dir is None):
         errors.append("backup_every and backup_dir need each other")
-    if (settings.web_tls_cert is None) != (settings.web_tls_key is None):
-        errors.append("web_tls_cert and web_tls_key need each other")
-    elif settings.web_tls_cert is not None and settings.web is None:
-        errors.append("web_tls_cert is of no use without web")
+    errors += _of_the_page(settings)
     if settings.tls is not None:
         missing_files = [key for key in ("tls_cert", "tls_key") if getattr(settings, key) is None]
         errors += [f"tls needs {key}" for key in missing_files]
@@ -123,6 +120,25 @@ def _contradictions(settings: Settings) -> list[str]:
         useless = [key for key in ("backup_every", "history") if getattr(settings, key) is not None]
         errors += [f"{key} is of no use without a database, as with --no-journal" for key in useless]
     return errors
+
+
+def _of_the_page(settings: Settings) -> list[str]:
+    """Return what is wrong with the settings of the page in the browser."""
+    errors = []
+    if (settings.web_tls_cert is None) != (settings.web_tls_key is None):
+        errors.append("web_tls_cert and web_tls_key need each other")
+    elif settings.web_tls_cert is not None and settings.web is None:
+        errors.append("web_tls_cert is of no use without web")
+    if settings.web_password_file is not None and settings.web is None:
+        errors.append("web_password_file is of no use without web")
+    if settings.is_page_open:
+        errors.append(page_is_open(settings))
+    return errors
+
+
+def page_is_open(settings: Settings) -> str:
+    """Return what is wrong if everybody could change jobs through the page."""
+    return f"web = {settings.web} needs web_password_file: everybody could change anything"
 
 
 def _beside_a_database(settings: Settings, url: str) -> list[str]:

@@ -121,10 +121,9 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-# The address and port of another machine; those to listen on; and those to listen on for this machine alone.
+# The address and port of another machine, and those to listen on.
 Place = Annotated[str, _where(is_place)]
 ListenAt = Annotated[str, _where(_is_address)]
-LoopbackAt = Annotated[str, _where(lambda text: _is_address(text) and is_loopback(text.rpartition(":")[0].strip("[]")))]
 
 
 def seconds(text: str | None) -> int | None:

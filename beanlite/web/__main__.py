@@ -1,8 +1,9 @@
 """The page as a child process of the server: ``python -m beanlite.web OBJECT``.
 
 The JSON object has the address of the ``server``, the address to ``listen`` on, and optionally the server's ``db``, the
-folder of its ``backups``, and the files of a certificate, ``web_tls_cert`` and ``web_tls_key``. The process ends at the
-end of its stdin, a pipe whose other end the server holds: however the server ends, the pipe is closed.
+folder of its ``backups``, the files of a certificate, ``web_tls_cert`` and ``web_tls_key``, and the one of users,
+``web_password_file``. The process ends at the end of its stdin, a pipe whose other end the server holds: however the
+server ends, the pipe is closed.
 """
 
 import contextlib
@@ -17,9 +18,11 @@ from typing import Final
 
 from beanlite.beanstalk.client import parse_address
 from beanlite.errors import BeanliteError
+from beanlite.host.places import host_and_port
 from beanlite.host.shown import page_context
 from beanlite.web import serving
 from beanlite.web.backups import Folder
+from beanlite.web.safety import Passwords
 from beanlite.web.site import Site
 
 # If memory runs out, the page is to be killed before the queue; the kernel adds this to the process's badness score.
@@ -40,12 +43,13 @@ def main() -> int:
         if CERTIFICATE[0] in options:
             cert, key = (options[key] for key in CERTIFICATE)
             tls = page_context(cert, key, CERTIFICATE)
-        where = parse_address(options["listen"])
+        where = host_and_port(options["listen"])
         site = Site(
             address=parse_address(options["server"]),
             db=db,
             backups=backups,
-            hosts=serving.LOOPBACK_NAMES | {where[0]},
+            passwords=Passwords(Path(options["web_password_file"])) if "web_password_file" in options else None,
+            hosts=serving.LOOPBACK_NAMES | {where[0]} if serving.is_loopback(where) else frozenset(),
         )
         listening = serving.listen(where)
     except BeanliteError as error:

@@ -40,6 +40,14 @@ def fields_of(job: Record) -> dict[str, str]:
     }
 
 
+def fields_of_deleted(job_id: int, job: Record) -> dict[str, str]:
+    """Return what the form begins with for a job of which the history has the body. BeanliteError: it can't be edited.
+
+    The history has no ttr.
+    """
+    return {**fields_of({"delay_s": 0, "ttr_s": 60, "state": "", **job, "id": job_id}), "old": "", "gone": str(job_id)}
+
+
 def delete_old(live: Live, job_id: int, state: str, person: Record) -> str:
     """Delete the old job if it is still in its state, and return what was done."""
     what = {"do": "delete", "ids": [job_id], "state": state, **person}

@@ -20,12 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from beanlite.beanstalk.client import Unauthorized
 from beanlite.console.live import Unreachable
+from beanlite.core.access import NOTHING
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.web import changing, seeing
+from beanlite.web import changing, finding, seeing
 from beanlite.web.guesses import EVERY_S, TooMany
 from beanlite.web.pages import render
 from beanlite.web.safety import HEADERS, User, is_own_host, is_own_origin
-from beanlite.web.samples import sample
 from beanlite.web.site import Site, site_of
 
 # The most bytes of a form.
@@ -69,9 +69,14 @@ class Gate(BaseHTTPMiddleware):
 
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Answer a request."""
-        response = await _refusal(request) or await call_next(request)
+        is_page = not request.url.path.startswith("/static/")
+        response = await _refusal(request)
+        if response is None:
+            user: User = request.state.user
+            request.state.rights = await site_of(request).rights(user) if is_page else NOTHING
+            response = await call_next(request)
         response.headers.update(HEADERS)
-        if not request.url.path.startswith("/static/"):
+        if is_page:
             response.headers["cache-control"] = "no-store"
         return response
 
@@ -125,11 +130,9 @@ def make_app(site: Site) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        sampling = asyncio.create_task(sample(site.questions, site.samples))
         yield
-        sampling.cancel()
-        await asyncio.gather(sampling, return_exceptions=True)
         await site.changes.close()
+        await site.counts.close()
         if site.backups is not None:
             await site.backups.close()
         site.questions.close()
@@ -137,11 +140,13 @@ def make_app(site: Site) -> Starlette:
     app = Starlette(
         routes=[
             Route("/", seeing.overview),
-            Route("/jobs", seeing.jobs),
+            Route("/jobs", finding.jobs),
             Route("/tube/{name:path}", seeing.tube),
             Route("/job/{id:id}", seeing.job),
+            Route("/complete", finding.complete),
             Route("/clients", seeing.clients),
             Route("/journal", seeing.journal),
+            Route("/changes", seeing.changes),
             Route("/policies", seeing.policies),
             Route("/backups", seeing.backups),
             Route("/backups", changing.back_up, methods=["POST"]),

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 from starlette.requests import Request
@@ -14,15 +15,19 @@ from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.live import Live, Unreachable, on_behalf_of
 from beanlite.console.policies import in_words
+from beanlite.console.query import without
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
-from beanlite.web.again import delete_old, fields_of
+from beanlite.web.again import delete_old, fields_of, fields_of_deleted
 from beanlite.web.notices import Mistake, Notice, WrongForm
-from beanlite.web.pages import filter_of, form, link, number, render, tube_name, whole_seconds
-from beanlite.web.running import WORDS, description
-from beanlite.web.site import person_of, site_of
+from beanlite.web.pages import filter_of, form, link, number, render, schedule_in, tube_name, whole_seconds
+from beanlite.web.recent import PageChange
+from beanlite.web.running import WORDS, Running, description
+from beanlite.web.seeing import deleted_job, from_database
+from beanlite.web.site import Site, person_of, site_of
+from beanlite.web.undeleting import PutAgain, is_of, not_kept
 from beanlite.web.undoing import JOBS_MAX, UndoJobs, UndoPause, count, pause_left, unrecoverable
 
 # How long to wait for a change before showing a page with its progress instead.
@@ -30,11 +35,12 @@ WAIT_S: Final = 0.5
 _LENGTH: Final = "a length of time, such as 90s, 5min or 3h"
 # Why a change can't be undone.
 _NO_WAY_BACK: Final = {
-    "delete": "What is deleted can't be brought back, unless there is a backup.",
     "release": "The clients that hold them do not get them back.",
     "copy": "The copies can't be taken back together.",
     "note": "The notes that jobs have already are replaced.",
 }
+
+_AS_NEW: Final = "Deleted jobs can be put again as new jobs, with new ids, as long as the history has their bodies."
 
 
 async def change(request: Request) -> Response:
@@ -47,21 +53,46 @@ async def change(request: Request) -> Response:
         return _tell(request, back, WrongForm("/change", mistake.name, mistake.why, fields))
     if site.hide_bodies and which.looks_into_bodies:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
+    kept_bytes = await _kept_bytes(site) if what["do"] == "delete" else 0
+    undo = _undo_of({**what, **_on_behalf(request)}, site.db if kept_bytes else None)
     if fields.get("sure"):
-        return await _carry_out(request, what, which, back, None)
-    would, lost = await site.questions.ask(person_of(request), partial(_outlook, what=what, which=which))
+        return await _carry_out(request, what, which, back, undo if isinstance(undo, PutAgain) else None)
+    outlook = partial(_outlook, what=what, which=which, kept_bytes=kept_bytes)
+    would, lost = await site.questions.ask(person_of(request), outlook)
     which = which.model_copy(update={"up_to_id": would.last_id})
     if not would.done:
         return _redirect(request, back, _in_words(what, would))
     if not lost:
-        return await _carry_out(request, what, which, back, UndoJobs({**what, **_on_behalf(request)}, would.done))
+        if isinstance(undo, UndoJobs):
+            undo.most = would.done
+        return await _carry_out(request, what, which, back, undo)
     fields |= {"up_to_id": str(would.last_id or 0), "sure": "1"}
     context = {"what": what, "described": description(which), "outcome": would, "fields": fields, "back": back}
-    return render(request, "sure.html", {**context, "why": _why_asked(what["do"], lost)})
+    return render(request, "sure.html", {**context, "why": _why_asked(what["do"], lost, would.done, kept_bytes)})
 
 
-def _why_asked(do: str, lost: int) -> str:
+def _undo_of(what: Record, db: Path | None) -> UndoJobs | PutAgain:
+    """Return what undoes a change; ``db``: the database that keeps the bodies of deleted jobs, if it does."""
+    return UndoJobs(what, 0) if db is None else PutAgain(db)
+
+
+async def _kept_bytes(site: Site) -> int:
+    """Return how many bytes of history keep bodies of deleted jobs, if it can be read here; 0 if they are not kept."""
+    if site.db is None:
+        return 0
+    stats = await site.questions.ask("", Live.stats)
+    is_served, _ = await from_database(site.db, partial(is_of, pid=stats["pid"]))
+    return int(stats.get("history-bodies-max", 0)) if is_served else 0
+
+
+def _why_asked(do: str, lost: int, number: int, kept_bytes: int) -> str:
     """Return why jobs could not be brought back."""
+    if do == "delete":
+        if not kept_bytes:
+            return "What is deleted can't be brought back, unless there is a backup."
+        if lost < number:
+            return f"{units.jobs(lost)} can't be brought back: workers have them. {_AS_NEW}"
+        return f"They are many, or large: how many the history keeps for long is not certain. {_AS_NEW}"
     if do in _NO_WAY_BACK:
         return _NO_WAY_BACK[do]
     if lost > JOBS_MAX:
@@ -69,7 +100,9 @@ def _why_asked(do: str, lost: int) -> str:
     return f"{units.jobs(lost)} can't be brought back: reserved ones do not return to their clients, nor does a delay."
 
 
-async def _carry_out(request: Request, what: Record, which: Filter, back: str, undo: UndoJobs | None) -> Response:
+async def _carry_out(
+    request: Request, what: Record, which: Filter, back: str, undo: UndoJobs | PutAgain | None
+) -> Response:
     """Change jobs, such that this can be undone if there is an ``undo``; show the progress if it takes long."""
     site = site_of(request)
     live = await asyncio.to_thread(Live, site.address, person_of(request))
@@ -77,6 +110,7 @@ async def _carry_out(request: Request, what: Record, which: Filter, back: str, u
     running, task = site.changes.begin(live, {**what, **_on_behalf(request)}, which, back, steps)
     if undo is not None:
         running.undo = site.undos.keep(person_of(request), undo)
+    _note(request, running.title, back, running.undo, running)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
         return _redirect(request, back, _in_words(what, running.outcome), running.undo if running.outcome.done else "")
@@ -86,30 +120,42 @@ async def _carry_out(request: Request, what: Record, which: Filter, back: str, u
 async def undo(request: Request) -> Response:
     """Undo a change that was made here, as far as nothing has changed since."""
     site, fields = site_of(request), await form(request)
-    back, person = _back(fields), person_of(request)
-    change = site.undos.take(person, fields.get("undo", ""))
-    if isinstance(change, UndoJobs):
+    back, person, token = _back(fields), person_of(request), fields.get("undo", "")
+    change = site.undos.take(person, token)
+    site.recent.undone(token)
+    if not isinstance(change, UndoPause):
         by = _on_behalf(request)
-        what, which = {"do": "undo"}, filter_by(ids=[each for part in change.parts for each in part.ids])
+        what, which = {"do": change.do}, filter_by(ids=change.ids)
 
         def steps(live: Live, _what: Record, _which: Filter, outcome: Result) -> Iterator[Result]:
-            return change.undo(live, by, outcome)
+            try:
+                yield from change.undo(live, by, outcome)
+            except BeanliteError:
+                running.undo = site.undos.keep(person, change)  # for what is left
+                raise
 
         live = await asyncio.to_thread(Live, site.address, person)
         running, task = site.changes.begin(live, what, which, back, steps)
+        _note(request, running.title, back, running=running)
         await asyncio.wait([task], timeout=WAIT_S)
         if running.ended and not running.error:
             return _redirect(request, back, _in_words(what, running.outcome))
         return RedirectResponse(f"/change/{running.number}", 303)
     if await site.questions.ask_once(person, partial(change.undo, by=_on_behalf(request))):
         left_s = round(change.before_s)
-        return _redirect(request, back, f"{change.tube} is {'paused as before' if left_s else 'not paused any more'}")
+        message = f"{change.tube} is {'paused as before' if left_s else 'not paused any more'}"
+        _note(request, message, back)
+        return _redirect(request, back, message)
     return _redirect(request, back, f"The pause of {change.tube} has changed since, and was left as it is")
 
 
 def _in_words(what: Record, outcome: Result) -> str:
     """Return what was done, and to how many jobs."""
     done = f"{units.jobs(outcome.done)} {WORDS[what['do']]}"
+    if what["do"] == "again":
+        as_new = "as a new job with a new id" if outcome.done == 1 else "as new jobs with new ids"
+        missing = f"; of {outcome.skipped:,} the history has no body any more" if outcome.skipped else ""
+        return f"{done}, {as_new}{missing}"
     if not outcome.skipped:
         return done
     why = (
@@ -150,6 +196,7 @@ async def pause(request: Request) -> Response:
 
     token = site.undos.keep(person, await site.questions.ask_once(person, pause))
     message = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
+    _note(request, message, back, token)
     return _redirect(request, back, message, token)
 
 
@@ -170,19 +217,39 @@ async def policy(request: Request) -> Response:
     except BeanliteError as error:
         return _tell(request, _back(fields), WrongForm("/policy", "value", str(error), fields))
     lines = in_words(reply["changes"]) or ["Nothing has changed"]
+    if reply["changes"]:
+        _note(request, "; ".join(lines), _back(fields))
     return _redirect(request, _back(fields), "; ".join([*lines, *reply["warnings"]]))
 
 
 async def schedule(request: Request) -> Response:
-    """Have a schedule put its job now, or remove it."""
+    """Set a schedule, have it put its job now, or remove it."""
     site, fields = site_of(request), await form(request)
-    name, do = fields.get("name", ""), fields.get("do", "")
+    name, do = fields.get("name", "").strip(), fields.get("do", "")
+    if do == "set":
+        return await _set_schedule(request, name, fields)
     if do not in {"run", "unset"}:
         raise ConfigError("do: missing")
     what = {"name": name, **_on_behalf(request)}
     reply = await site.questions.ask_once(person_of(request), lambda live: live.ask(f"{do}-schedule", what))
     message = f"Job {reply['id']} was put by {name}" if do == "run" else f"The schedule {name} was removed"
+    _note(request, message, _back(fields))
     return _redirect(request, _back(fields), message)
+
+
+async def _set_schedule(request: Request, name: str, fields: dict[str, str]) -> Response:
+    site, back = site_of(request), _back(fields)
+    try:
+        what = {**schedule_in(fields), **_on_behalf(request)}
+        await site.questions.ask_once(person_of(request), lambda live: live.ask("set-schedule", what))
+    except (Unreachable, Unauthorized):
+        raise
+    except BeanliteError as error:
+        field, why = (error.name, error.why) if isinstance(error, Mistake) else ("when", str(error))
+        return _tell(request, back, WrongForm("/schedule", field, why, fields))
+    message = f"The schedule {name} was set"
+    _note(request, message, back)
+    return _redirect(request, back, message)
 
 
 async def put(request: Request) -> Response:
@@ -207,11 +274,12 @@ async def put(request: Request) -> Response:
         name, why = (error.name, error.why) if isinstance(error, Mistake) else ("", str(error))
         context = {"fields": fields, "wrong": WrongForm("/put", name, why, fields)}
         return render(request, "put.html", context, 422)
-    message = "The job was put"
+    page, message = f"/job/{reply['ids'][0]}", "The job was put"
+    _note(request, f"put into {job['tube']}: job {reply['ids'][0]}", page)
     if old is not None:
         state, by = fields.get("old_state", ""), _on_behalf(request)
         message = await questions.ask_once(person, partial(delete_old, job_id=old, state=state, person=by))
-    return _redirect(request, f"/job/{reply['ids'][0]}", message)
+    return _redirect(request, page, message)
 
 
 async def _fields_to_put(request: Request) -> dict[str, str]:
@@ -222,9 +290,12 @@ async def _fields_to_put(request: Request) -> dict[str, str]:
     if site.hide_bodies:
         raise BeanliteError("bodies are hidden here")
     job = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
-    if job is None:
+    if job is not None:
+        return fields_of(job)
+    deleted = await deleted_job(request, job_id)
+    if deleted is None:
         raise BeanliteError(f"job {job_id} has gone")
-    return fields_of(job)
+    return fields_of_deleted(job_id, deleted)
 
 
 async def back_up(request: Request) -> Response:
@@ -233,7 +304,7 @@ async def back_up(request: Request) -> Response:
     folder = site.backups
     if folder is None:
         raise ConfigError("no folder for backups is configured")
-    if not await site.questions.ask(person_of(request), Live.may_everything):
+    if not (await site.questions.ask(person_of(request), Live.rights)).everything:
         raise Unauthorized("A backup takes the role operator on all tubes, which no rule of the server gives here")
     making = folder.begin()
     await asyncio.wait([making], timeout=WAIT_S)
@@ -255,7 +326,9 @@ def _request(fields: dict[str, str]) -> tuple[Record, Filter]:
     if fields.get("scope") == "ticked" and not fields.get("ids"):
         raise Mistake("ids", "no job is selected")
     if fields.get("scope") == "all":
-        fields["ids"] = fields.get("of_ids", "")
+        fields.pop("ids", None)
+    elif fields.get("ids"):
+        fields["q"] = without(fields.get("q", ""), "id")
     which = filter_of(fields)
     if not which.criteria():
         raise ConfigError("say which jobs are meant")
@@ -284,9 +357,11 @@ def _how(do: str, fields: dict[str, str]) -> Record:
     return {}
 
 
-def _outlook(live: Live, what: Record, which: Filter) -> tuple[Result, int]:
+def _outlook(live: Live, what: Record, which: Filter, kept_bytes: int) -> tuple[Result, int]:
     """Return how many jobs a change would change, and how many of these could not be brought back."""
     outcome = count(live, what, which)
+    if kept_bytes:
+        return outcome, not_kept(live, which, outcome.done, kept_bytes)
     return outcome, unrecoverable(live, what, which, outcome.done) if outcome.done else 0
 
 
@@ -294,6 +369,12 @@ def _back(fields: dict[str, str]) -> str:
     """Return the page that the form was on, if it is on this site; otherwise the first page."""
     back = fields.get("back", "/")
     return back if back.startswith("/") and not back.startswith(("//", "/\\")) and len(back) < 4000 else "/"
+
+
+def _note(request: Request, what: str, back: str, undo: str = "", running: Running | None = None) -> None:
+    """Remember a change, for the list of recent ones."""
+    address = "unix" if request.client is None else request.client.host
+    site_of(request).recent.note(PageChange(person_of(request), address, what, back, undo, running))
 
 
 def _tell(request: Request, path: str, wrong: WrongForm) -> Response:

@@ -4,12 +4,15 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from beanlite.console.filters import Record
+from beanlite.core.events import BURY, CLIENT_GONE, DELAY, DELETE, KICK, MOVE, RELEASE, RESERVE, RESTART, TTR_OVER
 
 # How many lines, or events one by one, a page shows.
 LINES_MAX: Final = 100
 # How many events may recur together, and how often at least.
 _CYCLE_MAX: Final = 25
 _TIMES_MIN: Final = 3
+# What ends a reservation.
+_ENDS: Final = frozenset({RELEASE, BURY, TTR_OVER, CLIENT_GONE, DELETE, KICK, RESTART, MOVE, DELAY})
 
 
 class Line(NamedTuple):
@@ -22,6 +25,8 @@ class Line(NamedTuple):
     last_at: float
     end: int
     """How many events of the history it ends with."""
+    held_s: float | None = None
+    """How long clients had the job before each of the reservations ended that end in this line, on average."""
 
     @property
     def words(self) -> str:
@@ -34,8 +39,18 @@ class Line(NamedTuple):
         )
 
 
+def one_by_one(history: Sequence[Record], start: int, end: int) -> list[Line]:
+    """Return some events of a history, from the oldest on, as a line each."""
+    holds = _holds(history)[start:end]
+    return [
+        Line([event], 1, event["at"], event["at"], 0, held_s)
+        for event, held_s in zip(history[start:end], holds, strict=True)
+    ]
+
+
 def fold(history: Sequence[Record]) -> list[Line]:
     """Return a history as lines, both from the oldest on."""
+    holds = _holds(history)
     kinds = [_kind(event) for event in history]
     lines = []
     at = 0
@@ -47,7 +62,9 @@ def fold(history: Sequence[Record]) -> list[Line]:
                 length, times = each, recurs
         end = at + length * times
         events = list(history[at : at + length])
-        lines.append(Line(events, times, history[at]["at"], history[end - 1]["at"], end))
+        held = [held_s for held_s in holds[at:end] if held_s is not None]
+        mean_s = sum(held) / len(held) if held else None
+        lines.append(Line(events, times, history[at]["at"], history[end - 1]["at"], end, mean_s))
         at = end
     return lines
 
@@ -59,6 +76,17 @@ def _times(kinds: Sequence[object], at: int, length: int) -> int:
     while len(cycle) == length and kinds[end : end + length] == cycle:
         end += length
     return (end - at) // length
+
+
+def _holds(history: Sequence[Record]) -> list[float | None]:
+    """Return of each event that ends a reservation how long it lasted, and None of the others."""
+    holds: list[float | None] = []
+    since = None
+    for event in history:
+        what = event["what"]
+        holds.append(event["at"] - since if since is not None and what in _ENDS else None)
+        since = event["at"] if what == RESERVE else None if what in _ENDS else since
+    return holds
 
 
 def _kind(event: Record) -> tuple[object, ...]:

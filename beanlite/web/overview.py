@@ -1,12 +1,11 @@
 """The contents of the first page: what is wrong with the server, its rates, and its tubes."""
 
-import time
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from beanlite.console import listing
+from beanlite.console import listing, why
 from beanlite.console.filters import Record
-from beanlite.console.live import COUNTERS, Live
+from beanlite.console.live import Live
 from beanlite.core.findings import BURIED, CRASH_LOOP, LEFT_BURIED, REFUSED, STORM_DUE
 
 # TubesPage on one page.
@@ -15,6 +14,9 @@ PAGE: Final = 50
 SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")
 # The state of the jobs that a finding is about; those of the other kinds are ready.
 STATES: Final = {BURIED: "buried", LEFT_BURIED: "buried", STORM_DUE: "delayed", CRASH_LOOP: None, REFUSED: None}
+
+# What the page of a tube does not tell elsewhere.
+_FACTS: Final = frozenset({"clients", "reserved", "pace", "crashes"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class TubesPage:
 
 def tubes(live: Live, like: str, sort: str, page: int) -> TubesPage:
     """Return a page of the tubes whose names match ``like``, in this order."""
-    names = _in_order(live, like, sort)
+    # All pages cost the same.
+    names = listing.names_in_order(live, {"like": like} if like else {}, sort)
     end = page * PAGE
     places = {name: place for place, name in enumerate(names[end - PAGE : end])}
     records: list[Record] = []
@@ -38,43 +41,18 @@ def tubes(live: Live, like: str, sort: str, page: int) -> TubesPage:
     return TubesPage(sorted(records, key=lambda tube: places[tube["name"]]), page, len(names) > end)
 
 
-def _in_order(live: Live, like: str, sort: str) -> list[str]:
-    """Return the sorted names of all matching tubes. Only what sorting needs is requested: all pages cost the same."""
-    request: Record = {"like": like} if like else {}
-    if sort == "name":
-        return sorted(name for (name,) in all_tubes(live, {**request, "only": ["name"]}))
-    rows = all_tubes(live, {**request, "only": ["name", sort]})
-    rows.sort(key=lambda facts: -1 if facts[1] is None else facts[1], reverse=True)
-    return [name for name, _ in rows]
-
-
-def all_tubes(live: Live, request: Record) -> list[Any]:
-    """Return the tubes of all slices of a list, or what the request's ``only`` names of each."""
-    return [tube for part, _ in listing.slices(live.list_tubes, request, "tubes") for tube in part]
-
-
 def findings(live: Live) -> list[Record]:
     """Return what is wrong, the worst first, each finding with the state of the jobs that it is about."""
-    found = live.diagnose({})["findings"]
+    return _with_states(live.diagnose({})["findings"])
+
+
+def diagnosis(live: Live, tube: str) -> tuple[list[Record], list[tuple[str, str]]]:
+    """Return what is wrong with a tube, and how it does, in lines with titles, as ``beanlite why`` tells it."""
+    reply = live.diagnose({"tube": tube})
+    facts = [] if reply["tube"] is None else why.facts_of(reply["tube"])
+    found = [finding for finding in reply["findings"] if finding["tubes"]]  # the others concern the server
+    return _with_states(found), [(title, line) for title, line in facts if title in _FACTS]
+
+
+def _with_states(found: list[Record]) -> list[Record]:
     return [{**finding, "state": STATES.get(finding["kind"], "ready")} for finding in found]
-
-
-class Rates:
-    """Rates per second, from one reading of the statistics to the next."""
-
-    def __init__(self) -> None:
-        self._before: tuple[float, Record] = 0.0, {}
-        self._rates: dict[str, float] = {}
-
-    def since_last(self, stats: Record) -> dict[str, float]:
-        """Return the rates since the previous statistics; empty at first, and after the server was restarted."""
-        now_s = time.monotonic()
-        before_s, before = self._before
-        if stats is not before:
-            self._before, self._rates = (now_s, stats), {}
-            if before.get("id") == stats.get("id"):
-                self._rates = {
-                    name: sum(stats.get(key, 0) - before.get(key, 0) for key in keys) / (now_s - before_s)
-                    for name, keys in COUNTERS.items()
-                }
-        return self._rates

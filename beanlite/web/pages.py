@@ -4,8 +4,9 @@ import json
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -13,26 +14,27 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from beanlite.console import units
+from beanlite.console import query, units
 from beanlite.console.changes import DONE_WORDS
 from beanlite.console.filters import STATES, encode_tube, filter_by
 from beanlite.console.tables import claim
-from beanlite.console.units import parse_age, parse_moment
+from beanlite.console.units import parse_age
+from beanlite.core.access import OPERATOR, PRODUCER
 from beanlite.core.job import U32_MAX
 from beanlite.core.operator import CONCERNS
 from beanlite.core.policies import KEYS, OFF
+from beanlite.core.recurrence import UTC_ZONE
 from beanlite.errors import ConfigError
 from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
-from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
+from beanlite.protocol.operators.filters import Filter
 from beanlite.web.folding import LINES_MAX
 from beanlite.web.notices import Mistake
-from beanlite.web.site import site_of
+from beanlite.web.site import rights_of, site_of
 
 # How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
 _VALUE_MAX: Final = 1000
-_IDS_MAX: Final = 25_000
 
 
 _EXACT: Final = Markup(" data-exact")
@@ -57,9 +59,11 @@ KEYS_OF_PAGES: Final = (
     ("g l", "policies"),
     ("g b", "backups"),
     ("g s", "server"),
+    ("r", "halt refreshes, or go on"),
+    ("g h", "what was changed here"),
     ("?", "these keys"),
 )
-CHANGING_KEYS: Final = frozenset("x*Kbdmup")
+CHANGING_KEYS: Final = frozenset((*"x*Kbdmup", "g h"))
 
 
 # Why a job is buried, behind "Buried for 5 min,".
@@ -83,6 +87,13 @@ def _time(at: float | None, *, exact: bool = False) -> Markup:
     )
 
 
+def _tick(at: float, days: bool) -> Markup:  # noqa: FBT001 - of templates
+    """Return a moment for a tick of a chart, where HTML can't be: the page's script shows it as it does others."""
+    moment = datetime.fromtimestamp(at, UTC)
+    kind, text = ("day", f"{moment:%b} {moment.day}") if days else ("time", f"{moment:%H:%M}")
+    return Markup('<tspan datetime="{}" data-{}>{}</tspan>').format(moment.isoformat(), kind, text)
+
+
 def _peer(peer: Mapping[str, Any] | None) -> str:
     return "" if peer is None else f"{peer['address']} #{peer['number']}{claim(peer)}"
 
@@ -104,15 +115,15 @@ def _environment() -> Environment:
         "quote": lambda text: quote(str(text), safe=""),
         "rate": units.rate,
         "size": units.size,
+        "tick": _tick,
         "time": _time,
     }
-    inputs = {NAMES[key]: criterion for key, criterion in CRITERIA.items() if criterion.label}
     environment.globals |= {
         "CONCERNS": {do: [state.value for state in states] for do, states in CONCERNS.items()},
         "DO": {do: do.capitalize() for do in DONE_WORDS} | {"note": "Leave a note on"},
-        "INPUTS": inputs,
         "OFF": OFF,
         "POLICY_KEYS": tuple(KEYS),
+        "SYNTAX": query.syntax(),
         "SHOWN": (*SHOWN, "tries"),
         "STATES": STATES,
         "WHY": WHY,
@@ -135,7 +146,7 @@ _TEMPLATES: Final = _environment()
 
 def render(request: Request, template: str, context: Mapping[str, Any], status: int = 200) -> HTMLResponse:
     """Render a page; ``context`` has its template's variables."""
-    user, query = request.state.user, dict(request.query_params)
+    user, rights, query = request.state.user, rights_of(request), dict(request.query_params)
     notice = site_of(request).notices.take(query.pop("done", ""))
     common = {
         "path": request.url.path,
@@ -143,8 +154,12 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "here": link(request.url.path, **query),
         "server": site_of(request).name,
         "user": user.name,
-        "may_change": user.may_change,
+        "may_change": rights.has(OPERATOR),
+        "may_put": rights.has(PRODUCER),
+        "may_everything": rights.everything,
+        "may": lambda role, tube: rights.may(role, tube.encode()),
         "notice": notice,
+        "undo_label": partial(site_of(request).undos.label, user.name),
         "wrong": notice.wrong,
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render(common | dict(context)), status)
@@ -186,15 +201,6 @@ def seconds(fields: Mapping[str, str], name: str) -> float | None:
     return length_s
 
 
-def moment(fields: Mapping[str, str], name: str) -> float | None:
-    """Return a moment as a UTC timestamp; None if it is left out. ConfigError: it is something else."""
-    text = fields.get(name, "").strip()
-    try:
-        return parse_moment(text[:_VALUE_MAX], time.time()) if text else None
-    except ValueError as error:
-        raise ConfigError(f"{name}: {error}") from None
-
-
 def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
     """Return a length of time as the server takes it, in whole seconds; None if it is left out. Mistake."""
     length_s = seconds(fields, name)
@@ -211,27 +217,34 @@ def tube_name(fields: Mapping[str, str], name: str) -> str:
     return tube
 
 
+def line_of(fields: Mapping[str, str]) -> str:
+    """Return the filter of a form or of the query of a page as one line, whatever fields it is in."""
+    return " ".join(part for part in (fields.get("q", "").strip(), query.from_fields(fields)) if part)
+
+
+def schedule_in(fields: Mapping[str, str]) -> dict[str, object]:
+    """Return the schedule that a form describes, as a request has it. Mistake: something is missing, or wrong."""
+    for key, why in (("name", "say which"), ("when", "say when"), ("tube", "say in which tube")):
+        if not fields.get(key, "").strip():
+            raise Mistake(key, why)
+    pri, ttr_s = number(fields, "pri", U32_MAX), whole_seconds(fields, "ttr")
+    return {
+        "name": fields["name"].strip(),
+        "when": fields["when"].strip(),
+        "zone": fields.get("zone", "").strip() or UTC_ZONE,
+        "tube": tube_name(fields, "tube"),
+        "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
+        "pri": 1024 if pri is None else pri,
+        "ttr_s": 60 if ttr_s is None else ttr_s,
+        "if_absent": not fields.get("overlap"),
+        "missed": "once" if fields.get("once") else "skip",
+    }
+
+
 def filter_of(fields: Mapping[str, str]) -> Filter:
-    """Return the filter that a form or the query of a page describes. Mistake or ConfigError: it is malformed."""
-    return filter_by(**{key: _criterion(fields, key) for key in Filter.model_fields})
-
-
-def _criterion(fields: Mapping[str, str], key: str) -> object:
-    name, field = NAMES[key], Filter.model_fields[key]
-    if key.endswith("_at"):
-        return moment(fields, name)
-    if float in get_args(field.annotation):
-        return seconds(fields, name)
-    if int in get_args(field.annotation):
-        return number(fields, name, most_of(field, U64_MAX))
-    text, most = fields.get(name, ""), _IDS_MAX if key == "ids" else _VALUE_MAX
-    if len(text) > most:
-        raise Mistake(name, f"{most} characters at most")
-    if key == "tube":
-        return tube_name(fields, name) or None
-    if key != "ids":
-        return text or None
-    ids = [part.strip() for part in text.split(",") if part.strip()]
-    if not all(part.isascii() and part.isdecimal() and len(part) <= 20 and int(part) <= U64_MAX for part in ids):
-        raise Mistake("ids", "numbers, with commas in between")
-    return [int(part) for part in ids] or None
+    """Return the filter that a form or the query of a page describes. Mistake: it is malformed."""
+    up_to_id = number(fields, "up_to_id", U64_MAX)
+    try:
+        return filter_by(**query.parse(line_of(fields), time.time()), up_to_id=up_to_id)
+    except ConfigError as error:
+        raise Mistake("q", str(error)) from None

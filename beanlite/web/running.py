@@ -17,7 +17,7 @@ from beanlite.protocol.operators.filters import Filter
 CHANGES_MAX: Final = 50
 AT_ONCE: Final = 4
 # The word in messages for the jobs that a change has changed.
-WORDS: Final = {**DONE_WORDS, "undo": "brought back"}
+WORDS: Final = {**DONE_WORDS, "undo": "brought back", "again": "put again"}
 # What makes a change, slice by slice, as ``slices`` does.
 Steps = Callable[[Live, Record, Filter, Result], Iterator[Result]]
 

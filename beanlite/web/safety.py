@@ -17,6 +17,7 @@ from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
 from beanlite.errors import ConfigError
+from beanlite.host.users import USER_ROLES, read_users
 
 # A page loads nothing from other sites, and inline scripts are not run.
 HEADERS: Final = {
@@ -27,7 +28,6 @@ HEADERS: Final = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-ROLES: Final = ("operator", "reader")
 # Browsers send the letters of other alphabets as xn--….
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]+")
 # How many correct passwords are remembered, since checking one is slow on purpose.
@@ -44,32 +44,16 @@ class User:
 
 
 class Passwords:
-    """The users in a file, one line ``NAME:ROLE:HASH`` each."""
+    """The users in a file, and which of their passwords have been found correct."""
 
     def __init__(self, path: Path) -> None:
         """Read the file. ConfigError: it can't be read, or is malformed."""
         self._hasher = PasswordHasher()
-        self._users: dict[str, tuple[str, str]] = {}
+        self._users = read_users(path)
         self._digests: set[bytes] = set()
         self._secret = secrets.token_bytes(32)
         # Checked for names that don't exist, so that checking them takes as long.
         self._nobody = self._hasher.hash(secrets.token_hex())
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise ConfigError(f"{path} can't be read: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise ConfigError(f"{path} is not UTF-8, and so not a file of users") from error
-        for number, line in enumerate(lines, 1):
-            if not line.strip() or line.startswith("#"):
-                continue
-            name, _, rest = line.partition(":")
-            role, _, hash_text = rest.partition(":")
-            if not name or role not in ROLES or not hash_text.startswith("$argon2"):
-                raise ConfigError(f"{path}, line {number}: a line is NAME:operator:HASH or NAME:reader:HASH")
-            self._users[name] = role, hash_text
-        if not self._users:
-            raise ConfigError(f"{path} has no user in it")
 
     def recall(self, authorization: str) -> User | None:
         """Return the user in this header if its password has been found correct before; None if it must be checked."""
@@ -113,9 +97,9 @@ def login_in(authorization: str) -> tuple[str, str]:
 def password_line(name: str, role: str, password: str) -> str:
     """Return the file's line for a user. ConfigError: the name or the role is invalid, or the password is empty."""
     # A line that begins with # is a comment.
-    if not name or ":" in name or name.startswith("#") or not name.isprintable() or role not in ROLES:
+    if not name or ":" in name or name.startswith("#") or not name.isprintable() or role not in USER_ROLES:
         why = "the name has no colon in it, and no # in front"
-        raise ConfigError(f"a user is given as NAME:{ROLES[0]} or NAME:{ROLES[1]}; {why}")
+        raise ConfigError(f"a user is given as NAME:{USER_ROLES[0]} or NAME:{USER_ROLES[1]}; {why}")
     if not password:
         raise ConfigError("a user needs a password, and this one is empty")
     return f"{name}:{role}:{PasswordHasher().hash(password)}"

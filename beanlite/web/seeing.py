@@ -1,9 +1,8 @@
 """The pages that change nothing."""
 
 import asyncio
-import json
 import time
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
@@ -13,48 +12,37 @@ from starlette.responses import Response
 
 from beanlite.console import listing
 from beanlite.console.bodies import FORMS, body_lines
-from beanlite.console.filters import STATES, Record, encode_tube, filter_by
+from beanlite.console.filters import Record, encode_tube
 from beanlite.console.live import Live, Unreachable
-from beanlite.console.units import count, on_one_line
+from beanlite.console.units import on_one_line
+from beanlite.core.access import READER
+from beanlite.core.flows import RANGES
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.protocol.arguments import U64_MAX
-from beanlite.protocol.operators.filters import NAMES, Filter
 from beanlite.web import overview as looks
 from beanlite.web.again import unfit
 from beanlite.web.backups import Backup
+from beanlite.web.charts import Chart, chart_of_flow, chart_of_totals
 from beanlite.web.curves import Curve, curve
-from beanlite.web.folding import LINES_MAX, Line, fold
-from beanlite.web.notices import Mistake, WrongForm
-from beanlite.web.pages import filter_of, link, number, render
-from beanlite.web.samples import KEEP_S, POINT_S
-from beanlite.web.site import Site, person_of, site_of
+from beanlite.web.finding import ask, show_jobs
+from beanlite.web.folding import LINES_MAX, fold, one_by_one
+from beanlite.web.pages import number, render
+from beanlite.web.site import Site, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
 
-# The limits: jobs per page, clients and schedules on the pages of these, bytes of a body that are shown, and numbers of
-# pages.
-JOBS: Final = 50
+# The limits: clients and schedules on the pages of these, bytes of a body that are shown, and numbers of pages.
 CLIENTS_MAX: Final = 1000
 SCHEDULES_MAX: Final = 200
 BODY_BYTES_MAX: Final = 1 << 20
 PAGES_MAX: Final = 100_000
-# Up to how many jobs that match are counted, how many at a time, and for how long.
-COUNT_MAX: Final = 1000
-_COUNTED: Final = 200
-_COUNT_S: Final = 0.1
-# The header of requests by which a page refreshes itself.
-LIVE: Final = "beanlite-live"
 _HOUR_S: Final = 3600
-# How far back the curves of a tube go: the span of a point in seconds, and the number of points. The last hour is
-# sampled; the others are in the database.
-SAMPLED: Final = "hour"
-SPANS: Final = {
-    SAMPLED: (POINT_S, KEEP_S // POINT_S),
-    "day": (_HOUR_S, 24),
-    "week": (_HOUR_S, 7 * 24),
-    "quarter": (24 * _HOUR_S, 91),
-}
+# How far back charts go. The server keeps the first ones; the others are in the database: the span of a point in
+# seconds, and the number of points.
+SPANS: Final = {"5min": "5 min", "hour": "Hour", "day": "Day"}
+_SPAN: Final = "hour"
+LONGER: Final = {"week": (_HOUR_S, 7 * 24), "quarter": (24 * _HOUR_S, 91)}
 
 
 async def overview(request: Request) -> Response:
@@ -65,28 +53,27 @@ async def overview(request: Request) -> Response:
         raise ConfigError(f"sort: tubes are sorted by {', '.join(looks.SORTS)}")
     page = number(query, "page", PAGES_MAX) or 1
     fits = like if not like or {"*", "?"} & set(like) else f"*{like}*"
-    ask, person = site.questions.ask_seldom, person_of(request)
-    stats = await ask("", "stats", Live.stats)
-    findings = await ask(person, "findings", looks.findings)
-    tubes = await ask(person, ("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
+    ask_seldom, person = site.questions.ask_seldom, person_of(request)
+    stats = await ask_seldom("", "stats", Live.stats)
+    findings = await ask_seldom(person, "findings", looks.findings)
+    span = query.get("span", _SPAN)
+    picture, flow, no_hours = await _flow(request, None, span)
+    tubes = await ask_seldom(person, ("tubes", fits, sort, page), partial(looks.tubes, like=fits, sort=sort, page=page))
     hours, unreadable = await _hours(site, [tube["name"] for tube in tubes.tubes])
     context = {
         "stats": stats,
-        "rates": site.rates.since_last(stats),
+        "rates": flow,
         "findings": findings,
-        "unreadable": unreadable,
+        "unreadable": unreadable or no_hours,
         "tubes": tubes,
         "hours": hours,
-        "flows": {tube["name"]: site.samples.rates(tube["name"], time.time()) for tube in tubes.tubes},
+        "picture": picture,
+        "span": span,
+        "spans": SPANS,
         "like": like,
         "sort": sort,
     }
     return render(request, "overview.html", context)
-
-
-async def jobs(request: Request) -> Response:
-    """Show jobs of any tube."""
-    return await _jobs(request, request.query_params, "jobs.html", {"tube": None})
 
 
 async def tube(request: Request) -> Response:
@@ -94,97 +81,33 @@ async def tube(request: Request) -> Response:
     site, name = site_of(request), request.path_params["name"]
     encode_tube(name)
     stats = await site.questions.ask_seldom("", "stats", Live.stats)
-    reply, policies = await _ask(
+    reply, policies, (findings, facts) = await ask(
         request,
         ("tube", name),
-        lambda live: (live.list_tubes({"names": [name]}), live.ask("list-policies", {"tube": name})),
+        lambda live: (
+            live.list_tubes({"names": [name]}),
+            live.ask("list-policies", {"tube": name}),
+            looks.diagnosis(live, name),
+        ),
     )
     if not reply["tubes"]:
         return render(request, "no-tube.html", {"name": name}, 404)
-    site.samples.look_at(name, time.time())
-    spans = [SAMPLED] if site.db is None else list(SPANS)
-    span = request.query_params.get("span", SAMPLED if site.db is None else "day")
-    if span not in spans:
-        raise ConfigError(f"span: {', '.join(spans)}")
-    curves, unreadable = await _curves(site, name, span)
+    span = request.query_params.get("span", _SPAN)
+    spans = SPANS if site.db is None else SPANS | {each: each.capitalize() for each in LONGER}
+    picture, _, unreadable = await _flow(request, name, span)
     context = {
         "tube": reply["tubes"][0],
+        "findings": findings,
+        "facts": facts,
         "started_at": time.time() - stats["uptime"],
         "policies": policies["policies"],
         "policies_file": policies["file"],
-        "curves": curves,
+        "picture": picture,
         "unreadable": unreadable,
-        "span": SAMPLED if unreadable else span,
+        "span": _SPAN if unreadable and span in LONGER else span,
         "spans": spans,
     }
-    return await _jobs(request, {**request.query_params, "tube": name}, "tube.html", context)
-
-
-async def _ask(request: Request, key: Hashable, question: Callable[[Live], Answer]) -> Answer:
-    """Return the answer to a question; one that many browsers share, if the page only refreshes itself."""
-    questions, person = site_of(request).questions, person_of(request)
-    refreshes = LIVE in request.headers
-    return await (questions.ask_seldom(person, key, question) if refreshes else questions.ask(person, question))
-
-
-async def _jobs(request: Request, fields: Mapping[str, str], template: str, context: Record) -> Response:
-    site, query = site_of(request), request.query_params
-    wrong = None
-    try:
-        which = filter_of(fields)
-    except Mistake as mistake:
-        wrong = WrongForm(request.url.path, mistake.name, mistake.why)
-        which = filter_by(tube=context["tube"] and context["tube"]["name"])
-    by_queue = which.tube is not None and which.state not in {None, "reserved"}
-    sort = query.get("sort") or ("queue" if by_queue else "id")
-    if sort == "queue" and not by_queue:
-        sort = "id"
-    if site.hide_bodies and which.looks_into_bodies:
-        raise ConfigError("text: bodies are hidden here, and so can't be searched")
-    after = query.get("after", "")[:1000] or None
-    page, matching = listing.Page([], None), ""
-    if wrong is None:
-        key = "jobs", json.dumps(which.criteria()), sort, after
-        page, matching = await _ask(request, key, partial(_page_of_jobs, which=which, sort=sort, after=after))
-    names = [name for name in NAMES.values() if name != "up_to_id" and (name != "tube" or context["tube"] is None)]
-    context |= {
-        "jobs": page.records,
-        "matching": matching,
-        "more": link(request.url.path, **{**query, "after": page.after}) if page.after else None,
-        "which": which,
-        "filters": {name: query.get(name, "") for name in names},
-        "sort": sort,
-        "sorts": [each for each in listing.JOB_SORTS if each != "queue" or by_queue],
-        "hides": site.hide_bodies,
-    }
-    if wrong is not None:
-        return render(request, template, {**context, "wrong": wrong}, 400)
-    return render(request, template, context)
-
-
-def _page_of_jobs(live: Live, which: Filter, sort: str, after: str | None) -> tuple[listing.Page, str]:
-    """Return a page of jobs, and how many match in all, as text."""
-    page = listing.jobs(live, which, sort, JOBS, after)
-    if len(page.records) < JOBS and after is None:
-        return page, count(len(page.records))
-    return page, _matching(live, which)
-
-
-def _matching(live: Live, which: Filter) -> str:
-    """Return how many jobs match; if they have to be looked for, only up to COUNT_MAX are counted."""
-    states = STATES if which.state is None else (which.state,)
-    if which.criteria().keys() <= {"tube", "state"}:
-        if which.tube is None:
-            stats = live.stats()
-            return count(sum(stats[f"current-jobs-{state}"] for state in states))
-        return count(sum(tube[state] for tube in live.list_tubes({"names": [which.tube]})["tubes"] for state in states))
-    number = 0
-    until_s = time.monotonic() + _COUNT_S
-    for records, after in listing.slices(live.list_jobs, {**which.criteria(), "limit": _COUNTED}, "jobs"):
-        number += len(records)
-        if after is not None and (number > COUNT_MAX or time.monotonic() > until_s):
-            return f"of more than {count(number)}"
-    return count(number)
+    return await show_jobs(request, "tube.html", context)
 
 
 async def job(request: Request) -> Response:
@@ -197,17 +120,17 @@ async def job(request: Request) -> Response:
     if form not in FORMS:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
     facts = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
-    stored, unreadable = await _from_database(site.db, lambda look: look.show_job(job_id))
+    stored, unreadable = await from_database(site.db, lambda look: look.show_job(job_id))
     history = [] if stored is None else stored["history"]
     others = {event["tube"] for event in history} - ({facts["tube"]} if facts else set())
     if others:  # the database knows nothing of rights
-        hidden = await site.questions.ask(
-            person_of(request), lambda live: {tube for tube in others if not live.may_see(tube)}
-        )
+        rights = await site.questions.ask(person_of(request), Live.rights)
+        hidden = {tube for tube in others if not rights.may(READER, tube.encode())}
         history = [event for event in history if event["tube"] not in hidden]
     if facts is None and not history:
         context = {"id": job_id, "has_db": site.db is not None, "unreadable": unreadable}
         return render(request, "no-job.html", context, 404)
+    deleted = await deleted_job(request, job_id) if facts is None else None
     body = b"" if facts is None or site.hide_bodies else facts["body"]
     if form == "raw":
         name = f'attachment; filename="job-{job_id}"'
@@ -223,7 +146,8 @@ async def job(request: Request) -> Response:
         "has_db": site.db is not None,
         "unreadable": unreadable,
         "hides": site.hide_bodies,
-        "unfit": unfit(body),
+        "unfit": unfit(deleted["body"] if deleted else body),
+        "deleted": deleted,
         "shown": text,
         "cut": len(body) > BODY_BYTES_MAX,
         "form": form,
@@ -232,13 +156,25 @@ async def job(request: Request) -> Response:
     return render(request, "job.html", context)
 
 
+async def deleted_job(request: Request, job_id: int) -> Record | None:
+    """Return what the history has of a job that was deleted: its tube, pri and body, if the user may see these."""
+    site = site_of(request)
+    if site.hide_bodies:
+        return None
+    job, _ = await from_database(site.db, lambda look: look.deleted_job(job_id))
+    if job is None:
+        return None
+    rights = await site.questions.ask(person_of(request), Live.rights)
+    return job if rights.may(READER, job["tube"].encode()) else None
+
+
 def _history(history: list[Record], end: int | None) -> Record:
     """Return what a page shows of a history: the newest lines; or the last of its first ``end`` events, one by one."""
     lines = fold(history if end is None else [])
     if end is not None:
         end = max(min(end, len(history)), 1)
         start = max(0, end - LINES_MAX)
-        lines = [Line([event], 1, event["at"], event["at"], 0) for event in history[start:end]]
+        lines = one_by_one(history, start, end)
     earlier = lines[-LINES_MAX - 1].end if len(lines) > LINES_MAX else 0
     return {
         "history": lines[-LINES_MAX:],
@@ -289,6 +225,12 @@ async def policies(request: Request) -> Response:
     return render(request, "policies.html", context)
 
 
+async def changes(request: Request) -> Response:
+    """Show the last changes made here: those of the user or, if the user may do everything, those of all."""
+    person = None if rights_of(request).everything else person_of(request)
+    return render(request, "changes.html", {"entries": site_of(request).recent.entries(person)})
+
+
 async def journal(request: Request) -> Response:
     """Show the statistics of the server: its journal, its memory, its backups, what it has refused."""
     stats = await site_of(request).questions.ask_seldom("", "stats", Live.stats)
@@ -326,27 +268,48 @@ async def backups(request: Request) -> Response:
 
 async def _hours(site: Site, names: list[str]) -> tuple[dict[str, Curve], str]:
     """Return curves of the jobs put into each tube in the last 24 hours, and why the database can't be read, if so."""
-    rows, unreadable = await _from_database(site.db, lambda look: look.totals(_HOUR_S, 24, names))
+    rows, unreadable = await from_database(site.db, lambda look: look.totals(_HOUR_S, 24, names))
     if rows is None:
         return {}, unreadable
     return {name: curve((row for row in rows if row["tube"] == name), "put", _HOUR_S, 24) for name in names}, ""
 
 
-async def _curves(site: Site, name: str, span: str) -> tuple[dict[str, Curve], str]:
-    """Return the curves of a tube or, if the database can't be read, those of the last hour and why."""
-    span_s, points = SPANS[span]
-    rows, unreadable = None, ""
-    if span != SAMPLED:
-        rows, unreadable = await _from_database(site.db, lambda look: look.totals(span_s, points, [name]))
-    if rows is None:
-        records = site.samples.points(name)
-        return {key: curve(records, key, *SPANS[SAMPLED], gaps=True) for key in ("ready", "put", "deleted")}, unreadable
-    for row in rows:
-        row["wait_s"] = row["waited_s"] / row["reserved"] if row["reserved"] else 0.0
-    return {key: curve(rows, key, span_s, points) for key in ("put", "deleted", "wait_s")}, ""
+async def _flow(request: Request, name: str | None, span: str) -> tuple[Chart, Record, str]:
+    """Return the chart of a tube, or of the whole server if that is None, with what the server says of its flow.
+
+    The last is why the database can't be read, if so. The server keeps nothing that was before its start: of a day the
+    database has that by the hour.
+    """
+    site = site_of(request)
+    longer = LONGER if name is not None and site.db is not None else {}
+    if span not in SPANS and span not in longer:
+        raise ConfigError(f"span: {', '.join([*SPANS, *longer])}")
+    unreadable = ""
+    if span in longer:
+        span_s, points = longer[span]
+        rows, unreadable = await from_database(site.db, lambda look: _totals(look, name, span_s, points))
+        if rows is not None:
+            return chart_of_totals(rows, span_s, points, time.time()), {}, ""
+        span = _SPAN
+    asked: Record = {"range": span} | ({} if name is None else {"tube": name})
+    flow = await site.questions.ask_seldom(
+        person_of(request), ("flow", name, span), lambda live: live.ask("show-flow", asked)
+    )
+    step_s, points = RANGES[span]
+    hours: list[Record] | None = None
+    if span == "day" and flow["since_at"] > time.time() - step_s * points:
+        hours, unreadable = await from_database(site.db, lambda look: _totals(look, name, _HOUR_S, 25))
+    if name is None:
+        flow = {key: values for key, values in flow.items() if not key.startswith("wait_")}
+    return chart_of_flow(flow, points, hours or ()), flow, unreadable
 
 
-async def _from_database(db: Path | None, question: Callable[[Look], Answer]) -> tuple[Answer | None, str]:
+def _totals(look: Look, name: str | None, span_s: int, points: int) -> list[Record]:
+    """Return totals of a tube, or of all together."""
+    return look.totals_of_all(span_s, points) if name is None else look.totals(span_s, points, [name])
+
+
+async def from_database(db: Path | None, question: Callable[[Look], Answer]) -> tuple[Answer | None, str]:
     """Return what the database answers; or None and, if it can't be read, why.
 
     That is no reason to show nothing of a server that does well.

@@ -1,20 +1,28 @@
 """What requests share: the options, the connections to the server, and the users."""
 
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 from starlette.requests import Request
 
-from beanlite.beanstalk.client import Server, address_text
+from beanlite.beanstalk.client import Server, Unauthorized, address_text
+from beanlite.console.live import Live
+from beanlite.core.access import EVERYTHING, NOTHING, Rights
+from beanlite.errors import BeanliteError
 from beanlite.web.backups import Folder
+from beanlite.web.counting import GroupCounts
 from beanlite.web.guesses import Guesses
 from beanlite.web.notices import Notices
-from beanlite.web.overview import Rates
 from beanlite.web.questions import Questions
+from beanlite.web.recent import Recent
 from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
-from beanlite.web.samples import Samples
 from beanlite.web.undoing import Undos
+
+# How long a page waits for the server to say what its user may do.
+RIGHTS_S: Final = 0.5
 
 
 @dataclass(kw_only=True)
@@ -34,18 +42,31 @@ class Site:
     read_only: bool = False
     hide_bodies: bool = False
     questions: Questions = field(init=False)
-    rates: Rates = field(init=False, default_factory=Rates)
     changes: Ongoing = field(init=False, default_factory=Ongoing)
-    samples: Samples = field(init=False, default_factory=Samples)
+    counts: GroupCounts = field(init=False)
     notices: Notices = field(init=False, default_factory=Notices)
     undos: Undos = field(init=False, default_factory=Undos)
+    recent: Recent = field(init=False, default_factory=Recent)
     guesses: Guesses | None = field(init=False, default=None)
     """Checks the passwords; None if there are none."""
 
     def __post_init__(self) -> None:
         self.questions = Questions(self.address)
+        self.counts = GroupCounts(self.address)
         if self.passwords is not None:
             self.guesses = Guesses(self.passwords)
+
+    async def rights(self, user: User) -> Rights:
+        """Return what the server's rules allow to a user; everything if it does not say: it decides in any case."""
+        if not user.may_change:
+            return NOTHING
+        try:
+            async with asyncio.timeout(RIGHTS_S):
+                return await self.questions.ask_seldom(user.name, "rights", Live.rights)
+        except Unauthorized:
+            return NOTHING
+        except (BeanliteError, TimeoutError):
+            return EVERYTHING
 
     @property
     def name(self) -> str:
@@ -83,6 +104,12 @@ def person_of(request: Request) -> str:
     """Return the name of the user who makes a request; empty if users are not asked to log in."""
     user: User = request.state.user
     return user.name
+
+
+def rights_of(request: Request) -> Rights:
+    """Return what the user who makes a request may change; nothing, if that user may only look."""
+    rights: Rights = request.state.rights
+    return rights
 
 
 def site_of(request: Request) -> Site:

@@ -5,16 +5,15 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from beanlite.console.changes import Result, slices
 from beanlite.console.filters import STATES, Record, filter_by
-from beanlite.console.listing import slices as slices_of_list
 from beanlite.console.live import Live
 from beanlite.core.operator import CONCERNS
 from beanlite.errors import BeanliteError
 from beanlite.protocol.operators.filters import Filter
-from beanlite.protocol.operators.requests import CHANGED_MAX
+from beanlite.web.undeleting import PutAgain, jobs_of
 
 # How many changes can be undone, and of how many jobs in all; the oldest are forgotten.
 CHANGES_MAX: Final = 100
@@ -65,6 +64,14 @@ class UndoJobs:
     """How many jobs it was to change."""
     parts: list[_Alike] = field(default_factory=list)
 
+    label: ClassVar = "Undo"
+    do: ClassVar = "undo"
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the jobs that were changed."""
+        return [job_id for part in self.parts for job_id in part.ids]
+
     @property
     def jobs(self) -> int:
         """How many jobs were changed."""
@@ -72,8 +79,7 @@ class UndoJobs:
 
     def change(self, live: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
         """Change jobs as ``slices`` does, and remember what they were; those that can't be brought back are skipped."""
-        request = {**which.criteria(), "limit": CHANGED_MAX}
-        for jobs, _ in slices_of_list(live.list_jobs, request, "jobs"):
+        for jobs in jobs_of(live, which):
             alike: dict[_Before, list[int]] = {}
             for job in jobs:
                 alike.setdefault(_before(job, what["do"]), []).append(job["id"])
@@ -149,7 +155,8 @@ class UndoPause:
     """For how long it was paused then; 0 if its pause was ended."""
     at_s: float = field(default_factory=time.monotonic)
 
-    most = 0
+    label: ClassVar = "Undo"
+    most: ClassVar = 0
 
     def undo(self, live: Live, by: Record) -> bool:
         """Bring the tube back to the pause it had, or to none; returns whether its pause was unchanged until then.
@@ -171,13 +178,17 @@ def pause_left(live: Live, tube: str) -> float:
     return float(tubes[0]["pause_left_s"] or 0)
 
 
+Undo = UndoJobs | PutAgain | UndoPause
+"""A change that can be undone."""
+
+
 class Undos:
     """The changes that can be undone, by token; each only by the user that made it."""
 
     def __init__(self) -> None:
-        self._all: dict[str, tuple[str, UndoJobs | UndoPause]] = {}
+        self._all: dict[str, tuple[str, Undo]] = {}
 
-    def keep(self, person: str, undo: UndoJobs | UndoPause) -> str:
+    def keep(self, person: str, undo: Undo) -> str:
         """Keep a change, and return its token."""
         token = secrets.token_urlsafe(16)
         self._all[token] = person, undo
@@ -185,7 +196,12 @@ class Undos:
             del self._all[next(iter(self._all))]
         return token
 
-    def take(self, person: str, token: str) -> UndoJobs | UndoPause:
+    def label(self, person: str, token: str) -> str:
+        """Return what the button says that undoes a change; empty if this person can't."""
+        owner, undo = self._all.get(token, ("", None))
+        return undo.label if undo is not None and owner == person else ""
+
+    def take(self, person: str, token: str) -> Undo:
         """Return a change, once. BeanliteError: it is not remembered."""
         owner, undo = self._all.get(token, ("", None))
         if undo is None or owner != person:

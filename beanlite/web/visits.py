@@ -6,6 +6,7 @@ from typing import Any, Final, cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from beanlite.net.addresses import Addresses
 from beanlite.net.tls import Tls
 
 # Connections at a time, and as many whose handshake is not over; for a further one the one is closed that has kept us
@@ -13,6 +14,8 @@ from beanlite.net.tls import Tls
 CONNECTIONS_MAX: Final = 200
 # How long a handshake, a request, or the next one on the same connection, may take.
 REQUEST_S: Final = 30.0
+# How many handshakes of one address there may be.
+HANDSHAKES_MAX: Final = 20
 
 
 class Visit(H11Protocol):
@@ -81,6 +84,7 @@ class Door:
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
         self._given: dict[str, Any] = {}
+        self._addresses = Addresses(HANDSHAKES_MAX, spare_local=True)
         self._pending: dict[Tls, asyncio.TimerHandle] = {}
         """The end of the time of each connection, the earliest first."""
 
@@ -90,11 +94,16 @@ class Door:
         return Tls(self)
 
     def begin(self, tls: Tls) -> None:
-        """Give a new connection some time, and close the earliest if there are too many."""
+        """Give a new connection some time, unless its address has many; if there are too many, close the earliest."""
+        address = self._addresses.address_of(tls.get_extra_info("peername"))
+        if self._addresses.is_full(address):
+            tls.abort()
+            return
         if len(self._pending) >= CONNECTIONS_MAX:
             earliest = next(iter(self._pending))
             self._forget(earliest)
             earliest.abort()
+        self._addresses.add(tls, address)
         self._pending[tls] = asyncio.get_running_loop().call_later(REQUEST_S, tls.abort)
 
     def new_session(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
@@ -127,3 +136,4 @@ class Door:
         timer = self._pending.pop(tls, None)
         if timer is not None:
             timer.cancel()
+            self._addresses.drop(tls)

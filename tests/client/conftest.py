@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.client.mortal import Mortal
 from tests.support.needs import need
 from tests.support.servers import beanstalkd_program, start_beanlite, start_beanstalkd
 
@@ -33,3 +34,9 @@ def tube(request):
 @pytest.fixture
 def is_beanlite(request):
     return "beanlite" in request.node.callspec.params.values()
+
+
+@pytest.fixture
+async def mortal(tmp_path):
+    async with Mortal(tmp_path) as mortal:
+        yield mortal

@@ -16,47 +16,8 @@ from beanlite.client import (
     connect,
     connect_blocking,
 )
-from tests.support.cutting import Cutting
-from tests.support.servers import start_beanlite
+from tests.client.mortal import Mortal
 from tests.support.wire import Wire, until
-
-
-class Mortal:
-    """A server behind a proxy, at whose port it is found again after it was killed."""
-
-    def __init__(self, folder):
-        self._folder = folder
-
-    async def __aenter__(self):
-        self.server = await asyncio.to_thread(start_beanlite, self._folder)
-        self.proxy = Cutting(self.server.port)
-        await self.proxy.__aenter__()
-        self.url = f"beanlite://127.0.0.1:{self.proxy.port}"
-        return self
-
-    async def __aexit__(self, *_error):
-        await self.proxy.__aexit__()
-        self.server.kill()
-
-    async def kill(self):
-        self.proxy.refuses = True
-        await asyncio.to_thread(self.server.kill)
-        self.proxy.cut()
-
-    async def revive(self):
-        self.server = await asyncio.to_thread(start_beanlite, self._folder)
-        self.proxy.to_port = self.server.port
-        self.proxy.refuses = False
-
-    def clients(self):
-        with Wire(self.server.connect()) as wire:
-            return [client for client in wire.request("list-clients")["clients"] if not client["asks"]]
-
-
-@pytest.fixture
-async def mortal(tmp_path):
-    async with Mortal(tmp_path) as mortal:
-        yield mortal
 
 
 async def test_client_goes_on_as_before_after_a_kill(mortal):
@@ -186,6 +147,25 @@ async def test_blocking_client_goes_on_as_before_after_a_kill(mortal):
     mortal.proxy.cut_at = "answer"
     assert await asyncio.to_thread(queue.list_tubes)
     queue.close()
+
+
+async def test_client_finds_the_server_that_has_taken_over(tmp_path):
+    async with Mortal(tmp_path / "a") as first, Mortal(tmp_path / "b") as second:
+        await second.kill()
+        url = f"beanlite://127.0.0.1:{second.proxy.port},127.0.0.1:{first.proxy.port}"
+        blocking = await asyncio.to_thread(connect_blocking, url)
+        async with connect(url) as queue:
+            await queue.put("a")
+            await asyncio.to_thread(blocking.put, "b")
+            waiting = asyncio.create_task(queue.reserve())
+            await waiting
+            waiting = asyncio.ensure_future(anext(queue.jobs("default", "new")))
+            await first.kill()
+            await second.revive()
+            assert await asyncio.to_thread(blocking.list_tubes)
+            await queue.put("c", "new")
+            assert (await waiting).text == "c"
+        await asyncio.to_thread(blocking.close)
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.nightly)])

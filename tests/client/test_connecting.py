@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.client import CannotConnect, Unauthorized, connect, connect_blocking
-from beanlite.client.target import target, wait_s
+from beanlite.client.target import targets, wait_s
 from tests.support.authority import Authority
 from tests.support.certificates import tls_flags, tls_port
 from tests.support.servers import start_beanlite
@@ -145,21 +145,37 @@ async def test_unix_socket_is_reached(path):
     ],
 )
 def test_address_is_read(url, host, port, path):
-    where = target(url, None, None, None)
+    (where,) = targets(url, tls=None, token=None, name=None)
     assert (where.host, where.port, where.path, where.tls) == (host, port, path, None)
 
 
 @pytest.mark.parametrize(
-    "url", ["", "localhost", "localhost:11300", "unix:", "beanlite://", "beanlite://:1", "beanlite://a:b", "http://a:1"]
+    "url",
+    [
+        "",
+        "localhost",
+        "localhost:11300",
+        "unix:",
+        "beanlite://",
+        "beanlite://a,,b",
+        "beanlite://:1",
+        "beanlite://a:b",
+        "http://a:1",
+    ],
 )
 def test_no_address_is_an_error(url):
     with pytest.raises(ValueError, match="an address is "):
         connect(url)
 
 
+def test_several_servers_are_named():
+    where = targets("beanlite://a,[::1]:5,c:6", tls=None, token=None, name=None)
+    assert [str(each) for each in where] == ["beanlite://a:11300", "beanlite://[::1]:5", "beanlite://c:6"]
+
+
 def test_tls_is_asked_for_by_the_address_or_by_itself():
-    assert str(target("beanlites://[::1]:1", None, None, None)) == "beanlites://[::1]:1"
-    assert str(target("beanlite://a", True, TOKEN, None)) == "beanlites://a:11300"
+    assert str(targets("beanlites://[::1]:1", tls=None, token=None, name=None)[0]) == "beanlites://[::1]:1"
+    assert str(targets("beanlite://a", tls=True, token=TOKEN, name=None)[0]) == "beanlites://a:11300"
     with pytest.raises(ValueError, match="beanlites:// is with TLS"):
         connect("beanlites://a", tls=False)
     with pytest.raises(ValueError, match="a Unix socket has no TLS"):
@@ -169,6 +185,12 @@ def test_tls_is_asked_for_by_the_address_or_by_itself():
 def test_token_is_not_sent_in_clear_text():
     with pytest.raises(ValueError, match="since others could read it"):
         connect("beanlite://127.0.0.1", token=TOKEN)
+
+
+@pytest.mark.parametrize("what", [{"name": "a b"}, {"name": ""}, {"token": "a\r\nb"}, {"token": ""}])
+def test_impossible_names_and_tokens_are_errors(what):
+    with pytest.raises(ValueError, match=r"name|token"):
+        connect("unix:/a", **what)
 
 
 @pytest.mark.parametrize("watch", [[], "", ["a", "b c"]])

@@ -38,8 +38,8 @@ LIST = b'---\n- a\n- "default"\n'
 # Commands, and what the server answers to each.
 SESSION: list[Any] = [
     (calls.put("häuser", 1, 2, 3), b"INSERTED 5\r\n", 5),
-    (calls.RESERVE, b"RESERVED 5 10\r\nRESERVED\r\n\r\n", calls.Found(5, b"RESERVED\r\n")),
-    (calls.reserve(3), b"RESERVED 6 0\r\n\r\n", calls.Found(6, b"")),
+    (calls.RESERVE, b"RESERVED 5 10\r\nRESERVED\r\n\r\n", (5, b"RESERVED\r\n")),
+    (calls.reserve(3), b"RESERVED 6 0\r\n\r\n", (6, b"")),
     (calls.reserve(0), b"TIMED_OUT\r\n", TimedOut),
     (calls.reserve(0), b"DEADLINE_SOON\r\n", DeadlineSoon),
     (calls.touch(5), b"TOUCHED\r\n", None),
@@ -123,7 +123,7 @@ def test_large_body_is_put_together_once():
     reply = b"RESERVED 1 %d\r\n%b\r\n" % (len(body), body)
     pieces = [reply[at : at + 999] for at in range(0, len(reply), 999)]
     assert [dialogue.receive(piece) for piece in pieces[:-1]] == [[]] * (len(pieces) - 1)
-    assert dialogue.receive(pieces[-1]) == [(0, calls.Found(1, body))]
+    assert dialogue.receive(pieces[-1]) == [(0, (1, body))]
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_note_to_a_server_without_notes_is_one_command():
 
 
 def test_end_of_a_long_note_is_kept():
-    data = calls.note(1, "ä" * 3000 + "end\0").data
+    data = calls.note(1, "ä" * 3000 + "end\0")[0]
     line, _, text = data.partition(b"\r\n")
     assert int(line.split()[-1]) == len(text) - 2 <= 4096
     assert text.decode().endswith("ääend\r\n")

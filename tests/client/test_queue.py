@@ -337,6 +337,27 @@ async def test_commands_of_several_tasks_are_under_way_at_once():
         assert await asyncio.gather(*(queue.put("x") for _ in range(10))) == list(range(10))
 
 
+async def test_puts_wait_for_a_server_that_does_not_read():
+    """What is put meanwhile is not collected in memory."""
+    reads = asyncio.Event()
+
+    async def answer(reader, writer):
+        await reader.readline()
+        writer.write(b"USING default\r\n")
+        await reads.wait()
+        for number in range(100):
+            await reader.readexactly(len(b"put 1024 0 60 200000\r\n") + 200_002)
+            writer.write(b"INSERTED %d\r\n" % number)
+
+    async with serving(answer) as url, connect(url) as queue, asyncio.timeout(30):
+        puts = [asyncio.create_task(queue.put(b"x" * 200_000)) for _ in range(100)]
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert 0 < queue._pool.main._transport.get_write_buffer_size() < 1_000_000
+        reads.set()
+        assert sorted(await asyncio.gather(*puts)) == list(range(100))
+
+
 async def test_draining_server_is_an_error_of_its_own():
     async def answer(reader, writer):
         for reply in (b"USING default\r\n", b"DRAINING\r\n"):

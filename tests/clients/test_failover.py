@@ -1,5 +1,6 @@
 """Clients of the field that are told of two servers, the active one of which is killed."""
 
+import os
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from tests.support.needs import need
 from tests.support.wire import until
 
 AGAIN = {
+    "beanlite.client": [sys.executable, "with_beanlite_again.py"],
     "greenstalk": [sys.executable, "with_greenstalk_again.py"],
     "node-beanstalk": ["node", "with_node_beanstalk_again.js"],
 }
@@ -24,7 +26,8 @@ class Program:
         self._log = folder / f"{name}.log"
         with self._log.open("wb") as log:
             ports = [str(node.port) for node in nodes]
-            self.process = subprocess.Popen([*AGAIN[name], *ports], cwd=HERE, stdout=log)
+            environment = {**os.environ, "PYTHONPATH": str(HERE.parents[1])}
+            self.process = subprocess.Popen([*AGAIN[name], *ports], cwd=HERE, stdout=log, env=environment)
 
     def told(self):
         """The bodies of the jobs whose put was acknowledged, by their ids, and the ids of those whose delete was begun

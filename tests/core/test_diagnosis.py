@@ -218,7 +218,7 @@ def test_tube_grows_for_good_if_more_jobs_come_than_are_deleted(core):
     core.live(40, each=lambda: (core.fill(b"mail", 12), core.work(worker, 2)))
     growing = core.findings()["growing"]
     assert (growing.severity, growing.tubes, growing.jobs) == ("warning", 1, 400)
-    rates = "12 a second come and 120 a minute are deleted"
+    rates = "720 a minute come and 120 are deleted"
     assert growing.text == f"mail grows: 400 jobs ready, {rates}; at this rate never empty"
     core.live(400, each=lambda: (core.fill(b"mail", 3), core.work(worker, 3)))
     assert "growing" not in core.findings()
@@ -230,7 +230,7 @@ def test_tube_that_is_worked_off_tells_when_it_is_empty(core):
     core.live(180, each=lambda: core.work(worker, 2))
     growing = core.findings()["growing"]
     assert growing.severity == "note"
-    rates = "0 a minute come and 120 a minute are deleted"
+    rates = "0 a minute come and 120 are deleted"
     assert growing.text == f"mail has grown: 360 jobs ready, {rates}; empty in 3 min at the present rate"
 
 

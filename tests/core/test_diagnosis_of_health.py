@@ -100,7 +100,7 @@ def test_burst_that_is_worked_off_is_no_growth(core):
         for finding in core.findings().values():
             assert finding.severity == "note"
             assert finding.text.startswith("mail has grown: ")
-            assert "0 a minute come and 10 a second are deleted; empty in " in finding.text
+            assert "0 a minute come and 600 are deleted; empty in " in finding.text
 
 
 def test_batch_of_half_an_hour_is_no_growth(core):

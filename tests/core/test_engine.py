@@ -86,6 +86,21 @@ def test_tubes_go_with_their_last_job_user_or_watcher(core):
     assert list(core.engine.tubes) == [b"default"]
 
 
+def test_order_of_tubes_follows_those_that_are_made_and_dropped(core):
+    client = core.client()
+
+    def order():
+        return [tube.name for tube in core.engine.tubes_in_order()]
+
+    assert order() == [b"default"]
+    core.send(client, b"use b\r\n")
+    assert order() == [b"default", b"b"]
+    core.send(client, b"use a\r\n")
+    assert order() == [b"default", b"a"]
+    core.send(client, b"use default\r\n")
+    assert order() == [b"default"]
+
+
 def test_pause_of_a_tube_that_goes_does_not_return_after_a_restart(core):
     client = core.client()
     core.send(client, b"use a\r\npause-tube a 60\r\n")

@@ -5,99 +5,20 @@ import random
 
 import pytest
 
-from beanlite.core.engine import Engine
-from beanlite.core.job import GONE, SECOND_NS
+from beanlite.core.job import SECOND_NS
 from beanlite.core.policies import PolicyRow
-from beanlite.core.recurrence import next_after
-from beanlite.core.scheduler import BACK_S, GRACE_S, LOOK_S, RETRY_S
-from beanlite.core.schedules import Schedule
+from beanlite.core.scheduler import GRACE_S, RETRY_S
 from beanlite.core.tube import Peer
-from beanlite.host.clock import utc_s
-from tests.support.core import Core, put, stored_job
+from tests.support.core import put
 from tests.support.operators import all_jobs
-from tests.support.policies import facts
+from tests.support.scheduled import DAY_S, HOUR_S, MINUTE_S, Machine, minutes
 
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
-MINUTE_S, HOUR_S, DAY_S = 60, 3600, 86400
-
-
-class Machine:
-    """A core on a machine whose clock can be set, with what its batches have stored."""
-
-    def __init__(self):
-        self.core = Core()
-        self.set_by_s = 0.0
-        self.jobs = {}
-        self.schedules = {}
-        self.start(Engine())
-
-    def start(self, engine):
-        self.core.start(engine, 65535)
-        engine.scheduler.utc_s = self.utc_s
-
-    def utc_s(self, clock_ns):
-        return utc_s(clock_ns) + self.set_by_s
-
-    @property
-    def now_s(self):
-        return self.utc_s(self.core.now_ns)
-
-    def set(self, when, name="nightly", next_at=None, *, if_absent=False, once=False, tube=b"reports", body=b"report"):
-        """Set a schedule; returns it."""
-        if next_at is None:
-            next_at = next_after(when, "UTC", self.now_s)
-        facts = {"next_at": next_at, "changed_at": self.now_s, "changed_by": "ann"}
-        schedule = Schedule(name, when, "UTC", tube, body, 5, 60, if_absent=if_absent, once_if_missed=once, **facts)
-        self.core.engine.scheduler.set(schedule, Peer("unix", 1, "ann"), b"{}", self.core.now_ns)
-        self.core.wait(0)
-        return schedule
-
-    def puts(self):
-        """When each job was put that is there, in order, as UTC by the clock as it is now."""
-        return [self.utc_s(job.created_ns) for job in all_jobs(self.core.engine)]
-
-    def delete_all(self):
-        client = self.core.client()
-        for job in all_jobs(self.core.engine):
-            self.core.send(client, b"delete %d\r\n" % job.id)
-        self.core.close(client)
-
-    def store(self):
-        changes = self.core.store()
-        for job in changes.jobs:
-            if job.state is GONE:
-                del self.jobs[job.id]
-            else:
-                self.jobs[job.id] = (job.tube.name, job.created_ns, job.body)
-        for name, schedule in changes.schedules:
-            self.schedules[name] = Schedule(**facts(schedule))
-        self.last_id = changes.last_id
-
-    def kill(self, down_s=0):
-        """End the server without a batch, and start the next one from what is stored."""
-        self.core.now_ns += round(down_s * SECOND_NS)
-        engine = Engine()
-        rows = [
-            stored_job(job_id, created_ns, tube=tube, body=body)
-            for job_id, (tube, created_ns, body) in sorted(self.jobs.items())
-        ]
-        engine.restore(rows, self.core.now_ns)
-        engine.recovered(self.last_id, 0)
-        for schedule in self.schedules.values():
-            if schedule is not None:
-                engine.restore_schedule(Schedule(**facts(schedule)))
-        self.start(engine)
-        self.core.wait(0)
 
 
 @pytest.fixture
 def machine():
     return Machine()
-
-
-def minutes(first_s, last_s):
-    """Return the full minutes from the first time to the last one."""
-    return list(range(-(-int(first_s) // MINUTE_S) * MINUTE_S, int(last_s) + 1, MINUTE_S))
 
 
 def test_a_day_of_a_minutely_schedule_puts_1440_jobs(machine):
@@ -341,96 +262,6 @@ def test_server_that_stops_puts_nothing(machine):
     machine.core.engine.begin_stop()
     machine.core.wait(2 * HOUR_S)
     assert machine.puts() == []
-
-
-# -- the machine's clock
-
-
-def test_clock_that_is_set_forward_misses_what_is_in_between(machine):
-    machine.set("* * * * *")
-    machine.core.wait(10)
-    machine.set_by_s += HOUR_S
-    machine.core.wait(LOOK_S)
-    assert 1 <= len(machine.puts()) <= 2
-
-
-def test_clock_set_forward_is_noticed_within_a_minute(machine):
-    schedule = machine.set("every 1d")
-    machine.core.wait(1)
-    machine.set_by_s += schedule.next_at - machine.now_s - 10
-    machine.core.wait(LOOK_S + 10)
-    assert len(machine.puts()) == 1
-
-
-def test_clock_that_is_set_back_a_little_repeats_no_tick(machine):
-    machine.set("* * * * *")
-    machine.core.wait(HOUR_S)
-    count, reached_s = len(machine.puts()), machine.now_s
-    machine.set_by_s -= HOUR_S / 2
-    machine.core.wait(HOUR_S / 2)
-    assert len(machine.puts()) == count
-    machine.core.wait(HOUR_S / 2)
-    assert len(machine.puts()) == count + len(minutes(reached_s, machine.now_s))
-
-
-def test_clock_that_was_far_ahead_does_not_stop_schedules_for_years(machine):
-    machine.set("* * * * *")
-    machine.set("0 0 * * *", "daily")
-    machine.set_by_s += 10 * 365 * DAY_S
-    machine.core.wait(2 * DAY_S)
-    machine.store()
-    machine.set_by_s -= 10 * 365 * DAY_S
-    machine.core.wait(LOOK_S)
-    machine.delete_all()
-    machine.core.wait(HOUR_S)
-    assert len(machine.puts()) == 60
-    assert machine.core.engine.schedules["daily"].next_at < machine.now_s + DAY_S
-
-
-def test_clock_that_was_hours_ahead_leaves_out_no_time_afterwards(machine):
-    machine.set("0 3 * * *")
-    machine.core.wait(-machine.now_s % DAY_S + HOUR_S)
-    machine.set_by_s += 5 * HOUR_S  # to 06:00
-    machine.core.wait(LOOK_S)
-    machine.set_by_s -= 5 * HOUR_S
-    machine.core.wait(2 * HOUR_S)
-    assert [at_s % DAY_S // HOUR_S for at_s in machine.puts()] == [3]
-
-
-def test_start_after_a_clock_that_was_far_ahead_goes_on_from_now(machine):
-    machine.set("* * * * *")
-    machine.set_by_s += 10 * 365 * DAY_S
-    machine.core.wait(DAY_S)
-    machine.delete_all()
-    machine.store()
-    machine.set_by_s -= 10 * 365 * DAY_S
-    machine.kill()
-    machine.core.wait(HOUR_S)
-    assert len(machine.puts()) == 60
-
-
-def test_start_after_a_clock_set_back_a_little_repeats_no_tick(machine):
-    schedule = machine.set("every 1d")
-    machine.core.wait(schedule.next_at - machine.now_s + 60)
-    machine.store()
-    machine.set_by_s -= HOUR_S
-    machine.kill()
-    machine.core.wait(2 * HOUR_S)
-    assert len(machine.puts()) == 1
-
-
-def test_clock_set_back_and_forth_puts_no_tick_twice(machine):
-    rng = random.Random(SEED)
-    schedule = machine.set("* * * * *")
-    ticks, last_at = [], None
-    for _ in range(2000):
-        machine.core.wait(1)
-        if schedule.last_at != last_at:
-            last_at = schedule.last_at
-            ticks.append(schedule.next_at - MINUTE_S)
-        if rng.random() < 0.01:
-            machine.set_by_s += rng.choice([-1, 1]) * rng.uniform(0, min(HOUR_S, BACK_S / 4))
-    assert ticks == sorted(set(ticks)), f"MODEL_SEED={SEED}"
 
 
 # -- setting

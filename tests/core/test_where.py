@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from beanlite.core.where import Where
+from beanlite.core.where import PARSED_MAX, VALUE_MAX, Paths, Where
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from beanlite.core.where import Where
     ],
 )
 def test_body_has_the_value_at_the_path(text, body):
-    assert Where(text).fits(body if isinstance(body, bytes) else json.dumps(body).encode())
+    assert Where([text]).fits(body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
 @pytest.mark.parametrize(
@@ -57,13 +57,13 @@ def test_body_has_the_value_at_the_path(text, body):
     ],
 )
 def test_body_does_not_have_the_value_at_the_path(text, body):
-    assert not Where(text).fits(body if isinstance(body, bytes) else json.dumps(body).encode())
+    assert not Where([text]).fits(body if isinstance(body, bytes) else json.dumps(body).encode())
 
 
 def test_body_without_the_text_of_the_value_is_not_parsed():
-    assert not Where("a=4711").may_fit(b'{"a": 4712}')
-    assert Where("a=4711").may_fit(b'{"a": "\\u0034711"}')
-    assert Where("a=1.5").may_fit(b'{"a": 15e-1}')
+    assert not Where(["a=4711"]).may_fit(b'{"a": 4712}')
+    assert Where(["a=4711"]).may_fit(b'{"a": "\\u0034711"}')
+    assert Where(["a=1.5"]).may_fit(b'{"a": 15e-1}')
 
 
 @pytest.mark.parametrize(
@@ -71,4 +71,42 @@ def test_body_without_the_text_of_the_value_is_not_parsed():
 )
 def test_what_is_no_path_and_value_is_an_error(text):
     with pytest.raises(ValueError, match="is not a path and a value, such as customer=4711"):
-        Where(text)
+        Where([text])
+
+
+def test_body_has_to_have_all_values():
+    both = Where(["a.b=1", "c=x"])
+    assert both.fits(b'{"a": {"b": 1}, "c": "x"}')
+    assert not both.fits(b'{"a": {"b": 1}, "c": "y x"}')
+    assert not both.may_fit(b'{"c": "x"}')
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "text"),
+    [
+        ("a", b'{"a": "x y"}', "x y"),
+        ("a", b'{"a": 4711}', "4711"),
+        ("a", b'{"a": null}', "null"),
+        ("a", b'{"a": true}', "true"),
+        ("a", b'{"a": {"b": [1, "\xc3\xa4"]}}', '{"b":[1,"\xe4"]}'),
+        ("a.b[1]", b'{"a": {"b": [1, 2]}}', "2"),
+        ('"a.b"', b'{"a.b": 1}', "1"),
+        ("a", b'{"a": "\\ud800"}', "?"),
+        ("a", b'{"b": 1}', None),
+        ("a", b"no JSON", None),
+        ("a", b'{"a": "%b"}' % (b"x" * VALUE_MAX), "x" * VALUE_MAX),
+        ("a", b'{"a": "%b"}' % (b"x" * (VALUE_MAX + 1)), "x" * (VALUE_MAX - 1) + "\u2026"),
+        ("a", b'{"a": 1, "b": "%b"}' % (b"x" * PARSED_MAX), None),
+        ("a", b'{"a": ' + b"[" * 2000 + b"]" * 2000 + b"}", None),
+    ],
+)
+def test_value_at_a_path_is_told_as_text(path, body, text):
+    values = Paths([path, path]).values(body)
+    assert values == [text, text]
+    assert text is None or json.dumps(values, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("path", ["", "a=1", ".a", "a..b", "a b", "a[x]"])
+def test_no_path_is_refused(path):
+    with pytest.raises(ValueError, match="is not a path, such as customer"):
+        Paths(["a", path])

@@ -46,15 +46,18 @@ ANSWERS = {
 REQUEST_ANSWERS = {b"OK", b"REFUSED", b"EXPECTED_CRLF"}
 OPERATORS_ANSWERS = {
     b"list-jobs": REQUEST_ANSWERS,
+    b"group-jobs": REQUEST_ANSWERS,
     b"list-tube-stats": REQUEST_ANSWERS,
     b"list-clients": REQUEST_ANSWERS,
     b"diagnose": REQUEST_ANSWERS,
+    b"show-flow": REQUEST_ANSWERS,
     b"change-jobs": REQUEST_ANSWERS,
     b"set-pause": REQUEST_ANSWERS | {b"NOT_FOUND"},
     b"put-jobs": REQUEST_ANSWERS | {b"JOB_TOO_BIG", b"OUT_OF_MEMORY"},
     b"watch-events": REQUEST_ANSWERS,
     b"set-policy": REQUEST_ANSWERS,
     b"list-policies": REQUEST_ANSWERS,
+    b"list-rights": REQUEST_ANSWERS,
     b"set-schedule": REQUEST_ANSWERS,
     b"unset-schedule": REQUEST_ANSWERS | {b"NOT_FOUND"},
     b"run-schedule": REQUEST_ANSWERS | {b"NOT_FOUND", b"OUT_OF_MEMORY"},

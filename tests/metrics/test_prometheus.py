@@ -97,6 +97,11 @@ def test_each_alert_has_a_section_that_says_what_to_do():
     assert re.findall(r"^### (Beanlite\w+)", MONITORING.read_text(), re.MULTILINE) == alerts()
 
 
+def test_each_alert_names_its_section_as_runbook():
+    runbooks = re.findall(r'runbook_url: "docs/monitoring.md#(\w+)"', ALERTS.read_text())
+    assert runbooks == [alert.lower() for alert in alerts()]
+
+
 def test_each_alert_is_tested_to_come_and_to_be_silent():
     tests = (FOLDER / "alerts.test.yml").read_text()
     for alert in alerts():
@@ -129,16 +134,6 @@ def test_dashboard_shows_what_is_wrong_and_leads_to_the_page():
     assert "page" in variables
 
 
-def test_compose_file_provisions_the_dashboard():
-    container = ROOT.parent / "packaging/container"
-    compose = (container / "compose.yaml").read_text()
-    mounts = dict(re.findall(r"- (\./\S+|\.\./\S+):(/\S+):ro", compose))
-    assert all((container / source).exists() for source in mounts)
-    provider = (container / "grafana/dashboards/beanlite.yml").read_text()
-    assert f"path: {mounts['../prometheus/dashboard.json'].rpartition('/')[0]}\n" in provider
-    assert "url: http://prometheus:9090" in (container / "grafana/datasources/prometheus.yml").read_text()
-
-
 def test_promtool_accepts_the_metrics(promtool, page):
     checked = promtool("check", "metrics", input=page)
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
@@ -152,12 +147,18 @@ def test_promtool_accepts_the_files(promtool, words):
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+EXAMPLES = {"prometheus": "127.0.0.1:11381", "container": "beanlite:11381"}
+
+
 @contextlib.contextmanager
-def prometheus(directory, target):
-    """Debian's, with the example's configuration, which asks this server each second."""
-    config = (FOLDER / "prometheus.yml").read_text()
-    config = config.replace("15s", "1s").replace("127.0.0.1:11381", target).replace("alerts.yml", str(ALERTS))
-    (directory / "prometheus.yml").write_text(config)
+def prometheus(directory, example, target):
+    """Debian's, with the configuration of an example, which asks this server each second."""
+    config = (FOLDER.parent / example / "prometheus.yml").read_text()
+    assert config.count(f'"{EXAMPLES[example]}"') == 1
+    (directory / "prometheus.yml").write_text(config.replace("15s", "1s").replace(EXAMPLES[example], target))
+    # The rules, beside the configuration, and where the container has them.
+    (directory / "alerts.yml").symlink_to(ALERTS)
+    (directory / "beanlite").symlink_to(FOLDER)
     where = f"127.0.0.1:{free_port()}"
     command = ["prometheus", f"--config.file={directory}/prometheus.yml", f"--web.listen-address={where}"]
     with (directory / "prometheus.log").open("wb") as log:
@@ -187,10 +188,11 @@ def until(condition):
         time.sleep(0.1)
 
 
-def test_prometheus_scrapes_all_that_dashboard_and_alerts_ask_for(watched, page, tmp_path):
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_prometheus_scrapes_all_that_dashboard_and_alerts_ask_for(watched, page, tmp_path, example):
     if shutil.which("prometheus") is None and "CI" not in os.environ:
         pytest.skip("prometheus is not installed")
-    with prometheus(tmp_path, watched) as where:
+    with prometheus(tmp_path, example, watched) as where:
         until(
             lambda: [sample["value"][1] for sample in asked(where, "query", query="beanlite_ready")["result"]] == ["1"]
         )

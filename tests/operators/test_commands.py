@@ -125,12 +125,17 @@ def test_the_tube_that_may_be_meant_is_named(line, queue, capsys):
     assert err.endswith("; did you mean mail?\n")
 
 
+def test_pattern_of_no_tube_is_not_taken_for_a_sound_one(queue, capsys):
+    assert main(["why", "zz*", "--connect", "{}:{}".format(*queue.address)]) == 1
+    assert capsys.readouterr() == ("", "beanlite: no tube has a name like zz*\n")
+
+
 def test_a_file_without_that_tube_is_told(queue, capsys):
     said = f"beanlite: there is no tube nobody in {queue.db}: it has no job, and is not paused\n"
     assert main(["jobs", "--tube", "nobody", "--db", str(queue.db)]) == 1
     assert capsys.readouterr() == ("", said)
-    assert main(["jobs", "--tube", "mai?", "--db", str(queue.db)]) == 2
-    assert capsys.readouterr() == ("", "beanlite: no tube can have the name 'mai?'\n")
+    assert main(["jobs", "--tube", "mail!", "--db", str(queue.db)]) == 2
+    assert capsys.readouterr() == ("", "beanlite: no tube can have the name 'mail!'\n")
     assert main(["jobs", "--tube", "other", "--state", "buried", "--db", str(queue.db)]) == 0
     assert main(["tubes", "nobody*", "--db", str(queue.db)]) == 0
 
@@ -243,6 +248,8 @@ def test_json_has_plain_numbers(own_queue, run):
         ("put --delay 49711d x", "--delay: 4294967295 seconds at most, which are 49710 d 6 h"),
         ("put --ttr 49711d x", "--ttr: 4294967295 seconds at most, which are 49710 d 6 h"),
         ("delay 1 --by 49711d", "--by: 4294967295 seconds at most, which are 49710 d 6 h"),
+        ("jobs --holder-host=", "holder-host: an address has 1 to 200 characters"),
+        (f"jobs --where a={1001 * 'x'}", "where: 1000 characters at most"),
         ("jobs --after 5", "--after: '5' is not from a list of a server's jobs"),
         ("delay 1 --by 0", "--by: a delay is longer than 0 s; kick makes delayed jobs ready"),
         ("jobs --pri-max 4294967296", "Invalid value for '--pri-max'"),

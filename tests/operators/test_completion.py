@@ -1,13 +1,19 @@
 """What a shell completes, with the values that it asks the program for as somebody types."""
 
 import os
+import pty
+import re
+import shutil
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from beanlite.cli.completion import join_words
+from tests.support.needs import need
 from tests.support.wire import until
 
 
@@ -57,3 +63,60 @@ def test_completion_says_nothing_without_a_server(tmp_path):
     assert completed("beanlite tubes --db nowhere ") == ([""], "")
     with socket.create_server(("127.0.0.1", 0)) as mute:
         assert completed(f"beanlite tubes --connect 127.0.0.1:{mute.getsockname()[1]} ") == ([""], "")
+
+
+PARTED = [
+    ("beanlite tubes --connect 10.0.0.1 : 11300 ma", 6, "beanlite tubes --connect 10.0.0.1:11300 ma", 4),
+    ("beanlite tubes --connect tls : //q : 11300 ma", 8, "beanlite tubes --connect tls://q:11300 ma", 4),
+    ("beanlite jobs --connect = q : 1 --tube = ma", 9, "beanlite jobs --connect=q:1 --tube=ma", 3),
+    ("beanlite jobs --connect q : 1 --tube", 7, "beanlite jobs --connect q:1 --tube", 5),
+    ("beanlite jobs --connect q :", 5, "beanlite jobs --connect q:", 3),
+    ("beanlite jobs --text 'a : b' --tube ma", 5, "beanlite jobs --text 'a : b' --tube ma", 5),
+]
+
+
+@pytest.mark.parametrize(("words", "current", "joined", "at"), PARTED)
+def test_words_that_bash_parts_are_joined(monkeypatch, words, current, joined, at):
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(current))
+    join_words()
+    assert (os.environ["COMP_WORDS"], os.environ["COMP_CWORD"]) == (joined, str(at))
+
+
+def pressed_tab(folder, line):
+    """Return the words of a command line of bash in which Tab has been pressed behind ``line``."""
+    control, terminal = pty.openpty()
+    environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "TERM": "dumb", "HISTFILE": ""}
+    bash = ["bash", "--norc", "--noprofile", "-i"]
+    with subprocess.Popen(
+        bash, env=environment, start_new_session=True, stdin=terminal, stdout=terminal, stderr=terminal
+    ) as process:
+        os.close(terminal)
+        os.write(control, f"source {folder}/completion\n{line}\t\nexit\n".encode())
+        said = b""
+        with suppress(OSError):  # the end of a terminal
+            while data := os.read(control, 4096):
+                said += data
+        os.close(control)
+        process.wait(25)
+    found = re.search(rb"WORDS (.*)\r\n", said)
+    return found and found[1].decode()
+
+
+def test_bash_completes_tubes_behind_an_address(queue, tmp_path):
+    need(shutil.which("bash"), "bash is not installed")
+    program = tmp_path / "beanlite"
+    place = Path(__file__).parents[2]
+    echo = '[ -n "$_BEANLITE_COMPLETE" ] || { echo "WORDS $*"; exit; }'
+    program.write_text(f"#!/bin/sh\n{echo}\nexport PYTHONPATH={place}\nexec {sys.executable} -m beanlite\n")
+    program.chmod(0o755)
+    script = {**os.environ, "_BEANLITE_COMPLETE": "source_bash"}
+    (tmp_path / "completion").write_bytes(subprocess.run([program], env=script, check=True, capture_output=True).stdout)
+    address = "{}:{}".format(*queue.address)
+    for connect in (f"--connect {address}", f"--connect={address}"):
+        line = f"jobs {connect} --tube ma"
+
+        def is_completed(line=line):
+            return (pressed_tab(tmp_path, f"beanlite {line}") or "").strip() == f"{line}il"
+
+        until(is_completed)

@@ -38,6 +38,14 @@ def kitchen(tmp_path_factory):
                 with Wire(server.connect()) as dying:
                     dying.ask(f"reserve-job {job_id}")
                 until(lambda: wire.request("list-jobs", ids=[job_id])["jobs"][0]["state"] == "ready")
+            wire.ask("use web.orders")
+            failed = [
+                wire.put(b'{"customer": 4711, "error": {"type": "%b"}}' % kind) for kind in (b"Timeout", b"Refused")
+            ]
+            for _ in range(3):
+                wire.ask(f"reserve-job {failed[0]}")
+                wire.ask(f"release {failed[0]} 0 0")
+            wire.request("change-jobs", do="bury", ids=failed)
             wire.request("change-jobs", do="delete", ids=[wire.put(b"by mistake")], by="ann")
         with queue.worker, File(queue.db) as file:
             until(lambda: file.list_tubes({})["tubes"][0]["puts_per_min"])  # written a second late
@@ -89,7 +97,9 @@ def test_a_recipe(command, sql, kitchen, capsys):
     if command == "beanlite top":  # it needs a terminal
         return
     answer = carry_out(command, kitchen, capsys)
-    if "id" in names and command.startswith("beanlite jobs"):
+    if "--group-by" in command:
+        assert [(each["value"], each["jobs"]) for each in answer] == [(row["error"], row["jobs"]) for row in rows]
+    elif "id" in names and command.startswith("beanlite jobs"):
         assert [job["id"] for job in answer] == [row["id"] for row in rows]
     elif names == ["count(*)"]:
         assert answer[0]["done"] == rows[0]["count(*)"] > 0

@@ -72,6 +72,7 @@ def test_history_is_told_in_order(told, monkeypatch):
         ("--by ann", PAST[:5]),
         ("--by bob", PAST[5:8]),
         ("--by an", []),
+        ("--operators", PAST[3:8]),
         ("--by ann --what delete", [(2, "delete")]),
         ("--what delete --what bury", [(1, "bury"), (2, "delete"), (3, "delete"), (1, "bury")]),
         ("--by policy", PAST[-1:]),

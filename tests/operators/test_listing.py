@@ -1,5 +1,6 @@
 """What a server tells of its jobs and tubes, and what its file tells, is the same."""
 
+import random
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,6 +47,7 @@ NARROW = {
     "ids": [1], "tube": "other", "state": "buried", "older_s": 3600.0, "newer_s": 0.0, "in_state_s": 3600.0,
     "since_at": 4e9, "until_at": 1e9, "pri_min": 7, "pri_max": 0, "reserves_min": 1, "holder": 999,
     "holder_host": "10.0.0.1", "text": "user7@", "where": "to=user7@example.org", "up_to_id": 1,
+    "tube_like": "oth*", "tries_min": 1, "timeouts_min": 1, "releases_min": 1, "why": "client", "note_text": "INC-4711",
 }  # fmt: skip
 
 
@@ -56,11 +58,17 @@ def test_server_and_file_evaluate_each_criterion(source, queue, key):
 
 def test_filter_is_told_in_words():
     which = filter_by(
-        state="buried", since_at=0.0, until_at=3600.5, reserves_min=5, holder_host="10.0.0.5", where="a=1"
+        state="buried",
+        tube="web*",
+        since_at=0.0,
+        until_at=3600.5,
+        reserves_min=5,
+        holder_host="10.0.0.5",
+        where=["a=1", "b=x"],
     )
     assert in_words(which) == (
-        "buried, so since 1970-01-01 00:00:00 UTC or later, so since 1970-01-01 01:00:00 UTC or earlier,"
-        " reserved 5 times or more, held by a client of 10.0.0.5, whose body has a=1"
+        "buried in tube web*, so since 1970-01-01 00:00:00 UTC or later, so since 1970-01-01 01:00:00 UTC or earlier,"
+        " reserved 5 times or more, held by a client of 10.0.0.5, whose body has a=1 and b=x"
     )
 
 
@@ -73,7 +81,7 @@ def test_jobs_has_an_option_for_each_criterion(capsys):
     assert main(["jobs", "--help"]) == 0
     said = capsys.readouterr().out
     options = {key: f"--{name.replace('_', '-')} " for key, name in NAMES.items()}
-    assert {key for key, option in options.items() if option not in said} == {"ids", "up_to_id"}
+    assert {key for key, option in options.items() if option not in said} == {"ids", "tube_like", "up_to_id"}
 
 
 def holder(queue):
@@ -115,6 +123,34 @@ def test_list_of_the_most_reserved_jobs_asks_for_ever_fewer(reserves):
         fit = [job for job in jobs if job["reserves"] >= (which.reserves_min or 0)]
         assert page.records == sorted(fit, key=lambda job: (-job["reserves"], job["id"]))[:limit]
         assert len(told) < 2000
+
+
+@pytest.mark.parametrize(
+    ("sort", "key", "criterion", "passes"),
+    [
+        ("age", "age_s", "older_s", lambda job, bound: job["age_s"] >= bound),
+        ("in-state", "in_state_s", "in_state_s", lambda job, bound: job["in_state_s"] >= bound),
+        ("pri", "pri", "pri_max", lambda job, bound: job["pri"] <= bound),
+        ("timeouts", "timeouts", "reserves_min", lambda job, bound: job["reserves"] >= bound),
+    ],
+)
+def test_sorted_list_of_very_many_jobs_asks_for_few_of_them(sort, key, criterion, passes):
+    chance = random.Random(1)
+    jobs = [{"id": n, key: (value := chance.randrange(1000)), "reserves": value + n % 3} for n in range(10_000)]
+    told: list[dict] = []
+
+    def list_jobs(request):
+        bound = request.get(criterion)
+        rest = [job for job in jobs[request.get("after") or 0 :] if bound is None or passes(job, bound)]
+        part = rest[: request["limit"]]
+        told.extend(part)
+        return {"jobs": part, "next": part[-1]["id"] + 1 if len(part) == request["limit"] else None}
+
+    source: Any = SimpleNamespace(list_jobs=list_jobs)
+    page = listing.jobs(source, filter_by(), sort, 20, None)
+    sign = 1 if sort == "pri" else -1
+    assert page.records == sorted(jobs, key=lambda job: (sign * job[key], job["id"]))[:20]
+    assert len(told) < 2000
 
 
 def test_a_list_goes_on_where_it_ended(source, queue):

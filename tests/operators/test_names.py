@@ -27,6 +27,7 @@ def test_clients_are_listed_with_their_names(server, capsys):
     assert main(["clients", *connect, "--json"]) == 0
     (client,) = map(json.loads, capsys.readouterr().out.splitlines())
     assert (client["name"], client["stuck"], client["connected_s"] >= client["silent_s"] >= 0) == (NAME, None, True)
+    assert client["last"] == "reserve"
     assert main(["clients", *connect]) == 0
     title, line = capsys.readouterr().out.splitlines()
     assert "calls itself" in title

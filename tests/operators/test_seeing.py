@@ -131,7 +131,9 @@ def test_a_job_is_shown_whole(queue, run):
     assert "why          client" in out
     assert json.loads(run(queue, "job", "10", "--json")[1])["base64"] == "bGF0ZXIg/wA="
     assert "6c 61 74 65 72 20 ff 00" in run(queue, "job", "10")[1]
-    assert run(queue, "job", "99") == (1, "", "beanlite: there is no job 99\n")
+    code, out, err = run(queue, "job", "99")
+    assert (code, out) == (1, "")
+    assert err == "beanlite: there is no job 99; if there was one, beanlite history --id 99 tells what is known of it\n"
 
 
 def test_json_is_json_whatever_the_encoding_of_stdout(own_queue, run):

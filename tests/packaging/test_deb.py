@@ -17,6 +17,7 @@ mount -t tmpfs none /mnt
 mkdir /mnt/upper /mnt/work /mnt/root
 cp "$1" /mnt/beanlite.deb
 cp "$2" /mnt/script
+cp "$3" /mnt/ask.py
 mount -t overlay none -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
 mount -t proc none /mnt/root/proc
 mount -t tmpfs none /mnt/root/run
@@ -24,7 +25,8 @@ mount -t tmpfs none /mnt/root/tmp
 mount -t tmpfs none /mnt/root/dev
 mknod -m 666 /mnt/root/dev/null c 1 3
 mknod -m 666 /mnt/root/dev/urandom c 1 9
-mv /mnt/beanlite.deb /mnt/script /mnt/root/tmp
+mv /mnt/beanlite.deb /mnt/script /mnt/ask.py /mnt/root/tmp
+ip link set lo up
 exec chroot /mnt/root sh -e /tmp/script
 """
 
@@ -47,6 +49,16 @@ pytestmark = [
 USES = """
 unset PYTHONPATH
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
+
+# Start the server with the settings of the package, print the status and the title of its page, and stop the server.
+asked() { # HOST:PORT LOGIN
+    setpriv --reuid beanlite --regid beanlite --clear-groups beanlite serve --config /etc/beanlite/beanlite.toml &
+    server=$!
+    /usr/lib/beanlite/bin/python /tmp/ask.py "$@"
+    kill $server
+    wait $server
+}
+
 dpkg -i /tmp/beanlite.deb >&2
 beanlite --version
 beanlite config --config /etc/beanlite/beanlite.toml --check
@@ -58,6 +70,15 @@ cd /var/lib/beanlite
 setpriv --reuid beanlite --regid beanlite --clear-groups \
     timeout --preserve-status --signal=TERM 4 beanlite serve --config /etc/beanlite/beanlite.toml --port 0
 setpriv --reuid beanlite --regid beanlite --clear-groups beanlite verify /var/lib/beanlite/beanlite.db
+sed -i 's/^# web = /web = /' /etc/beanlite/beanlite.toml
+asked 127.0.0.1:11380 ''
+echo horse | beanlite web --add-user ann:operator >/etc/beanlite/users
+chgrp beanlite /etc/beanlite/users
+chmod 640 /etc/beanlite/users
+sed -i 's/^web = .*/web = "0.0.0.0:11380"/; s/^# web_password_file = /web_password_file = /' /etc/beanlite/beanlite.toml
+asked 127.0.0.1:11380 ''
+asked 127.0.0.1:11380 ann:horse
+rm /etc/beanlite/users
 dpkg -r beanlite >&2
 ls /etc/beanlite
 test ! -e /usr/lib/beanlite
@@ -67,10 +88,21 @@ ls /var/lib/beanlite
 """
 
 
+SEEN = "page 200 Overview · beanlite"
+
+
 def test_it_is_installed_used_and_purged(package, tmp_path):
     script = tmp_path / "script"
     script.write_text(USES)
-    command = ["unshare", "--mount", "sh", "-c", IN_A_COPY, "sh", package, script]
+    apart = [
+        "unshare",
+        "--mount",
+        "--net",
+        "--pid",
+        "--fork",
+        "--kill-child",
+    ]  # a server that is left over ends with it
+    command = [*apart, "sh", "-c", IN_A_COPY, "sh", package, script, Path(__file__).with_name("ask.py")]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     lines = ran.stdout.splitlines()
@@ -78,6 +110,7 @@ def test_it_is_installed_used_and_purged(package, tmp_path):
     assert "beanlite 700 /var/lib/beanlite" in lines
     assert "ExecStart=/usr/bin/beanlite serve --config /etc/beanlite/beanlite.toml" in lines
     assert "stopped jobs=0" in ran.stderr
+    assert [line for line in lines if line.startswith("page ")] == [SEEN, "page 401", SEEN]
     assert lines[-2:] == ["beanlite.toml", "beanlite.db"]  # the settings go with the purge, the jobs stay
     assert not Path("/usr/lib/beanlite").exists()
 

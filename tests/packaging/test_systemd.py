@@ -4,9 +4,11 @@ import json
 import os
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 
+from beanlite.web.safety import password_line
 from tests.support.booted import CanNotBoot, boot
 from tests.support.wire import until
 
@@ -15,6 +17,8 @@ SERVICE = "beanlite.service"
 SOCKET = "beanlite.socket"
 BACKUP = "beanlite-backup.service"
 SETTINGS = "/etc/beanlite/beanlite.toml"
+USERS = "/etc/beanlite/users"
+ASK = Path(__file__).with_name("ask.py")
 DROP_IN = "/run/systemd/system/beanlite.service.d/test.conf"
 DATABASE = "/var/lib/beanlite/beanlite.db"
 PORT = 11300
@@ -180,6 +184,20 @@ def test_the_backup_unit_makes_a_backup(system):
     (made,) = system.path("/var/backups/beanlite").iterdir()
     said = system.run("beanlite", "verify", f"/var/backups/beanlite/{made.name}").stdout
     assert re.search(r"^jobs +ok +2 ready$", said, re.MULTILINE), said
+
+
+def test_page_is_served_and_knows_its_users_in_the_sandbox(system):
+    system.path("/root/ask.py").write_text(ASK.read_text())
+    system.path(USERS).write_text(password_line("ann", "operator", "horse") + "\n")
+    system.run("chgrp", "beanlite", USERS)
+    system.path(USERS).chmod(0o640)
+    settings = system.path(SETTINGS).read_text()
+    system.path(SETTINGS).write_text(f'{settings}web = "0.0.0.0:11380"\nweb_password_file = "{USERS}"\n')
+    system.run("systemctl", "restart", SERVICE)
+    python = "/usr/lib/beanlite/bin/python"
+    seen = [system.run(python, "/root/ask.py", "127.0.0.1:11380", login).stdout for login in ("", "ann:horse")]
+    assert seen == ["page 401\n", "page 200 Overview · beanlite\n"]
+    assert "web page process ended" not in system.log(SERVICE)
 
 
 @pytest.mark.parametrize("unit", [SERVICE, BACKUP])

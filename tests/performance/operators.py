@@ -90,12 +90,19 @@ def search(address: Server) -> Iterator[None]:
 
 def values(address: Server) -> Iterator[None]:
     """A million jobs are searched for a value in JSON, and each is parsed."""
-    operator = Operator(address)
-    operator.ask(b"use many\r\n")
-    body = json.dumps({"customer": 4711, "to": "somebody@example.org", "items": [1, 2, 3]}).ljust(100).encode()
-    operator.many(b"put 0 0 60 100\r\n%b\r\n" % body, MILLION)
+    operator = million_of_json(address)
     yield
     assert not [reply for reply in operator.all("list-jobs", where="to=4711", tube="many") if reply["jobs"]]
+
+
+def groups(address: Server) -> Iterator[None]:
+    """A million jobs are counted by a value in JSON."""
+    operator = million_of_json(address)
+    yield
+    found = sum(
+        jobs for reply in operator.all("group-jobs", path="customer", tube="many") for _, jobs in reply["groups"]
+    )
+    assert found == MILLION
 
 
 def listing(address: Server) -> Iterator[None]:
@@ -138,8 +145,17 @@ def million(address: Server) -> Operator:
     return operator
 
 
+def million_of_json(address: Server) -> Operator:
+    """Put a million jobs with JSON of 100 bytes into one tube."""
+    operator = Operator(address)
+    operator.ask(b"use many\r\n")
+    body = json.dumps({"customer": 4711, "to": "somebody@example.org", "items": [1, 2, 3]}).ljust(100).encode()
+    operator.many(b"put 0 0 60 100\r\n%b\r\n" % body, MILLION)
+    return operator
+
+
 WORKS: tuple[Callable[[Server], Iterator[None]], ...] = (
-    nothing, move, delete, copy, search, values, listing, tubes, watching,
+    nothing, move, delete, copy, search, values, groups, listing, tubes, watching,
 )  # fmt: skip
 
 

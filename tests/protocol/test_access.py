@@ -25,12 +25,12 @@ MAY = {
     },
     READER: {
         *("use", "peek", "peek-ready", "peek-delayed", "peek-buried", "stats-job", "stats-tube", "list-tubes"),
-        *("list-jobs", "show-job", "list-tube-stats", "list-clients", "list-policies", "list-schedules"),
-        *("watch-events", "diagnose"),
+        *("list-jobs", "group-jobs", "show-job", "list-tube-stats", "list-clients", "list-policies", "list-schedules"),
+        *("watch-events", "diagnose", "show-flow"),
     },
     OPERATOR: set(WORDS) - {"act-for"},  # which is for the role on all tubes
 }
-EVERYONE = {"stats", "list-tube-used", "list-tubes-watched", "name"}
+EVERYONE = {"stats", "list-tube-used", "list-tubes-watched", "name", "list-rights"}
 # Of a job that the client has no right to, it is said that there is none.
 BY_ID = {"reserve-job", "delete", "release", "bury", "touch", "kick-job", "peek", "stats-job", "show-job", "note"}
 # The replies have only what the client may see.
@@ -57,9 +57,11 @@ ARGUMENTS = {
 }
 REQUESTS: dict[str, dict] = {
     "list-jobs": {"tube": "TUBE"},
+    "group-jobs": {"tube": "TUBE", "fact": "state"},
     "list-tube-stats": {},
     "list-clients": {},
     "diagnose": {"tube": "TUBE"},
+    "show-flow": {"tube": "TUBE", "range": "hour"},
     "change-jobs": {"do": "bury", "tube": "TUBE", "state": "ready"},
     "set-pause": {"tube": "TUBE", "pause_s": 5},
     "put-jobs": {"jobs": [{"body": "x", "tube": "TUBE"}]},
@@ -70,6 +72,7 @@ REQUESTS: dict[str, dict] = {
     "watch-events": {"tube": "TUBE"},
     "set-policy": {"pattern": "TUBE", "set": {"max_tries": "3"}},
     "list-policies": {"tube": "TUBE"},
+    "list-rights": {},
 }
 BURIED = {"kick", "kick-job", "peek-buried"}
 HELD = {"release", "bury", "touch", "note"}
@@ -163,7 +166,7 @@ def test_body_of_a_put_that_is_refused_is_skipped(core, size):
     assert core.send(session, b"put 0 0 60\r\n") == b"BAD_FORMAT\r\n"
 
 
-@pytest.mark.parametrize("word", REQUESTS)
+@pytest.mark.parametrize("word", sorted(REQUESTS.keys() - EVERYONE))
 def test_body_of_a_request_that_is_refused_is_skipped(core, word):
     session = core.limited()
     size = 2 << 20
@@ -276,6 +279,16 @@ def test_list_of_very_many_tubes_lets_others_go_on(core):
     reply = session.take_replies()
     assert reply.count(b"\n- mail.") == len(tubes)
     assert reply.endswith(b"USING default\r\n")
+
+
+def test_client_is_told_its_rights(core):
+    everything = b'{"everything":true,"rights":[]}'
+    assert everything in ask(core, core.client(operator=True), "list-rights")
+    reply = ask(core, core.limited((OPERATOR, b"*")), "list-rights")
+    assert b'{"everything":true,"rights":[{"role":"operator","tubes":"*"}]}' in reply
+    reply = ask(core, core.limited((READER, b"*"), (OPERATOR, b"mail.*")), "list-rights")
+    assert b'"everything":false,"rights":[{"role":"operator","tubes":"mail.*"},{"role":"reader","tubes":"*"}]' in reply
+    assert b'{"everything":false,"rights":[]}' in ask(core, core.limited(), "list-rights")
 
 
 # -- while a command waits

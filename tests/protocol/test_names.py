@@ -93,7 +93,7 @@ def test_client_that_touches_a_job_beyond_its_ttr_is_marked(core, operator):
 def test_client_that_holds_jobs_and_is_silent_is_marked(core, operator):
     session = core.client()
     since_ns = core.now_ns
-    core.service.times_of = lambda client: (since_ns, since_ns) if client is session.client else None
+    core.service.contact_of = lambda client: (since_ns, since_ns, None) if client is session.client else None
     put(core, session, ttr_s=10_000)
     core.send(session, b"reserve\r\n")
     for wait_s, stuck in ((SILENT_S - 1, None), (1, "silent")):
@@ -105,10 +105,25 @@ def test_client_that_holds_jobs_and_is_silent_is_marked(core, operator):
     assert listed(operator, session)["stuck"] is None
 
 
+def test_last_command_of_a_client_is_noted(core, operator):
+    session = core.client()
+    for data, word in (
+        (b"nonsense\r\n", None),
+        (b"watch a\r\n", b"watch"),
+        (b"put 0 0 60 1\r\nx\r\nreserve-with-timeout 0\r\n", b"reserve-with-timeout"),
+        (b"nonsense\r\n", b"reserve-with-timeout"),
+        (b"quit\r\n", b"reserve-with-timeout"),
+    ):
+        core.send(session, data)
+        assert (session.last and session.last.word) == word
+    core.service.contact_of = lambda client: (0, 0, "touch") if client is session.client else None
+    assert listed(operator, session)["last"] == "touch"
+
+
 def test_client_that_waits_is_not_stuck(core, operator):
     session = core.client()
     since_ns = core.now_ns
-    core.service.times_of = lambda _: (since_ns, since_ns)
+    core.service.contact_of = lambda _: (since_ns, since_ns, None)
     put(core, session, ttr_s=10_000)
     core.send(session, b"reserve\r\nreserve\r\n")
     core.wait(SILENT_S)

@@ -118,6 +118,15 @@ def test_nothing_is_done_after_quit(core, operator):
         ("list-jobs", {"older_s": "1"}, "older_s: '1' is not a number"),
         ("list-jobs", {"pri_min": 1 << 32}, "pri_min: 4294967296 is more than 4294967295"),
         ("list-jobs", {"where": "a"}, "where: 'a' is not a path and a value, such as customer=4711"),
+        ("list-jobs", {"where": ["a=1", "a"]}, "where: 'a' is not a path and a value, such as customer=4711"),
+        ("list-jobs", {"where": ["a=1"] * 9}, "where: there are more than 8"),
+        ("list-jobs", {"tube_like": "a b*"}, "tube_like: no tube can have this name"),
+        ("list-jobs", {"why": "luck"}, "why: 'luck' is not one of 'client', "),
+        ("list-jobs", {"paths": ["a", "b="]}, "paths.1: 'b=' is not a path, such as customer"),
+        ("list-jobs", {"paths": ["a"] * 9}, "paths: there are more than 8"),
+        ("group-jobs", {}, "it is either fact or path"),
+        ("group-jobs", {"fact": "why", "path": "a"}, "it is either fact or path"),
+        ("group-jobs", {"fact": "age"}, "fact: 'age' is not one of 'tube', "),
         ("list-jobs", {"holder_host": ""}, "holder_host: "),
         ("list-jobs", {"since_at": 1e12}, "since_at: 1000000000000.0 is more than 253402300799"),
         ("list-jobs", {"after": "x"}, "after: 'x' is not allowed"),
@@ -174,9 +183,10 @@ def test_watching_is_up_to_the_server(core, operator):
 
 
 KEYS = (
-    "after base64 body delay_s do dry_run due_s holder holder_host ids in_state_s jobs like limit names newer_s older_s"
-    " order pattern pause_s policies pri pri_max pri_min preview prune reserves_min set since_at state text to tube"
-    " unset until_at up_to_id what where"
+    "after base64 body delay_s do dry_run due_s fact holder holder_host ids in_state_s jobs like limit names newer_s"
+    " note_text older_s order path paths pattern pause_s policies pri pri_max pri_min preview prune releases_min"
+    " reserves_min set since_at state text timeouts_min to tries_min tube tube_like unset until_at up_to_id what where"
+    " why"
 ).split()
 VALUES: list[Any] = [
     *CONCERNS, "ready", "delayed", "reserved", "buried", "default", "a", "queue", "name", "*", "1-9", "eA==", "ä", "",
@@ -193,7 +203,11 @@ LIKELY: dict[str, list[Any]] = {
     "pattern": ["a", "*"],
     "set": [{"max_tries": 2}, {"ttl": "1h", "fair": True}],
     "unset": ["all", ["ttl"]],
-    "where": ["a=1", "a.b[0]=x"],
+    "where": ["a=1", "a.b[0]=x", ["a=1", "b=2"]],
+    "path": ["a", "a.b[0]"],
+    "paths": [["a"], ["a.b[0]", "c"]],
+    "fact": ["tube", "state", "why", "note"],
+    "why": ["client", "tries"],
     "policies": [[], [{"pattern": "a", "set": {"then": "move:b"}}]],
 }
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
@@ -232,6 +246,15 @@ def test_whatever_is_asked_the_reply_is_whole_and_nothing_breaks(record_property
             assert bool(rest) == first.startswith(b"RESERVED")
         words.add((word, first.split()[0]))
     recount(core.engine)
-    often = (b"list-jobs", b"list-tube-stats", b"list-clients", b"diagnose", b"change-jobs", b"put-jobs", b"set-policy")
+    often = (
+        b"list-jobs",
+        b"group-jobs",
+        b"list-tube-stats",
+        b"list-clients",
+        b"diagnose",
+        b"change-jobs",
+        b"put-jobs",
+        b"set-policy",
+    )
     assert {(word, reply) for word in often for reply in (b"OK", b"REFUSED")} <= words
     record_property("model steps", (STEPS, f"MODEL_SEED={SEED}"))

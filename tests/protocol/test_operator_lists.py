@@ -386,7 +386,8 @@ def test_all_that_is_told_of_a_tube(core, operator):
             {
                 "name": "a", "ready": 2, "urgent": 0, "reserved": 1, "delayed": 1, "buried": 1, "total_jobs": 6,
                 "using": 1, "watching": 2, "waiting": 1, "deletes": 1, "pauses": 1, "pause_s": 60, "pause_left_s": 56,
-                "first_ready_s": 8, "first_buried_s": 8, "policy": None, "shut": ["paused"],
+                "first_ready_s": 8, "first_buried_s": 8, "puts_per_s": 0, "deletes_per_s": 0,
+                "policy": None, "shut": ["paused"],
                 "dead": 0, "expired": 0, "refused": 0, "duplicates": 0, "releases": 0, "timeouts": 0, "buries": 1,
                 "client_gone": 0, "delay_over": 0,
             }
@@ -502,7 +503,7 @@ def test_all_that_is_told_of_a_client(core, operator):
     assert worker_told == {
         "number": 2, "address": "10.0.0.1:2", "name": None, "uses": "a", "watches": ["a"], "waits_s": None, "holds": 2,
         "oldest_hold_s": 7, "producer": True, "worker": True, "asks": False, "buffered": 3,
-        "connected_s": None, "silent_s": None, "stuck": None,
+        "connected_s": None, "silent_s": None, "last": None, "stuck": None,
     }  # fmt: skip
     rest = operator.ask("list-clients", limit=2, after=reply["next"])
     assert rest["next"] is None

@@ -134,7 +134,13 @@ class World:
         what = {"tube": self.tube()} if self.rng.random() < 0.3 else {}
         if what and self.rng.random() < 0.3:
             return {**what, "state": "ready", "order": "queue", "preview": 99}
-        return {**what, "preview": 99} | self.rng.choice([{}, {"ids": [self.job_id()]}, {"text": "S"}, {"limit": 2}])
+        return {**what, "preview": 99} | self.rng.choice(
+            [{}, {"ids": [self.job_id()]}, {"text": "S"}, {"limit": 2}, {"tube_like": "*.a"}]
+        )
+
+    def group_jobs(self):
+        what = {"tube": self.tube()} if self.rng.random() < 0.3 else {"tube_like": self.rng.choice(PATTERNS)}
+        return {**what, **self.rng.choice([{"fact": "tube"}, {"path": "SECRET"}, {"fact": "state", "text": "S"}])}
 
     def list_tube_stats(self):
         names = [self.tube() for _ in range(3)]

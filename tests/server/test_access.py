@@ -15,7 +15,8 @@ import pytest
 
 from beanlite.cli import main
 from beanlite.errors import ConfigError
-from beanlite.server.access_file import mistakes_in, read_access
+from beanlite.server.access_file import PAGE_LIMITED, mistakes_in, read_access
+from beanlite.web.safety import password_line
 from tests.server.test_beside import ask, page_of
 from tests.support.needs import need
 from tests.support.servers import RunningServer, start_beanlite
@@ -210,6 +211,24 @@ def test_config_check_warns_of_a_page_that_no_rule_names(file, capfd, who):
     said = f"beanlite: {file}: the page may do nothing: no rule names page\n" if who != "page" else ""
     assert capfd.readouterr().err == said
     assert main(["config", "--access", str(file), "--check"]) == 0
+    assert not capfd.readouterr().err
+
+
+def test_config_check_tells_what_keeps_people_from_logging_in(file, capfd, tmp_path):
+    users = tmp_path / "users"
+    file.write_text(allow(["page"], ["*"], ["reader"]))
+    check = ["config", "--access", str(file), "--web", "0.0.0.0:0", "--web-password-file", str(users), "--check"]
+    assert main(check) == 2
+    said = f"beanlite: {file}: {PAGE_LIMITED}\n"
+    assert (
+        capfd.readouterr().err
+        == f"{said}beanlite: web_password_file: {users} can't be read: No such file or directory\n"
+    )
+    users.write_text("ann:reader:$argon2\n")
+    assert main(check) == 0
+    assert capfd.readouterr().err == said
+    file.write_text(allow(["page"], ["*"], ["operator"]))
+    assert main(check) == 0
     assert not capfd.readouterr().err
 
 
@@ -420,6 +439,25 @@ def test_page_has_the_rights_of_its_rules(serve):
     assert ask(where, "/job/1")[0] == 404
     assert serving.reload(everybody).count("no rule names page") == 2
     assert ask(where, "/jobs")[0] == 403
+
+
+def test_people_who_log_in_at_the_servers_page_have_their_own_rights(serve, tmp_path):
+    users = tmp_path / "users"
+    users.write_text("".join(password_line(name, "operator", "horse") + "\n" for name in ("ann", "bob")))
+    ann = allow(["person:ann"], ["mail"], ["reader"])
+    serving = serve(allow(["page"], ["*"], ["reader"]) + ann, "--web", "0.0.0.0:0", "--web-password-file", str(users))
+    where = page_of(serving.server)[0].replace("0.0.0.0", "127.0.0.1")
+    assert serving.server.log_text().count(PAGE_LIMITED) == 1
+    assert "may not act for others" in ask(where, login="ann:horse")[1]
+    assert serving.reload(allow([f"uid:{UID}", "page"], ["*"], ["operator"]) + ann).count(PAGE_LIMITED) == 1
+    with serving.connect() as wire:
+        wire.put(b"secret")
+        wire.ask("use mail")
+        wire.put(b"letter")
+    status, text = ask(where, "/jobs", "ann:horse")
+    assert (status, "letter" in text, "secret" in text) == (200, True, False)
+    assert ask(where, "/jobs", "bob:horse")[0] == 403
+    assert ask(where, "/jobs")[0] == 401
 
 
 def test_person_has_its_rights_and_its_name(serve):

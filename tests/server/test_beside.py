@@ -20,10 +20,11 @@ from beanlite.beside.webpage import WebPage
 from beanlite.errors import ConfigError
 from beanlite.host import log
 from beanlite.settings import sources
+from beanlite.web.safety import password_line
 from tests.support.authority import Authority
 from tests.support.inside import until as until_inside
 from tests.support.servers import ServerDied, free_port, start_beanlite
-from tests.support.web import ask_over_tls
+from tests.support.web import ask_over_tls, sign_in
 from tests.support.wire import Wire, until
 
 SERVED = re.compile(r"serving the web page at=http://(\S+)/ pid=(\d+)")
@@ -46,11 +47,11 @@ def page_of(server, number=1):
     return pages_of(server)[number - 1]
 
 
-def ask(where, path="/"):
-    """Return a page's response; None if the connection is refused."""
+def ask(where, path="/", login="", **headers):
+    """Return a page's response, to a user given as NAME:PASSWORD; None if the connection is refused."""
     connection = http.client.HTTPConnection(where, timeout=30)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=headers | (sign_in(login) if login else {}))
         response = connection.getresponse()
         return response.status, response.read().decode()
     except ConnectionRefusedError:
@@ -77,6 +78,96 @@ def test_the_page_shows_this_server_and_its_database(server):
     assert f"127.0.0.1:{server.port}" in text
     assert "by a client" in ask(where, "/jobs")[1]
     assert "start beanlite web with --db" not in ask(where, "/job/1")[1]
+
+
+# -- a page that knows its users
+
+
+def with_users(tmp_path, users, *flags):
+    """Start a server whose page all machines reach, and which asks for a password."""
+    return start_beanlite(tmp_path, "--web", "0.0.0.0:0", "--web-password-file", str(users), *flags)
+
+
+@pytest.fixture
+def users(tmp_path):
+    """A file of users with one operator."""
+    path = tmp_path / "users"
+    path.write_text(password_line("ann", "operator", "horse") + "\n")
+    return path
+
+
+def near(where):
+    """Return how this machine reaches a page that listens on all addresses."""
+    return where.replace("0.0.0.0", "127.0.0.1")
+
+
+def test_page_that_others_reach_asks_for_a_password(tmp_path, users):
+    with with_users(tmp_path / "q", users) as server:
+        where = near(page_of(server)[0])
+        assert [ask(where, login=login)[0] for login in ("", "ann:wrong", "ann:horse")] == [401, 401, 200]
+        assert "ann" in ask(where, login="ann:horse")[1]
+        assert ask(where, login="ann:horse", host="queue.example.org")[0] == 200
+
+
+def test_page_for_this_machine_alone_may_ask_for_a_password(tmp_path, users):
+    with start_beanlite(tmp_path / "q", "--web", "127.0.0.1:0", "--web-password-file", str(users)) as server:
+        where, _ = page_of(server)
+        assert [ask(where, login=login)[0] for login in ("", "ann:horse")] == [401, 200]
+        assert ask(where, login="ann:horse", host="queue.example.org")[0] == 421
+
+
+def test_reload_has_the_page_read_its_users_again(tmp_path, users):
+    with with_users(tmp_path / "q", users) as server:
+        assert ask(near(page_of(server)[0]), login="ann:horse")[0] == 200
+        users.write_text(password_line("bob", "reader", "battery") + "\n")
+        server.signal(signal.SIGHUP)
+        where = near(page_of(server, 2)[0])
+        assert [ask(where, login=login)[0] for login in ("ann:horse", "bob:battery")] == [401, 200]
+        assert "starting it again" not in server.log_text()
+        users.write_text("nonsense\n")
+        server.signal(signal.SIGHUP)
+        until(lambda: "not reloaded" in server.log_text())
+        assert "web_password_file: " in server.log_text()
+        assert ask(where, login="bob:battery")[0] == 200
+
+
+def test_reload_never_lets_everybody_in_where_others_reach_the_page(tmp_path, users):
+    """The new settings are consistent, but their address needs a restart: the page would stay where others reach it."""
+    file = tmp_path / "settings.toml"
+    file.write_text(f'web = "0.0.0.0:0"\nweb_password_file = "{users}"\n')
+    with start_beanlite(tmp_path / "q", "--config", str(file)) as server:
+        where = near(page_of(server)[0])
+        file.write_text('web = "127.0.0.1:0"\n')
+        server.signal(signal.SIGHUP)
+        until(lambda: "reloaded" in server.log_text())
+        assert "web = 0.0.0.0:0 needs web_password_file: everybody could change anything" in server.log_text()
+        assert ask(where, login="")[0] == 401
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "can't be read: No such file or directory"),
+        ("", "has no user in it"),
+        ("ann:boss:x", "line 1: a line is NAME:operator:HASH or NAME:reader:HASH"),
+    ],
+)
+def test_file_of_users_that_can_not_be_used_ends_the_start(tmp_path, text, why):
+    users = tmp_path / "users"
+    if text is not None:
+        users.write_text(text)
+    with pytest.raises(ServerDied, match=f"web_password_file: {users}.*{why}"):
+        with_users(tmp_path / "q", users)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_file_of_users_that_the_server_may_not_read_ends_the_start(tmp_path, users):
+    users.chmod(0o600)
+    with pytest.raises(ServerDied, match=r"web_password_file: .* can't be read: Permission denied"):
+        with_users(tmp_path / "q", users, "--no-journal", "--user", "nobody")
+
+
+# -- how it lives and ends
 
 
 def test_before_its_database_is_there_the_page_shows_the_rest(server, tmp_path):

@@ -72,6 +72,7 @@ WRONG = {
     "open": (lambda _cert, key: key.chmod(0o640), r"tls_key: others may use .* \(mode 640\); chmod 600 it"),
     "pipe": (lambda cert, _key: piped(cert), "tls_cert: .* is no file"),
     "piped key": (lambda _cert, key: piped(key), "tls_key: .* is no file"),
+    "huge": (lambda cert, _key: os.truncate(cert, 5 << 20), "tls_cert: .* has 5242880 bytes; 4194304 at most are read"),
     "encrypted": (encrypted, "tls_key: .* is encrypted; beanlite asks for no password"),
     "swapped": (shutil.copyfile, "tls_key: .* has no private key in PEM form"),
     "half": (lambda cert, _key: cert.write_text(cert.read_text()[:300]), "tls_cert: .* has no certificate in PEM form"),
@@ -171,7 +172,7 @@ def test_reload_takes_new_certificates_or_nothing(authority, tmp_path):
 def test_beginnings_of_certificates_alone_are_soon_refused(authority, text):
     """Each of them once had the rest of the file searched for its end."""
     cert, key = authority.sign("server")
-    authority.file.write_text(text * 100_000)
+    authority.file.write_text(text * 40_000)
     with pytest.raises(ConfigError, match="has no certificate in PEM form"):
         load_certificates(settings_of(cert, key, clients=authority.file))
 

@@ -314,6 +314,7 @@ class Model(Queues):
                 "refused-tubes: 0",
                 "backup-succeeded-at: 0",
                 "backup-failed-at: 0",
+                "history-bodies-max: 0",
             ]
         )
 

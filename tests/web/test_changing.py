@@ -100,7 +100,8 @@ def test_note_is_left_and_shown_and_taken_away(web, wire):
     asked = web.post("/change", {"ids": str(job_id), "do": "note", "note": "", "back": "/"})
     assert "the note is taken away" in asked.text
     web.post("/change", asked.fields)
-    assert "Neither a worker nor an operator has left one" in web.get(f"/job/{job_id}").text
+    page = web.get(f"/job/{job_id}").text
+    assert ("Leave a note" in page, "Change the note" in page) == (True, False)
     assert "Note Body" not in web.get("/jobs").text
 
 
@@ -124,12 +125,20 @@ def test_a_job_in_no_state_for_it_is_left_alone(web, wire):
     assert "Undo" not in page.text
 
 
+def test_selected_of_jobs_that_were_found_by_id_are_changed_alone(web, wire):
+    first, second = wire.put(b"job"), wire.put(b"job")
+    found = web.get(f"/jobs?q=id:{first},{second}+job").fields
+    page = web.post("/change", {**found, "scope": "ticked", "id": first, "do": "bury"})
+    assert "1 job buried" in page.text
+    assert [wire.stats(f"stats-job {job_id}")["state"] for job_id in (first, second)] == ["buried", "ready"]
+    assert "1 job buried, 1 left unchanged" in web.post("/change", {**found, "scope": "all", "do": "bury"}).text
+
+
 @pytest.mark.parametrize(
     "fields",
     [
         {"do": "explode", "ids": 1},
         {"do": "kick"},
-        {"do": "kick", "state": "lost"},
         {"do": "kick", "id": list(range(2000))},
     ],
 )
@@ -148,7 +157,8 @@ def test_what_no_form_of_ours_says_is_refused(web, wire, fields):
         ("/change", {"do": "delay", "ids": 1, "delay": "soon"}, "delay", "'soon' is not a length of time"),
         ("/change", {"do": "delay", "ids": 1}, "delay", "a length of time, such as"),
         ("/change", {"do": "reprioritise", "ids": 1, "pri": "-1"}, "pri", "a whole number from 0"),
-        ("/change", {"do": "kick", "ids": "x"}, "", "numbers, with commas in between"),
+        ("/change", {"do": "kick", "ids": "x"}, "", "id:x: 'x' is not a whole number"),
+        ("/change", {"do": "kick", "state": "lost"}, "", "state:lost: one of ready, reserved"),
         ("/pause", {"tube": "default", "for": "soon"}, "for", "'soon' is not a length of time"),
         ("/pause", {"tube": "default", "for": ""}, "for", "0 ends a pause"),
         ("/policy", {"pattern": "default", "key": "max_tries", "value": "many"}, "value", "refused set-policy"),

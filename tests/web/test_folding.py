@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.web.folding import fold
+from beanlite.web.folding import fold, one_by_one
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire, until
@@ -73,3 +73,16 @@ def test_page_of_a_job_that_was_tried_often_is_short(tmp_path):
             assert opened.html.count("<td>reserve</td>") == 50
             assert "Events 1 to 1 of 801" in web.get(f"/job/{job_id}?events=1").text
             assert web.get(f"/job/{job_id}?events=x").status == 400
+
+
+def test_line_tells_how_long_clients_held_the_job():
+    tries = [event(what, at) for at in (0, 10, 20) for what in ("reserve", "touch")]
+    for number, each in enumerate(tries):
+        each["at"] += 4 * (number % 2)
+    history = [event("put", 0), *tries[:2], event("release", 6), event("reserve", 10), event("ttr over", 12)]
+    history += [event("kick", 13), event("delete", 14)]
+    assert [line.held_s for line in one_by_one(history, 2, 8)] == [None, 6, None, 2, None, None]
+    often = [event(what, at) for at in range(0, 60, 10) for what in ("reserve", "release")]
+    for each in often[1::2]:
+        each["at"] += 3
+    assert [line.held_s for line in fold(often)] == [3]

@@ -9,7 +9,8 @@ import pytest
 from beanlite.console.live import Live
 from beanlite.web import overview, questions
 from tests.support.servers import start_beanlite
-from tests.support.wire import Wire, put_bytes
+from tests.support.web import Web
+from tests.support.wire import Wire, put_bytes, until
 
 # More than a server looks at in two slices.
 TUBES = 12_000
@@ -98,3 +99,23 @@ async def test_an_answer_that_took_long_is_kept_for_as_long_as_it_took(monkeypat
 
 def _question(_live):
     pass
+
+
+def test_page_of_a_tube_says_what_why_says_of_it(tmp_path):
+    with start_beanlite(tmp_path, "--no-journal") as server, Wire(server.connect()) as wire:
+        wire.ask("use mail")
+        job_id = wire.put(b"job")
+        for _ in range(5):
+            with Wire(server.connect()) as worker:
+                assert worker.ask(f"reserve-job {job_id}").startswith("RESERVED")
+            until(lambda: wire.stats(f"stats-job {job_id}")["state"] == "ready")
+        wire.ask("pause-tube mail 3600")
+        with Web(f"127.0.0.1:{server.port}") as web:
+            page = web.get("/tube/mail")
+        (crash, *_) = wire.request("diagnose", tube="mail")["findings"]
+    assert crash["severity"] == "urgent"
+    assert crash["text"].partition(",")[0] in page.text
+    assert crash["do"] in page.text
+    assert f'<a href="/job/{job_id}">' in page.html.partition('class="numbers"')[0]
+    assert "Clients nobody watches it; 1 client uses it" in page.text
+    assert "Crashes job 1: 5 clients left that had it" in page.text

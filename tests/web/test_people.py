@@ -1,6 +1,7 @@
 """What people see and may do through the page where the server has rules: what these give to each, and no more."""
 
 import json
+import re
 import signal
 import time
 
@@ -114,6 +115,54 @@ def test_person_changes_its_own_jobs_alone(web, queue):
     assert queue.jobs() == {2: "sms"}
 
 
+def forms_of(page):
+    """Where the forms of a page that change something lead."""
+    return set(re.findall('<form method="post" action="([^"]*)"', page.html))
+
+
+@pytest.fixture
+def seen(queue):
+    """A page for ann, who may look at sms as well, and for others; each tube has a policy and a schedule."""
+    more = allow("person:ann", ["sms"], "reader") + allow("person:carl", ["*"], "reader")
+    queue.reload(RULES + more + allow("person:dora", ["mail"], "producer") + allow("person:dora", ["mail"], "reader"))
+    with Wire(queue.server.connect()) as wire:
+        for tube in ("mail", "sms"):
+            wire.request("set-policy", pattern=tube, set={"ttl": "9d"})
+            wire.request("set-schedule", name=f"for-{tube}", when="0 3 * * *", tube=tube, body="x")
+    with Web(queue.connect, "--user-header", "X-User", "--db", queue.db) as web:
+        yield web
+
+
+def test_page_offers_what_a_person_may_change_and_nothing_else(seen):
+    ann = of(seen, "ann")
+    assert forms_of(ann.get("/tube/mail")) == {"/pause", "/policy", "/change"}
+    page = ann.get("/tube/sms")
+    assert forms_of(page) == set()
+    assert "no rule of the server gives you the role operator here" in page.text
+    assert "/put" not in page.html.partition("<main")[2]
+    assert forms_of(ann.get("/job/1")) == {"/change"}
+    assert forms_of(ann.get("/job/2")) == set()
+    assert "no rule of the server gives you the role operator on sms" in ann.get("/job/2").text
+    page = ann.get("/jobs")
+    assert re.findall('name="id" value="(.)"', page.html) == ["1"]
+    assert "You may not change jobs of sms" in page.html
+    page = ann.get("/policies")
+    assert page.html.count('value="run"') == page.html.count(">Unset<") == 1
+    assert page.text.count("not yours") == 2
+
+
+def test_reader_and_producer_see_no_button_that_is_not_theirs(seen):
+    for path in ALL_PAGES:
+        assert forms_of(of(seen, "carl").get(path)) == forms_of(of(seen, "dora").get(path)) == set(), path
+    page = of(seen, "carl").get("/tube/mail")
+    assert "read only" in page.text
+    assert 'href="/put' not in page.html
+    page = of(seen, "dora").get("/tube/mail")
+    assert "read only" not in page.text
+    assert page.html.count('href="/put') == 2
+    assert forms_of(of(seen, "root").get("/tube/sms")) == {"/pause", "/policy", "/change"}
+
+
 def test_progress_of_a_change_is_for_its_person(queue):
     first = int(time.time()) + 1  # the number of a page's first change
     with Web(queue.connect, "--user-header", "X-User") as web:
@@ -173,6 +222,8 @@ def test_backup_is_for_those_that_may_everything(queue, tmp_path):
     folder.mkdir()
     settings.write_text(f'db = "{queue.db}"\nbackup_dir = "{folder}"\nbackup_every = "1d"\n')
     with Web(queue.connect, "--user-header", "X-User", "--config", settings) as web:
+        assert "Back up now" not in of(web, "ann").get("/backups").text
+        assert "Back up now" in of(web, "root").get("/backups").text
         page = of(web, "ann").post("/backups", {})
         assert page.status == 403
         assert "A backup takes the role operator on all tubes" in page.text

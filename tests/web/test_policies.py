@@ -172,3 +172,27 @@ def test_policies_of_a_file_are_only_shown(tmp_path):
             assert 'action="/policy"' not in page.html
         refused = web.post("/policy", {"pattern": "*", "key": "max_tries", "value": "6"})
         assert f"policies come from {file}" in refused.text
+
+
+def test_schedule_is_set_and_mistakes_are_told_at_the_field(web, wire):
+    fields = {"do": "set", "name": "nightly", "when": "0 3 * * *", "zone": "Europe/Berlin", "tube": "reports"}
+    more = {"pri": "7", "ttr": "5min", "body": "a\r\nb", "once": "1", "back": "/policies"}
+    assert "The schedule nightly was set" in web.post("/schedule", {**fields, **more}).text
+    (schedule,) = wire.request("list-schedules")["schedules"]
+    expected = {"when": "0 3 * * *", "zone": "Europe/Berlin", "tube": "reports", "body": "a\nb", "pri": 7, "ttr_s": 300}
+    assert schedule.items() >= {**expected, "if_absent": True, "missed": "once"}.items()
+    for wrong, name, why in (
+        ({"name": " "}, "name", "say which"),
+        ({"tube": "-x"}, "tube", "no tube can have the name"),
+        ({"ttr": "soon"}, "ttr", "soon"),
+        ({"when": "61 * * * *"}, "when", "refused set-schedule"),
+        ({"zone": "Mars/Phobos"}, "when", "Mars/Phobos"),
+    ):
+        page = web.post("/schedule", {**fields, **more, **wrong})
+        marked = re.search('name="([a-z]*)" [^>]*aria-invalid="true"', page.html)
+        assert marked, wrong
+        assert marked[1] == name
+        assert why in page.text
+        assert "<details open>" in page.html
+        assert ">\na\nb<" in page.html.replace("\r", "")
+    assert len(wire.request("list-schedules")["schedules"]) == 1

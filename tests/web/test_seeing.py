@@ -1,6 +1,8 @@
 """What the pages show, of a real server."""
 
+import html
 import http.client
+import json
 import re
 import signal
 import subprocess
@@ -13,6 +15,7 @@ import pytest
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import IDS_MAX, NAMES, Filter
 from beanlite.web.pages import filter_of
+from beanlite.web.seeing import SPANS
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire, until
@@ -64,7 +67,7 @@ def test_the_overview_counts_and_tells_what_is_wrong(web):
 
 
 def tubes_on(page):
-    return re.findall('<td class="name"><a href="/tube/[^"]*">([^<]*)<', page.html)
+    return re.findall('<td class="name lead"[^>]*><a href="/tube/[^"]*">([^<]*)<', page.html)
 
 
 def test_tubes_are_sorted_searched_and_paged(web):
@@ -81,7 +84,7 @@ def test_tubes_are_sorted_searched_and_paged(web):
 def test_a_tube_shows_its_jobs_by_state_and_text(web):
     page = web.get("/tube/mail")
     assert "ready 58 reserved 1 delayed 1 buried 1" in page.text
-    until(lambda: "Puts up to 61 an hour" in web.get("/tube/mail").text)  # totals come a second late
+    until(lambda: "jobs an hour: in now 61, at most 61" in web.get("/tube/mail?span=week").html.lower())
     assert "user58" not in page.text
     assert "More jobs" in page.text
     buried = web.get("/tube/mail?state=buried")
@@ -92,6 +95,68 @@ def test_a_tube_shows_its_jobs_by_state_and_text(web):
     assert "user57" not in found.text
     assert "No job fits" in web.get("/tube/mail?text=nothing").text
     assert web.get("/tube/none").status == 404
+
+
+def test_one_line_says_which_jobs_are_shown(web):
+    assert "user58" in web.get("/tube/mail?q=state:ready+to:user58").text
+    page = web.get("/jobs?" + urllib.parse.urlencode({"q": "tube:made-0* pri:0"}))
+    assert "all 10 that match" in page.text
+    assert ids_on(web.get("/jobs?q=id:1,3+state:buried")) == [1]
+    assert ids_on(web.get("/jobs?" + urllib.parse.urlencode({"q": 'to:"user2" reserves:<1'}))) == []
+
+
+def ids_on(page):
+    return [int(job_id) for job_id in re.findall('<tr data-id="([0-9]+)"', page.html)]
+
+
+def test_older_links_are_shown_as_one_line(web):
+    page = web.get("/tube/mail?state=ready&text=user58&where=to=user58&reserves_min=0")
+    assert 'value="state:ready reserves:&gt;=0 user58 to:user58"' in page.html
+    assert ids_on(page) == ids_on(web.get("/tube/mail?q=to:user58"))
+    assert 'href="/tube/mail?q=reserves%3A%3E%3D0+user58+to%3Auser58+state%3Aburied"' in page.html
+
+
+def test_key_that_is_very_like_another_is_told_with_it(web):
+    page = web.get("/jobs?q=stat:buried")
+    assert "No job fits" in page.text
+    assert "stat is looked for in bodies that are JSON; did you mean state:buried?" in page.text
+
+
+def test_columns_show_what_is_in_bodies(web):
+    page = web.get("/tube/mail?q=to:user58&columns=to,+error.type")
+    assert "<th>to</th><th>error.type</th>" in page.html
+    assert '<td class="name" data-label="to">user58</td>' in page.html
+    assert '<td class="name" data-label="error.type"></td>' in page.html
+    more = web.get("/tube/mail?columns=to").html
+    assert "columns=to" in more[more.index('rel="next"') - 200 :]
+
+
+def test_jobs_are_grouped_by_what_is_in_bodies(web):
+    page = web.get("/jobs?q=tube:mail&group=to&columns=to")
+    assert "62 jobs match." in page.text or "61 jobs match." in page.text
+    assert re.search(
+        '<a href="/jobs[?]q=tube%3Amail[+]to%3Auser7&amp;columns=to">user7</a></td>\\s*<td class="n">1<', page.html
+    )
+    assert "no value 1 1.6 %" in page.text
+    states = web.get("/tube/mail?group=state")
+    assert '<a href="/tube/mail?q=state%3Aburied">buried</a>' in states.html
+    assert "No job fits" in web.get("/jobs?q=tube:none&group=state").text
+
+
+def test_words_of_the_filter_are_completed(web):
+    def words(word, **also):
+        page = web.get(f"/complete?{urllib.parse.urlencode({'word': word, **also})}")
+        return [each["word"] for each in json.loads(page.html)]
+
+    assert words("s") == ["state:", "since:"]
+    assert words("state:b") == ["state:buried"]
+    assert words("why:") == ["why:client", "why:operator", "why:tries", "why:expired"]
+    assert words("age:") == ["age:>", "age:<"]
+    assert words("tube:made-0") == [f"tube:made-0{number}" for number in range(10)]
+    assert len(words("tube:")) == 12
+    assert "tube:" in words("t")
+    assert "tube:" not in words("t", but="tube")
+    assert words("customer:4") == words("x" * 1000) == []
 
 
 def test_tables_that_refresh_share_an_answer(server, web):
@@ -185,15 +250,12 @@ def test_clients_and_the_server(web, wire):
     assert "The server makes none by itself" in server
 
 
-def test_form_has_an_input_for_each_criterion(web):
-    form = web.get("/jobs?state=buried").html
-    assert [name for name in NAMES.values() if name != "up_to_id" and f'name="{name}"' not in form] == []
-
-
-@pytest.mark.parametrize(("key", "name"), NAMES.items())
-def test_page_reads_each_criterion_as_its_type(key, name):
-    criteria = filter_of({name: {"state": "buried", "where": "a=7"}.get(key, "7")}).criteria()
-    assert Filter.model_validate(criteria, strict=True).criteria().keys() == {key}
+@pytest.mark.parametrize(("key", "name"), [item for item in NAMES.items() if item[0] != "tube_like"])
+def test_page_reads_each_criterion_of_older_links_as_its_type(key, name):
+    value = {"state": "buried", "where": "a=7", "why": "tries"}.get(key, "7")
+    criteria = filter_of({name: value}).criteria()
+    assert Filter.model_validate(criteria, strict=True).criteria() == criteria
+    assert criteria.keys() == {key}
 
 
 def test_a_thousand_ids_can_be_looked_up_however_long_they_are():
@@ -206,7 +268,7 @@ def test_a_thousand_ids_can_be_looked_up_however_long_they_are():
 @pytest.mark.parametrize(
     "path",
     [
-        "/?page=x", "/?page=99999999999", "/?sort=luck", "/jobs?state=lost", "/tube/mail?span=century",
+        "/?page=x", "/?page=99999999999", "/?sort=luck", "/tube/mail?span=century",
         "/job/1?body=song", "/job/99999999999999999999999", "/jobs?sort=luck", "/tube/a%20b", "/jobs?after=5",
     ],
 )  # fmt: skip
@@ -220,19 +282,29 @@ def test_what_makes_no_sense_is_told_and_no_failure(web, path):
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("older", "soon", "'soon' is not a length of time"),
-        ("pri_min", "-1", "a whole number from 0"),
-        ("ids", "1,x", "numbers, with commas in between"),
-        ("holder", "\N{GRINNING FACE}", "a whole number from 0"),
+        ("older", "soon", "age:>soon: 'soon' is not a length of time"),
+        ("state", "lost", "state:lost: one of ready, reserved, delayed, buried"),
+        ("pri_min", "-1", "pri:>=-1: '-1' is not a whole number from 0"),
+        ("ids", "1,x", "id:1,x: 'x' is not a whole number from 0"),
+        ("holder", "\N{GRINNING FACE}", "is not a whole number from 0"),
         ("text", "x" * 2000, "1000 characters at most"),
         ("newer", "9999999999d", "is more than"),
+        ("q", "state:burried", "state:burried: did you mean state:buried?"),
+        ("q", "tries:5 mail", "tries:5: write tries:>=5"),
+        ("q", 'text "of', 'the quote is not closed: "of'),
+        ("q", "tube:a tube:b", "tube is given twice"),
+        ("columns", "customer, a..b", "'a..b' is not a path, such as customer"),
+        ("group", "a b", "'a b' is no path, such as error.type, and not tube, state, why, note"),
     ],
 )
 def test_a_mistake_in_the_filter_is_told_at_its_field(web, path, name, value, why):
     page = web.get(f"{path}?{urllib.parse.urlencode({name: value})}")
+    field = name if name in {"columns", "group"} else "q"
     assert page.status == 400
-    assert f"{value[:20]}" in page.html
-    assert re.search(rf'<input name="{name}" [^>]*aria-invalid="true"[^>]*></label> <span class="wrong"', page.html)
+    assert html.escape(value[:20]) in page.html.replace("&#34;", "&quot;")
+    tail = "</label>" if field != "q" else "</span>"
+    assert re.search(rf'<input [^>]*name="{field}" [^>]*aria-invalid="true"[^>]*>{tail}', page.html)
+    assert page.html.count('id="wrong"') == 1
     assert why in page.text
     assert "<tbody>" not in page.html.partition('id="list"')[2]
 
@@ -256,17 +328,28 @@ def test_each_page_keeps_to_itself(web):
     assert web.get("/nothing").status == 404
 
 
-def test_the_last_hour_is_what_the_page_has_seen(web):
-    until(lambda: "Ready up to 58 " in web.get("/tube/mail?span=hour").text)
+@pytest.mark.parametrize("path", ["/", "/tube/mail"])
+@pytest.mark.parametrize("span", SPANS)
+def test_chart_is_told_as_a_picture_and_as_a_table(web, wire, path, span):
+    wire.ask("use mail")
+    wire.ask(f"delete {wire.put(b'chart')}")
+    until(lambda: re.search(r"in now \S*[1-9]\S*, at most", web.get(f"{path}?span={span}").html))
+    page = web.get(f"{path}?span={span}")
+    assert "Known since" in page.text
+    assert ("p99" in page.text) is (path != "/")
+    heads = re.findall(r"<th[^>]*data-key[^>]*>", page.html)
+    rows = re.findall(r"<tr data-id=.*?</tr>", page.html)
+    assert {len(re.findall("<td", row)) for row in rows} == {1 + len(heads)}
+    assert len(rows) > 12
+    assert len(re.findall(r'aria-label="[^"]* now ', page.html)) == (2 if path == "/" else 3)
 
 
 def test_a_page_without_the_database_says_what_it_lacks(server, wire):
     assert wire.stats()
     with Web(f"127.0.0.1:{server.port}") as web:
         assert "start beanlite web with --db" in web.get("/job/1").text
-        lately = web.get("/tube/mail").text.partition("Lately")[2]
-        assert "Hour" in lately
-        assert "Day" not in lately
+        ranges = web.get("/tube/mail").text.partition("In and out")[2]
+        assert ranges.startswith(" 5 min Hour Day Jobs a second")
 
 
 @pytest.mark.parametrize(
@@ -308,11 +391,11 @@ def test_without_its_database_the_page_goes_on(server, wire, copy):
         assert (overview.status, "mail" in tubes_on(overview)) == (200, True)
         assert f"The history and the longer curves can't be read: {why}" in overview.text
         assert "Puts in 24 h" not in overview.text
-        for path in ("/tube/mail", "/tube/mail?span=week"):
-            tube = web.get(path)
+        for span in ("day", "week"):
+            tube = web.get(f"/tube/mail?span={span}")
             assert tube.status == 200
             assert f"The longer curves can't be read: {why}" in tube.text
-            assert "Sampled every ten seconds while this page is served" in tube.text
+            assert "Jobs a second" in tube.text
         job = web.get("/job/1")
         assert (job.status, "Job 1 buried" in job.text) == (200, True)
         assert f"The history can't be read: {why}" in job.text

@@ -147,3 +147,33 @@ async def test_browser_that_sends_no_more_is_let_go(door, authority, encrypts):
             own.shutdown(socket.SHUT_WR)
         assert await asyncio.wait_for(reader.read(), 10) == b""
         writer.close()
+
+
+class Beginning:
+    """A connection without a handshake, from an address."""
+
+    def __init__(self, host):
+        self._peer = host, 1234
+        self.is_closed = False
+
+    def get_extra_info(self, _name):
+        return self._peer
+
+    def abort(self):
+        self.is_closed = True
+
+
+async def test_one_address_has_a_part_of_the_handshakes(monkeypatch, door):
+    monkeypatch.setattr(visits, "CONNECTIONS_MAX", 50)
+    first, *others = [Beginning("192.0.2.1") for _ in range(100)]
+    other, local = Beginning("192.0.2.2"), [Beginning("127.0.0.1") for _ in range(25)]
+    for each in (first, *others, other, *local):
+        door.begin(each)
+    assert [each.is_closed for each in (first, *others)] == [False] * 20 + [True] * 80
+    assert not other.is_closed
+    assert not any(each.is_closed for each in local)
+    door.end(first, has_session=False)
+    door.begin(first)
+    assert not first.is_closed
+    for each in list(door._pending):
+        door.end(each, has_session=False)

@@ -22,8 +22,11 @@ _FINDINGS: Final = 3
 ROWS: Final = 200
 
 
-def summary(sample: Sample, name: str) -> Text:
-    """Return the facts about the server as a whole, on five lines of no more than 80 characters, and what is wrong."""
+def summary(sample: Sample, name: str, findings: int = _FINDINGS) -> Text:
+    """Return the facts about the server as a whole, on five lines of no more than 80 characters, and what is wrong.
+
+    ``findings``: how many of these it has at most.
+    """
     stats = sample.stats
     now, middle, worst = map(units.milliseconds, sample.latency)
     jobs = ", ".join(f"{units.short(stats[f'current-jobs-{state}'])} {state}" for state in STATES)
@@ -48,10 +51,10 @@ def summary(sample: Sample, name: str) -> Text:
     text.right_crop(1)
     if trouble:
         text.append(f"  {' '.join(trouble)}", style="bold red")
-    for finding in sample.findings[:_FINDINGS]:
+    for finding in sample.findings[:findings]:
         text.append(f"\n{finding['severity']:<9}", style=STYLES[finding["severity"]])
         text.append(units.on_one_line(finding["text"]))
-    more = len(sample.findings) - _FINDINGS
+    more = len(sample.findings) - findings
     return text.append(f"\n{'':9}and {more} more: beanlite why", style="dim") if more > 0 else text
 
 
@@ -61,7 +64,7 @@ def print_once(address: Server) -> None:
         sampler.sample()
         time.sleep(EVERY_S)
         sample = sampler.sample()
-    print(summary(sample, address_text(address)).plain, end="\n\n")  # noqa: T201 - as the command line does
+    print(summary(sample, address_text(address), len(sample.findings)).plain, end="\n\n")  # noqa: T201 - as the command line does
     rows = listing.first(sample.tubes, TUBES[1].key, largest=True, limit=ROWS)
     columns = [tables.Column(each.key, each.title, each.show, shrinks=not each.width) for each in TUBES]
     columns = [column for column in columns if column.key != "trend"]  # there is none yet

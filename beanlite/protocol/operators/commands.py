@@ -13,15 +13,18 @@ from beanlite.protocol.batches import put_jobs, reserve_batch
 from beanlite.protocol.blocked import LOOKING, WORKING, Blocked
 from beanlite.protocol.operators.changes import change_jobs, set_pause
 from beanlite.protocol.operators.diagnosing import diagnose
-from beanlite.protocol.operators.lists import list_clients, list_jobs, list_tube_stats, show_job
+from beanlite.protocol.operators.flowing import show_flow
+from beanlite.protocol.operators.lists import group_jobs, list_clients, list_jobs, list_tube_stats, show_job
 from beanlite.protocol.operators.policies import list_policies, set_policy
 from beanlite.protocol.operators.replies import as_json, refusal
 from beanlite.protocol.operators.requests import (
     ChangeJobs,
     Diagnose,
+    GroupJobs,
     ListClients,
     ListJobs,
     ListPolicies,
+    ListRights,
     ListSchedules,
     ListTubeStats,
     OneSchedule,
@@ -31,6 +34,7 @@ from beanlite.protocol.operators.requests import (
     SetPause,
     SetPolicy,
     SetSchedule,
+    ShowFlow,
     WatchEvents,
     read,
 )
@@ -97,6 +101,20 @@ def act_for(session: Session, person: str, _now_ns: int) -> bytes:
     return replies.ACTING
 
 
+def list_rights(session: Session, _request: ListRights, _now_ns: int) -> bytes:
+    """Tell the client what it may do."""
+    rights = session.rights
+    grants = [] if rights is None else sorted(rights.grants)
+    return session.ok_reply(
+        as_json(
+            {
+                "everything": rights is None or rights.everything,
+                "rights": [{"role": role, "tubes": pattern.decode()} for role, pattern in grants],
+            }
+        )
+    )
+
+
 class RequestCommand(Command):
     """A command that takes an object, and what carries out the request when that has come."""
 
@@ -142,10 +160,12 @@ def new_operator_commands() -> list[Command]:
     """Return all operators' commands, with counts of 0."""
     return [
         _taking(b"list-jobs", ListJobs, list_jobs),
+        _taking(b"group-jobs", GroupJobs, group_jobs),
         Command(b"show-job", arguments.parse_id, at_leisure(show_job), in_stats=False),
         _taking(b"list-tube-stats", ListTubeStats, list_tube_stats),
         _taking(b"list-clients", ListClients, list_clients),
         _taking(b"diagnose", Diagnose, diagnose),
+        _taking(b"show-flow", ShowFlow, show_flow),
         _taking(b"change-jobs", ChangeJobs, change_jobs, WORKING),
         _taking(b"set-pause", SetPause, set_pause, WORKING),
         _taking(b"put-jobs", PutJobs, put_jobs, WORKING),
@@ -157,5 +177,6 @@ def new_operator_commands() -> list[Command]:
         _taking(b"watch-events", WatchEvents, watch_events),
         _taking(b"set-policy", SetPolicy, set_policy, WORKING),
         _taking(b"list-policies", ListPolicies, list_policies),
+        _taking(b"list-rights", ListRights, list_rights),
         Command(b"act-for", arguments.parse_person, act_for, in_stats=False),
     ]

@@ -49,7 +49,7 @@ class Examination:
         self._oldest: Job | None = None
         """The job of the tube that has been reserved for longest."""
         if request.tube is None:
-            self._tubes = list(engine.tubes.values())
+            self._tubes = engine.tubes_in_order()
         elif request.tube in engine.tubes:
             self._tube = engine.tubes[request.tube]
             self._tubes = [self._tube]

@@ -5,7 +5,7 @@ This file is not compiled, because pydantic inspects the classes. ``docs/protoco
 
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.fields import FieldInfo
 
 from beanlite.core.job import ID_MASK, U32_MAX
@@ -13,6 +13,10 @@ from beanlite.core.tube import is_tube_name
 from beanlite.core.where import Where
 
 IDS_MAX: Final = 1000
+CONDITIONS_MAX: Final = 8  # of values in a body
+# How many characters these may have.
+HOST_MAX: Final = 200
+WHERE_MAX: Final = 1000
 
 
 class Criterion(NamedTuple):
@@ -20,7 +24,7 @@ class Criterion(NamedTuple):
 
     help: str  # of its option
     phrase: str = ""  # of jobs that fit, with {} for the value; not of a tube or a state, which are told in one phrase
-    label: str = ""  # of its input on the page, unless that has a place of its own
+    key: str = ""  # in a line of text that describes jobs, with > or < behind it if the value is a bound
     example: str = ""
     short: str = ""
     value: str = ""  # what stands for it in --help
@@ -34,10 +38,18 @@ def check_tube(name: bytes) -> bytes:
     return name
 
 
-def check_where(text: str) -> str:
-    """Return a path and a value. ValueError: it is not so."""
-    Where(text)
-    return text
+def check_like(pattern: str) -> str:
+    """Return a pattern of names of tubes. ValueError: no tube can have a name that it fits."""
+    check_tube(pattern.replace("*", "a").replace("?", "a").encode())
+    return pattern
+
+
+def check_where(where: list[str] | None) -> list[str] | None:
+    """Return paths with a value each. ValueError: one is not so, or too long."""
+    if any(len(condition) > WHERE_MAX for condition in where or ()):
+        raise ValueError(f"{WHERE_MAX} characters at most")
+    Where(where or [])
+    return where
 
 
 JobId = Annotated[int, Field(ge=0, le=ID_MASK)]
@@ -47,6 +59,8 @@ _Age = Annotated[float | None, Field(ge=0, le=1e11)]  # some thousand years
 _Moment = Annotated[float | None, Field(ge=0, le=253_402_300_799)]  # the end of the year 9999
 _Pri = Annotated[int | None, Field(ge=0, le=U32_MAX)]
 _State = Literal["ready", "delayed", "reserved", "buried"]
+_Why = Literal["client", "operator", "tries", "expired"]
+_Times = Annotated[int | None, Field(ge=0, le=U32_MAX)]
 
 
 class Filter(BaseModel):
@@ -55,42 +69,68 @@ class Filter(BaseModel):
     model_config = ConfigDict(defer_build=True)  # only requests are validated
 
     ids: list[JobId] | None = Field(None, max_length=IDS_MAX)
-    tube: Annotated[_Tube | None, Criterion("Jobs in this tube.", short="-t")] = None
-    state: Annotated[_State | None, Criterion("Jobs that are ready, reserved, delayed or buried.", short="-s")] = None
+    tube: Annotated[
+        _Tube | None,
+        Criterion("Jobs in this tube; * is any text, ? any character.", key="tube", example="web*", short="-t"),
+    ] = None
+    tube_like: Annotated[str, Field(max_length=200), AfterValidator(check_like)] | None = None
+    state: Annotated[
+        _State | None, Criterion("Jobs that are ready, reserved, delayed or buried.", key="state", short="-s")
+    ] = None
     older_s: Annotated[
         _Age,
         Criterion(
-            "Put longer ago than this, such as 90s, 5min, 3h or 2d.",
-            "put more than {} ago",
-            "Put longer ago than",
-            "2d",
+            "Put longer ago than this, such as 90s, 5min, 3h or 2d.", "put more than {} ago", key="age>", example="2d"
         ),
     ] = None
     newer_s: Annotated[
-        _Age, Criterion("Put more recently than this.", "put less than {} ago", "Put within the last", "5min")
+        _Age, Criterion("Put more recently than this.", "put less than {} ago", key="age<", example="5min")
     ] = None
     in_state_s: Annotated[
-        _Age, Criterion("In their state for at least this long.", "so for {}", "In its state for", "1h")
+        _Age, Criterion("In their state for at least this long.", "so for {}", key="in-state>", example="1h")
     ] = None
     since_at: Annotated[
         _Moment,
         Criterion(
             "In their state since this moment or later: 02:00, 24h (ago) or 2026-11-27 14:30.",
             "so since {} UTC or later",
-            "In its state since",
-            "02:00",
+            key="since",
+            example="02:00",
         ),
     ] = None
     until_at: Annotated[
         _Moment,
-        Criterion("In their state since this moment or earlier.", "so since {} UTC or earlier", "since before", "24h"),
+        Criterion(
+            "In their state since this moment or earlier.", "so since {} UTC or earlier", key="until", example="24h"
+        ),
     ] = None
-    pri_min: Annotated[_Pri, Criterion("With this pri or a less urgent one.", "of pri {} or more", "pri from")] = None
-    pri_max: Annotated[_Pri, Criterion("With this pri or a more urgent one.", "of pri {} or less", "pri to")] = None
+    pri_min: Annotated[
+        _Pri, Criterion("With this pri or a less urgent one.", "of pri {} or more", key="pri>", example="1024")
+    ] = None
+    pri_max: Annotated[
+        _Pri, Criterion("With this pri or a more urgent one.", "of pri {} or less", key="pri<", example="10")
+    ] = None
+    tries_min: Annotated[
+        _Times, Criterion("With so many tries or more.", "with {} tries or more", key="tries>", example="5")
+    ] = None
     reserves_min: Annotated[
-        int | None,
-        Field(ge=0, le=U32_MAX),
-        Criterion("Reserved this many times or more.", "reserved {} times or more", "reserved at least"),
+        _Times,
+        Criterion("Reserved this many times or more.", "reserved {} times or more", key="reserves>", example="5"),
+    ] = None
+    timeouts_min: Annotated[
+        _Times,
+        Criterion("Timed out this many times or more.", "timed out {} times or more", key="timeouts>", example="2"),
+    ] = None
+    releases_min: Annotated[
+        _Times,
+        Criterion("Released this many times or more.", "released {} times or more", key="releases>", example="2"),
+    ] = None
+    why: Annotated[
+        _Why | None, Criterion("Buried by a client or an operator, after too many tries, or as expired.", key="why")
+    ] = None
+    note_text: Annotated[
+        str | None,
+        Criterion("With this text in the note; case matters.", "with {!r} in the note", key="note", example="INC-4711"),
     ] = None
     holder: Annotated[
         int | None,
@@ -98,26 +138,33 @@ class Filter(BaseModel):
         Criterion(
             'Held by this connection, as numbered by "clients".',
             "held by connection {}",
-            "Held by connection",
+            key="holder",
+            example="17",
             number="NUMBER",
         ),
     ] = None
     holder_host: Annotated[
         str | None,
-        Field(min_length=1, max_length=200),
+        Field(min_length=1, max_length=HOST_MAX),
         Criterion(
             "Held by a client of this host, such as 10.0.0.5; or unix.",
             "held by a client of {}",
-            "of host",
-            "10.0.0.5",
+            key="host",
+            example="10.0.0.5",
             value="HOST",
         ),
     ] = None
-    text: Annotated[str | None, Criterion("With this text in the body; case matters.", "with {!r} in the body")] = None
+    text: Annotated[
+        str | None,
+        Criterion("With this text in the body; case matters.", "with {!r} in the body", key="text", example="timeout"),
+    ] = None
     where: Annotated[
-        Annotated[str, Field(max_length=1000), AfterValidator(check_where)] | None,
+        list[str] | None,
+        BeforeValidator(lambda where: [where] if isinstance(where, str) else where),
+        Field(min_length=1, max_length=CONDITIONS_MAX),
+        AfterValidator(check_where),
         Criterion(
-            "With this value at this path in a JSON body: customer=4711, items[0].state=new.",
+            "With this value at this path in a JSON body: customer=4711, items[0].state=new. Repeatable.",
             "whose body has {}",
             value="PATH=VALUE",
         ),
@@ -126,8 +173,8 @@ class Filter(BaseModel):
 
     @property
     def looks_into_bodies(self) -> bool:
-        """Whether it tells what is in bodies."""
-        return self.text is not None or self.where is not None
+        """Whether it tells what is in bodies, or in notes, which may quote them."""
+        return self.text is not None or self.where is not None or self.note_text is not None
 
     def criteria(self) -> dict[str, Any]:
         """Return the criteria that are given, as a part of a request."""

@@ -15,13 +15,14 @@ from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import GONE, ID_BITS, ID_MASK, SECOND_NS, Job
 from beanlite.core.notes import first_line
-from beanlite.core.operator_find import Filter, Matches, find
+from beanlite.core.operator_find import LOOKS_MAX, Filter, Matches, find
 from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
 from beanlite.core.tube import DUE_MAX, Client, Tube
+from beanlite.core.where import Paths
 from beanlite.protocol import replies
 from beanlite.protocol.blocked import LOOKING
 from beanlite.protocol.operators.replies import Record, as_json, client_record, cursor, job_record, tube_record
-from beanlite.protocol.operators.requests import ListClients, ListJobs, ListTubeStats, Selection
+from beanlite.protocol.operators.requests import GROUPED_MAX, GroupJobs, ListClients, ListJobs, ListTubeStats, Selection
 from beanlite.protocol.session import Session
 
 # How many records a reply has by default.
@@ -59,18 +60,20 @@ def list_jobs(session: Session, request: ListJobs, now_ns: int) -> bytes | None:
     engine = session.engine
     conditions = filter_of(session, READER, request, now_ns)
     last_id = engine.last_id
+    paths = None if request.paths is None else Paths(request.paths)
+    conditions.parses = conditions.parses or paths is not None
     matches = find(
         engine,
         conditions,
         place_of(request),
         request.limit or LIMIT,
         by_queue=request.order == "queue",
-        need_bodies=bool(request.preview),
+        need_bodies=bool(request.preview) or paths is not None,
     )
 
     def reply(late_bodies: dict[Job, bytes | None], then_ns: int) -> bytes:
         jobs = [
-            _record(session, job, late_bodies.get(job) or matches.bodies.get(job, b""), request, then_ns)
+            _record(session, job, late_bodies.get(job) or matches.bodies.get(job, b""), request, paths, then_ns)
             for job in matches.jobs
             if not late_bodies or still_fits(conditions, job, late_bodies)
         ]
@@ -97,14 +100,54 @@ def still_fits(conditions: Filter, job: Job, late_bodies: dict[Job, bytes | None
     return job not in late_bodies or (body is not None and conditions.fits_body(body))
 
 
-def _record(session: Session, job: Job, body: bytes, request: ListJobs, now_ns: int) -> Record:
+def _record(session: Session, job: Job, body: bytes, request: ListJobs, paths: Paths | None, now_ns: int) -> Record:
     # Without ``session.show``: operators have to see something even while a commit can't be carried out.
     record = job_record(job, now_ns, session.service.utc_s)
     if request.preview:
         record["preview"] = body[: request.preview].decode(errors="replace")
     if request.notes:
         record["note"] = first_line(session.engine.notes.text(job)) or None
+    if paths is not None:
+        record["values"] = paths.values(body)
     return record
+
+
+def group_jobs(session: Session, request: GroupJobs, now_ns: int) -> bytes | None:
+    engine = session.engine
+    conditions = filter_of(session, READER, request, now_ns)
+    path = None if request.path is None else Paths([request.path])
+    conditions.parses = conditions.parses or path is not None
+    limit = LOOKS_MAX if path is None else GROUPED_MAX
+    matches = find(engine, conditions, place_of(request), limit, need_bodies=path is not None)
+
+    def reply(late_bodies: dict[Job, bytes | None], _then_ns: int) -> bytes:
+        groups: dict[str | None, int] = {}
+        for job in matches.jobs:
+            if late_bodies and not still_fits(conditions, job, late_bodies):
+                continue
+            if path is None:
+                value = _fact(session, job, request.fact or "")
+            else:
+                value = path.values(late_bodies.get(job) or matches.bodies.get(job, b""))[0]
+            groups[value] = groups.get(value, 0) + 1
+        rows = [[value, jobs] for value, jobs in groups.items()]
+        next_one = cursor(matches.next, conditions.up_to_id)
+        return session.ok_reply(as_json({"groups": rows, "next": next_one, "looked": looked(session, matches)}))
+
+    if matches.missing:
+        session.gather(matches.missing, reply, LOOKING)
+        return None
+    return reply({}, now_ns)
+
+
+def _fact(session: Session, job: Job, fact: str) -> str | None:
+    """Return what a job is grouped by."""
+    if fact == "tube":
+        return job.tube.name.decode()
+    if fact == "note":
+        note = session.engine.notes.text(job)
+        return first_line(note) or None if note else None
+    return job.why if fact == "why" else job.state.value
 
 
 def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:
@@ -136,7 +179,7 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
     engine = session.engine
     permits = permits_for(session, READER)
     if request.names is None:
-        tubes = list(engine.tubes.values())  # these are in the order of their serial numbers
+        tubes = engine.tubes_in_order()
     else:  # without those that are not permitted, so that their number does not tell which of them there are
         names = [name for name in request.names if permits is None or permits(name)]
         tubes = sorted({engine.tubes[name] for name in names if name in engine.tubes}, key=_serial)
@@ -239,7 +282,7 @@ def list_clients(session: Session, request: ListClients, now_ns: int) -> bytes:
             record = client_record(
                 facts_of_client,
                 service.buffered(client),
-                service.times_of(client),
+                service.contact_of(client),
                 now_ns,
                 asks=client is session.client,
             )

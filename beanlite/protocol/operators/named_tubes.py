@@ -7,6 +7,7 @@ from beanlite.core.access import ALL_TUBES, OPERATOR, PRODUCER, READER
 from beanlite.protocol.operators.requests import (
     ChangeJobs,
     Diagnose,
+    GroupJobs,
     ListJobs,
     ListPolicies,
     PutJobs,
@@ -14,6 +15,7 @@ from beanlite.protocol.operators.requests import (
     SetPause,
     SetPolicy,
     SetSchedule,
+    ShowFlow,
     WatchEvents,
 )
 from beanlite.protocol.session import Session
@@ -73,7 +75,9 @@ def _of_set_policy(_session: Session, request: Any) -> _Names:  # noqa: ANN401
 _NAMES_OF: Final[dict[type[Request], Callable[[Session, Any], _Names]]] = {
     PutJobs: _of_put_jobs,
     ListJobs: _of_list_jobs,
+    GroupJobs: _of_list_jobs,
     Diagnose: _of_looks,
+    ShowFlow: _of_looks,
     WatchEvents: _of_looks,
     ListPolicies: _of_looks,
     ChangeJobs: _of_change_jobs,

@@ -75,30 +75,37 @@ def peer_record(peer: Peer | None) -> Record | None:
 def tube_record(engine: Engine, tube: Tube, asker: Client, now_ns: int) -> Record:
     """Describe a tube. The client that asks does not count among those that use and watch it."""
     facts = tube_snapshot(tube, now_ns)
+    flow, lost = engine.ledger.flows.find(tube.name), engine.ledger.flows.lost
+    put = deleted = None if lost else 0.0
+    if flow is not None:
+        put, _, deleted = flow.rates(now_ns)
     return {
         **facts._asdict(),
         "using": facts.using - (asker.use is tube),
         "watching": facts.watching - (tube in asker.watched),
         "first_ready_s": first_s(engine, tube.ready, now_ns),
         "first_buried_s": first_s(engine, tube.buried, now_ns),
+        "puts_per_s": None if put is None else round(put, 3),
+        "deletes_per_s": None if deleted is None else round(deleted, 3),
         "policy": None if tube.rules is None else tube.rules.values,
     }
 
 
 def client_record(
-    client: ClientSnapshot, buffer_bytes: int, times_ns: tuple[int, int] | None, now_ns: int, *, asks: bool
+    client: ClientSnapshot, buffer_bytes: int, contact: tuple[int, int, str | None] | None, now_ns: int, *, asks: bool
 ) -> Record:
-    """Describe a client. ``times_ns``: as of ``Service.times_of``; ``asks``: it is the one that asks."""
-    connected_s = silent_s = None
-    if times_ns is not None:
-        connected_s, silent_s = [max(0, now_ns - at_ns) // SECOND_NS for at_ns in times_ns]
+    """Describe a client. ``contact``: as of ``Service.contact_of``; ``asks``: it is the one that asks."""
+    connected_s = silent_s = last = None
+    if contact is not None:
+        since_ns, heard_ns, last = contact
+        connected_s, silent_s = [max(0, now_ns - at_ns) // SECOND_NS for at_ns in (since_ns, heard_ns)]
     record: Record = client._asdict()
     stuck = None
     if record.pop("overdue"):
         stuck = TOUCHES
     elif client.holds and client.waits_s is None and silent_s is not None and silent_s >= SILENT_S:
         stuck = SILENT
-    times: Record = {"connected_s": connected_s, "silent_s": silent_s, "stuck": stuck}
+    times: Record = {"connected_s": connected_s, "silent_s": silent_s, "last": last, "stuck": stuck}
     return {**record, **times, "buffered": buffer_bytes, "asks": asks}
 
 

@@ -14,6 +14,7 @@ from beanlite.core.policies import ROWS_MAX, is_pattern, text_of_value
 from beanlite.core.recurrence import WHEN_MAX, ZONE_MAX
 from beanlite.core.schedules import NAME_MAX, is_schedule_name
 from beanlite.core.tube import PERSON_BYTES_MAX, is_person
+from beanlite.core.where import Paths
 from beanlite.protocol.operators.filters import IDS_MAX, Filter, check_tube
 from beanlite.settings.wording import in_our_words
 
@@ -23,6 +24,9 @@ PREVIEW_MAX: Final = 4096
 ONLY_MAX: Final = 2
 # Jobs changed by a slice: writing them and their events must not keep others waiting.
 CHANGED_MAX: Final = 100
+# Paths at which values are told, and jobs that are grouped in a slice.
+PATHS_MAX: Final = 8
+GROUPED_MAX: Final = 1000
 # If a request has more mistakes than this, they are only counted: pydantic would list all of them, which takes so long
 # that other clients wait.
 _MISTAKES_MAX: Final = 1000
@@ -51,6 +55,12 @@ def _note(text: bytes) -> bytes:
     return text
 
 
+def check_path(text: str) -> str:
+    """Return a path in bodies. ValueError: it is none."""
+    Paths([text])
+    return text
+
+
 def _decode(text: bytes) -> bytes:
     return b64decode(text, validate=True)  # a binascii.Error is a ValueError
 
@@ -59,6 +69,7 @@ TubeName = Annotated[bytes, AfterValidator(check_tube)]
 Note = Annotated[bytes, AfterValidator(_note)]
 Person = Annotated[str, AfterValidator(_person)]
 ScheduleName = Annotated[str, AfterValidator(_schedule_name)]
+Path = Annotated[str, Field(max_length=200), AfterValidator(check_path)]
 U32 = Annotated[int, Field(ge=0, le=U32_MAX)]
 TubeFact = Literal[
     "name", "ready", "reserved", "delayed", "buried", "waiting", "total_jobs", "first_ready_s", "first_buried_s"
@@ -101,11 +112,25 @@ class ListJobs(Selection):
     limit: Limit | None = None
     preview: Annotated[int, Field(ge=0, le=PREVIEW_MAX)] | None = None
     notes: bool | None = None
+    paths: Annotated[list[Path], Field(min_length=1, max_length=PATHS_MAX)] | None = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.order == "queue" and (self.tube is None or self.state in {None, "reserved"}):
             raise ValueError("the order of a queue needs a tube and a state, which is not reserved")
+        return self
+
+
+class GroupJobs(Selection):
+    """The body of ``group-jobs``."""
+
+    fact: Literal["tube", "state", "why", "note"] | None = None
+    path: Path | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.fact is None) == (self.path is None):
+            raise ValueError("it is either fact or path")
         return self
 
 
@@ -179,6 +204,13 @@ class Diagnose(Request):
         if self.tube is not None and self.like is not None:
             raise ValueError("it is either tube or like")
         return self
+
+
+class ShowFlow(Request):
+    """The body of ``show-flow``."""
+
+    tube: TubeName | None = None
+    range: Literal["5min", "hour", "day"]
 
 
 class ListClients(PagedRequest):
@@ -298,6 +330,10 @@ class ListSchedules(Request):
 
     name: ScheduleName | None = None
     after: ScheduleName | None = None
+
+
+class ListRights(Request):
+    """The body of ``list-rights``."""
 
 
 class WatchEvents(Request):

@@ -69,8 +69,9 @@ function move(step) {
 function act(what) {
   const row = document.activeElement.closest("tr[data-id]");
   if (!table.querySelector(".bar")) return;
-  if (row && !selectsAll() && !boxes().some((box) => box.checked)) {
-    select(row.querySelector('input[name="id"]'), true);
+  const box = row?.querySelector('input[name="id"]');
+  if (box && !selectsAll() && !boxes().some((each) => each.checked)) {
+    select(box, true);
     offer();
   }
   const button = table.querySelector(`.bar button[value="${what}"]`);

@@ -1,5 +1,5 @@
 // Enhances pages that are complete without it: parts marked data-live are refreshed every two seconds, times are shown
-// in the reader's day, and keys do what links and buttons do. Jobs are selected by jobs.js.
+// in the reader's day, texts are copied, and keys do what links and buttons do. Jobs are selected by jobs.js.
 "use strict";
 
 const EVERY_MS = 2000;
@@ -11,6 +11,10 @@ const TIME = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 
 function showTimes(part) {
   const now = new Date();
+  for (const tick of part.querySelectorAll("tspan[datetime]")) {
+    const parts = "day" in tick.dataset ? { month: "short", day: "numeric" } : TIME;
+    tick.textContent = new Date(tick.getAttribute("datetime")).toLocaleString(undefined, parts);
+  }
   for (const time of part.querySelectorAll("time")) {
     const moment = new Date(time.dateTime);
     const parts = "exact" in time.dataset ? { ...TIME, second: "2-digit" } : { ...TIME };
@@ -97,7 +101,7 @@ async function refresh() {
   const parts = document.querySelectorAll("[data-live]");
   if (!parts.length) return;
   let wait = EVERY_MS;
-  if (!document.hidden && !isTyping()) {
+  if (!document.hidden && !isHalted() && !isTyping()) {
     let page = null;
     const began = performance.now();
     try {
@@ -107,12 +111,24 @@ async function refresh() {
       // The page can't be reached: what it shows is stale.
     }
     wait = page ? Math.max(EVERY_MS, REST * (performance.now() - began)) : TRY_AGAIN_MS;
-    if (!isTyping()) {
+    if (!isHalted() && !isTyping()) {
       for (const part of parts) refreshPart(part, page);
+      if (page) document.title = page.title;
       document.dispatchEvent(new Event("refreshed"));
     }
   }
   setTimeout(refresh, wait);
+}
+
+// Whether the reader has halted the refreshes, to read what moves.
+function isHalted() {
+  return halter.classList.contains("halted");
+}
+
+// The clipboard's own interface is missing where the page is not encrypted: what is copied is selected.
+function copy(button) {
+  getSelection().selectAllChildren(document.querySelector(button.dataset.copy));
+  button.textContent = document.execCommand("copy") ? "copied" : "selected";
 }
 
 // A notice is shown once, and so its token does not stay in the address.
@@ -137,6 +153,7 @@ function keepPlace() {
 }
 
 const help = document.getElementById("keys");
+const halter = document.querySelector("[data-halt]");
 
 // Keys of one character; those that lead to a page are pressed after g.
 let isAfterG = false;
@@ -163,4 +180,13 @@ const helpButton = document.querySelector("[data-help]");
 helpButton.hidden = false;
 helpButton.addEventListener("click", () => help.showModal());
 help.querySelector("[data-close]").addEventListener("click", () => help.close());
+halter.hidden = !document.querySelector("[data-live]");
+halter.addEventListener("click", () => {
+  const halts = halter.classList.toggle("halted");
+  halter.firstElementChild.textContent = halts ? "Halted: refresh again" : "Halt refreshes";
+});
+for (const button of document.querySelectorAll("[data-copy]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => copy(button));
+}
 setTimeout(refresh, EVERY_MS);

@@ -12,13 +12,14 @@ from playwright.sync_api import ViewportSize, expect, sync_playwright
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire
-from tests.web.browser.shop import fill, make_older, trade
+from tests.web.browser.shop import fail, fill, make_older, trade
 
 IMAGES = Path(__file__).parents[3] / "docs/images"
 # Name, path, width, height and colours of each; {} is a buried job.
 PICTURES: tuple[tuple[str, str, int, int, Literal["light", "dark"]], ...] = (
-    ("web-overview", "/", 1440, 760, "light"),
+    ("web-overview", "/?span=day", 1440, 1000, "light"),
     ("web-tube", "/tube/mail?state=buried&span=day", 1440, 1300, "light"),
+    ("web-groups", "/jobs?q=state:buried+tube:web*&group=error.type", 1440, 560, "light"),
     ("web-job", "/job/{}", 1440, 900, "dark"),
 )
 
@@ -29,6 +30,7 @@ def main(images: Path = IMAGES) -> None:
         folder = Path(scratch)
         with start_beanlite(folder, "--history", "7d") as server, Wire(server.connect()) as wire:
             job_id = fill(wire)
+            fail(wire)
         make_older(folder / "queue.db")
         with (
             start_beanlite(folder, "--history", "7d") as server,
@@ -41,7 +43,7 @@ def main(images: Path = IMAGES) -> None:
                 viewport: ViewportSize = {"width": width, "height": height}
                 page = browser.new_page(viewport=viewport, color_scheme=colours, locale="en-GB")
                 page.goto(f"http://{web.where}{path.format(job_id)}")
-                if path == "/":  # the second look tells the first rates
+                if path.startswith("/?"):  # until something has happened
                     expect(page.locator(".rate dd").first).to_have_text(re.compile("[1-9]"), timeout=20_000)
                 page.screenshot(path=images / f"{name}.png")
                 page.close()

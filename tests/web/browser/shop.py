@@ -15,6 +15,14 @@ from tests.support.wire import Wire
 
 TUBES = ("billing", "mail", "reports.nightly", "search-index", "thumbnails", "webhooks")
 TEMPLATES = ("welcome", "invoice", "reminder", "receipt")
+# What goes wrong, and how often.
+ERRORS = {
+    "Timeout": 50,
+    "ConnectionRefused": 30,
+    "HTTPError 502": 12,
+    "KeyError: 'sku'": 6,
+    "card declined, try again": 2,
+}
 HOUR_S = 3600
 _INTO_TOTALS = """
     INSERT INTO totals
@@ -54,6 +62,22 @@ def _body(tube: str, number: int, chance: random.Random) -> bytes:
     elif tube == "thumbnails":
         said = {"image": f"products/{1000 + number}.jpg", "sizes": [160, 480, 1200]}
     return json.dumps(said).encode()
+
+
+def fail(wire: Wire) -> None:
+    """Put jobs into a tube, of which each second one is buried, and most say why they have failed."""
+    chance = random.Random(4)
+    for command in ("use web.orders", "watch web.orders"):
+        wire.ask(command)
+    for number in range(120):
+        body: dict[str, object] = {"customer": 4700 + number % 13, "order": number}
+        if number % 9:
+            body["error"] = {"type": chance.choices(tuple(ERRORS), tuple(ERRORS.values()))[0]}
+        job_id = wire.put(json.dumps(body).encode())
+        if number % 2:
+            wire.ask(f"reserve-job {job_id}")
+            wire.ask(f"bury {job_id} 1024")
+    wire.ask("ignore web.orders")
 
 
 def make_older(database: Path) -> None:

@@ -12,11 +12,13 @@ from tests.web.browser.shop import fill
 
 AXE = Path(__file__).parent / "node_modules/axe-core/axe.min.js"
 PATHS = """
-/ /?like=nothing /tube/mail?state=buried /tube/mail?span=week /tube/none /jobs?text=welcome /jobs?older=soon
+/ /?like=nothing /?span=5min /tube/mail?state=buried /tube/mail?span=week /tube/none /jobs?text=welcome /jobs?older=soon
+/jobs?columns=to,template /jobs?group=template /jobs?group=state&q=none
 /job/{job} /job/{job}?body=hex /job/{job}?events=2 /job/999999 /change/{change} /clients /policies /backups /journal
-/put /put?from={job} /nothing
+/changes /put /put?from={job} /nothing
 """.split()
-SELECTED, DONE, KEYS, ASKED = "selected jobs", "what was done", "the keys", "the question"  # what no path leads to
+# What no path leads to.
+SELECTED, DONE, KEYS, ASKED, COMPLETED = "selected jobs", "what was done", "the keys", "the question", "completions"
 WIDTHS = (1440, 390)
 OF_COLOURS = ["color-contrast", "link-in-text-block"]  # the only rules that can be broken in the dark alone
 RUN = "rules => axe.run(rules).then(({violations}) => violations.map(v => [v.impact, v.id, v.nodes[0].html]))"
@@ -59,6 +61,12 @@ def each_page(page, paths):
     page.get_by_role("button", name="Delete").click()
     page.get_by_role("heading", name="Delete").wait_for()
     yield ASKED
+    page.goto("/jobs?q=s")
+    page.locator(".syntax summary").click()
+    page.get_by_label("Filter").press("ArrowDown")
+    page.get_by_role("option").first.wait_for()
+    page.get_by_label("Filter").press("ArrowDown")
+    yield COMPLETED
 
 
 @pytest.mark.parametrize("width", [WIDTHS[0], pytest.param(WIDTHS[1], marks=pytest.mark.nightly)])

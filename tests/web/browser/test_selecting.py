@@ -107,7 +107,7 @@ def test_a_table_refreshes_and_keeps_selection_and_focus(web, wire, visit):
     bury(wire, ids[1])
     (new,) = put(wire, "moving", 1)
     expect(link_of(page, new)).to_be_visible()
-    expect(page.locator("tr[data-id]")).to_have_count(4)
+    expect(page.locator("#list tr[data-id]")).to_have_count(4)
     expect(box(page, ids[2])).to_be_checked()
     expect(page.locator("tr.selected")).to_have_count(1)
     expect(page.locator(".bar")).to_contain_text("1 selected")
@@ -143,8 +143,8 @@ def test_job_is_a_card_on_a_phone(web, wire, visit):
     assert 0 <= place["x"] <= place["x"] + place["width"] <= 390
     assert place["y"] > box_of_id["y"]
     assert page.locator(".bar").bounding_box()["height"] < 130
-    assert page.evaluate("document.querySelector('.wide').scrollWidth <= document.querySelector('.wide').clientWidth")
-    expect(page.locator("thead")).not_to_be_in_viewport(ratio=0.5)
+    assert page.evaluate("(wide => wide.scrollWidth <= wide.clientWidth)(document.querySelector('#list .wide'))")
+    expect(page.locator("#list thead")).not_to_be_in_viewport(ratio=0.5)
 
 
 def test_bar_stays_in_view(web, wire, visit):

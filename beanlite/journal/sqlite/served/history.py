@@ -103,6 +103,11 @@ class History:
         self._bounds = bounds
         self._kept_s = OPERATORS_KEPT_S if bounds.kept_s is None else bounds.kept_s
 
+    @property
+    def bodies_max(self) -> int:
+        """How many bytes of the history may be bodies of deleted jobs."""
+        return self._bounds.max_bytes if self._bounds.bodies else 0
+
     def read(self, connection: sqlite3.Connection) -> None:
         """Read the numbers of the newest and the oldest row in the file, to continue from there."""
         (last,) = connection.execute("SELECT max(n) FROM history WHERE n < ?", (_END_N,)).fetchone()

@@ -167,6 +167,7 @@ class SqliteJournal(Journal):
             log_bytes=self._writer.wal_bytes,
             log_bytes_max=WAL_BYTES_MAX,
             unsynced_s=self._unsynced_s(),
+            history_bodies_max=self._writer.chronicle.history.bodies_max,
         )
 
     def _unsynced_s(self) -> float | None:

@@ -17,7 +17,7 @@ from beanlite.core.events import NOTE, POLICY, SCHEDULE
 from beanlite.core.notes import first_line
 from beanlite.core.policies import PolicyRow
 from beanlite.core.tube import claim_in, without_claim
-from beanlite.core.where import Where
+from beanlite.core.where import Paths, Where
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
@@ -53,6 +53,18 @@ _EVENTS: Final = f"""
     FROM history
 """
 _HISTORY: Final = f"{_EVENTS} WHERE job = :id ORDER BY n"
+# Deletions with their bodies; those of a part of the history, some of them, and that of a job.
+_DELETIONS: Final = """
+    SELECT job, n, length(body) AS size FROM history
+    WHERE n > :after AND n <= :end AND what = 'delete' AND body IS NOT NULL ORDER BY n
+"""
+_BODIES: Final = """
+    SELECT n, body FROM history WHERE n IN (SELECT value FROM json_each(:events)) AND body IS NOT NULL
+"""
+_DELETED: Final = """
+    SELECT tube, pri, body FROM history
+    WHERE job = :id AND what = 'delete' AND body IS NOT NULL ORDER BY n DESC LIMIT 1
+"""
 # Tubes, with their rates per minute over this hour and the previous one, and how many delayed jobs are due soon.
 _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
@@ -68,6 +80,7 @@ _TUBES: Final = """
 _CONDITIONS: Final = {
     "ids": "id IN (SELECT value FROM json_each(:ids))",
     "tube": "tube = :tube",
+    "tube_like": "like_tube(tube)",
     "state": "state = :state",
     "older_s": "age_s >= :older_s",
     "newer_s": "age_s < :newer_s",
@@ -76,7 +89,12 @@ _CONDITIONS: Final = {
     "until_at": "since_at <= :until_at",
     "pri_min": "pri >= :pri_min",
     "pri_max": "pri <= :pri_max",
+    "tries_min": "tries >= :tries_min",
     "reserves_min": "reserves >= :reserves_min",
+    "timeouts_min": "timeouts >= :timeouts_min",
+    "releases_min": "releases >= :releases_min",
+    "why": "why = :why",
+    "note_text": "instr(note, :note_text)",
     "holder": "state = 'reserved' AND holder_conn = :holder",
     "holder_host": f"state = 'reserved' AND {_is_of_host('holder', ':holder_host')}",
     "text": "instr(body, CAST(:text AS BLOB))",
@@ -90,6 +108,7 @@ _CONDITIONS_OF_EVENTS: Final = {
     "what": "what IN (SELECT value FROM json_each(:what))",
     "by": f"""(instr(by, '{_FOR}') AND substr(by, instr(by, '{_FOR}') + {len(_FOR)}) = :by
         OR {_is_of_host(f"substr(by, 1 + {len(_OPERATOR)} * (instr(by, '{_OPERATOR}') = 1))", ":by")})""",
+    "operators": f"instr(by, '{_OPERATOR}') = 1",
     "since_at": "at >= :since_at",
     "until_at": "at <= :until_at",
 }
@@ -102,6 +121,13 @@ _TOTALS: Final = """
     FROM totals
     WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
           AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
+"""
+# Likewise of all tubes together.
+_TOTALS_OF_ALL: Final = """
+    SELECT at, sum(put) AS put, sum(deleted) AS deleted, sum(delay_over) AS delay_over
+    FROM totals
+    WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
+    GROUP BY at ORDER BY at
 """
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
@@ -132,28 +158,59 @@ class Look:
 
     def list_jobs(self, request: Mapping[str, Any]) -> Record:
         """Return the jobs that fit a filter; the cursor is the last id, or in queue order the count of jobs so far."""
-        parameters = {key: value for key, value in request.items() if value is not None}
-        conditions = [_CONDITIONS[key] for key in parameters if key in _CONDITIONS]
+        conditions, parameters = self._conditions(request)
         after = int(parameters.get("after", 0))
-        parameters |= {"after": after, "preview": request.get("preview", 0), "ids": json.dumps(request.get("ids"))}
+        parameters |= {"after": after, "preview": request.get("preview", 0)}
         if parameters.get("order") == "queue":
             end = f"ORDER BY {_QUEUES[parameters['state']]} LIMIT :limit OFFSET :after"
         else:
             conditions.append("id > :after")
             end = "ORDER BY id LIMIT :limit"
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        if "where" in parameters:
-            self._connection.create_function("fits", 1, Where(parameters["where"]).fits)
-        note = ", note" if request.get("notes") else ""
-        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview{note} FROM all_jobs {where} {end}", parameters)
+        more = ", note" if request.get("notes") else ""
+        if request.get("paths"):
+            paths = Paths(request["paths"])
+            self._connection.create_function("values_of", 1, lambda body: json.dumps(paths.values(body or b"")))
+            more += ', values_of(CAST(body AS BLOB)) AS "values"'
+        rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview{more} FROM all_jobs {where} {end}", parameters)
         for row in rows:
             if isinstance(row.get("note"), str):
-                row["note"] = first_line(row["note"].encode(errors="surrogateescape")) or None
+                row["note"] = _first_line(row["note"]) or None
+            if "values" in row:
+                row["values"] = json.loads(row["values"])
         jobs = [self._job(row) for row in rows]
         cursor = None
         if jobs and len(jobs) == parameters["limit"]:
             cursor = str(after + len(jobs) if parameters.get("order") == "queue" else jobs[-1]["id"])
         return {"jobs": jobs, "next": cursor}
+
+    def group_jobs(self, request: Mapping[str, Any]) -> Record:
+        """Return how many of the jobs that fit a filter have each value, all at once."""
+        conditions, parameters = self._conditions(request)
+        key = f"nullif({request['fact']}, '')" if "fact" in request else "value_of(CAST(body AS BLOB))"
+        if request.get("fact") == "note":
+            self._connection.create_function("first_line", 1, lambda note: note and _first_line(note))
+            key = "nullif(first_line(note), '')"
+        if "path" in request:
+            path = Paths([request["path"]])
+            self._connection.create_function("value_of", 1, lambda body: path.values(body or b"")[0])
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        statement = f"SELECT {key} AS value, count(*) AS jobs FROM all_jobs {where} GROUP BY value ORDER BY jobs DESC"
+        rows = self._rows(statement, parameters)
+        jobs = sum(row["jobs"] for row in rows)
+        return {"groups": [[row["value"], row["jobs"]] for row in rows], "next": None, "looked": jobs}
+
+    def _conditions(self, request: Mapping[str, Any]) -> tuple[list[str], Record]:
+        """Return the conditions of a filter in SQL, and what they need."""
+        parameters = {key: value for key, value in request.items() if value is not None}
+        conditions = [_CONDITIONS[key] for key in parameters if key in _CONDITIONS]
+        if "where" in parameters:
+            self._connection.create_function("fits", 1, Where(parameters.pop("where")).fits)
+        if "tube_like" in parameters:
+            fits = re.compile(fnmatch.translate(parameters["tube_like"])).match
+            self._connection.create_function("like_tube", 1, lambda tube: fits(tube) is not None)
+        parameters.pop("paths", None)
+        return conditions, {**parameters, "ids": json.dumps(request.get("ids"))}
 
     def show_job(self, job_id: int) -> Record | None:
         """Return everything known about a job, with its history; one that is gone may still have a history."""
@@ -175,6 +232,26 @@ class Look:
             bounds["after"] = rows[-1]["n"] if rows else None
             yield from map(_event, rows)
 
+    def end_of_history(self) -> int:
+        """Return the number of the last event; later ones have higher numbers."""
+        (row,) = self._rows("SELECT coalesce(max(n), 0) AS n FROM history", {})
+        return int(row["n"])
+
+    def deletions(self, after: int, end: int) -> list[tuple[int, int, int]]:
+        """Return the deletions with a body that have numbers above ``after`` up to ``end``: job, number, size."""
+        rows = self._rows(_DELETIONS, {"after": after, "end": end})
+        return [(row["job"], row["n"], row["size"]) for row in rows]
+
+    def bodies(self, events: Sequence[int]) -> dict[int, bytes]:
+        """Return the bodies that are kept with events, by their numbers."""
+        rows = self._rows(_BODIES, {"events": json.dumps(events)})
+        return {row["n"]: row["body"] for row in rows}
+
+    def deleted_job(self, job_id: int) -> Record | None:
+        """Return what the history knows of a job that was deleted: its tube, pri and body; None without a body."""
+        rows = self._rows(_DELETED, {"id": job_id})
+        return rows[0] if rows else None
+
     def list_tubes(self, request: Mapping[str, Any]) -> Record:
         """Return all tubes whose name matches, without paging: counting their jobs reads every job anyway."""
         fits = re.compile(fnmatch.translate(request.get("like") or "*")).match  # as a server does; GLOB has other rules
@@ -187,20 +264,28 @@ class Look:
         """Return all policies."""
         return read_policies(self._connection, self._path)
 
-    def stats(self) -> Record:
-        """Return the server that has the file, or had it last, and the number of jobs by state."""
+    def alive(self) -> Record:
+        """Return the server that has the file, or had it last; empty if none has had it."""
         servers = self._rows("SELECT * FROM alive", {})
+        return servers[0] if servers else {}
+
+    def stats(self) -> Record:
+        """Return that server, and the number of jobs by state."""
         counts = self._rows("SELECT state, count(*) AS jobs FROM jobs GROUP BY state", {})
         if not {row["state"] for row in counts} <= {"reserved", *_QUEUES}:
             raise damaged(self._path, "a job is in no state")
         jobs = dict.fromkeys(("ready", "reserved", "delayed", "buried"), 0) | {
             row["state"]: row["jobs"] for row in counts
         }
-        return {**(servers[0] if servers else {}), **jobs}
+        return {**self.alive(), **jobs}
 
     def totals(self, span_s: int, spans: int, tubes: Sequence[str]) -> list[Record]:
         """Return the totals of these tubes in the last ``spans`` hours or days, as given by ``span_s``."""
         return self._rows(_TOTALS, {"span_s": span_s, "spans": spans, "tubes": json.dumps(tubes)})
+
+    def totals_of_all(self, span_s: int, spans: int) -> list[Record]:
+        """Return the totals of all tubes together, likewise."""
+        return self._rows(_TOTALS_OF_ALL, {"span_s": span_s, "spans": spans})
 
     def _job(self, row: Record) -> Record:
         for name, types in _TYPES.items():
@@ -234,6 +319,10 @@ def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
         except UnicodeEncodeError:
             return value.encode(errors="surrogateescape")
     return value
+
+
+def _first_line(note: str) -> str:
+    return first_line(note.encode(errors="surrogateescape"))
 
 
 def _job(row: Record) -> Record:

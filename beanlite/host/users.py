@@ -1,0 +1,30 @@
+"""The users of the page in the browser, as a file has them: one line ``NAME:ROLE:HASH`` each."""
+
+from pathlib import Path
+from typing import Final
+
+from beanlite.errors import ConfigError
+
+USER_ROLES: Final = ("operator", "reader")
+
+
+def read_users(path: Path) -> dict[str, tuple[str, str]]:
+    """Return the role and the hash of each user. ConfigError: the file can't be read, or is malformed."""
+    users: dict[str, tuple[str, str]] = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise ConfigError(f"{path} can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8, and so not a file of users") from error
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, _, rest = line.partition(":")
+        role, _, hash_text = rest.partition(":")
+        if not name or role not in USER_ROLES or not hash_text.startswith("$argon2"):
+            raise ConfigError(f"{path}, line {number}: a line is NAME:operator:HASH or NAME:reader:HASH")
+        users[name] = role, hash_text
+    if not users:
+        raise ConfigError(f"{path} has no user in it")
+    return users

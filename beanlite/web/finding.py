@@ -1,0 +1,184 @@
+"""The lists of jobs: all, those of a tube, and those that a line of text chooses."""
+
+import json
+import time
+from collections.abc import Callable, Hashable, Mapping
+from functools import partial
+from itertools import islice
+from typing import Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from beanlite.console import listing, query
+from beanlite.console.filters import STATES, Record, filter_by
+from beanlite.console.grouping import FACTS, grouping_of, paths_of
+from beanlite.console.live import Live
+from beanlite.console.units import count
+from beanlite.errors import ConfigError
+from beanlite.protocol.operators.filters import Filter
+from beanlite.web.notices import Mistake, WrongForm
+from beanlite.web.pages import filter_of, line_of, link, render
+from beanlite.web.site import person_of, site_of
+
+Answer = TypeVar("Answer")
+
+# How many jobs a page has, and how many names of tubes a word is completed to.
+JOBS: Final = 50
+COMPLETIONS_MAX: Final = 12
+# Up to how many jobs that match are counted, how many at a time, and for how long.
+COUNT_MAX: Final = 1000
+_COUNTED: Final = 200
+_COUNT_S: Final = 0.1
+# The header of requests by which a page refreshes itself.
+LIVE: Final = "beanlite-live"
+_TUBE: Final = "tube:"
+
+
+async def ask(request: Request, key: Hashable, question: Callable[[Live], Answer]) -> Answer:
+    """Return the answer to a question; one that many browsers share, if the page only refreshes itself."""
+    questions, person = site_of(request).questions, person_of(request)
+    refreshes = LIVE in request.headers
+    return await (questions.ask_seldom(person, key, question) if refreshes else questions.ask(person, question))
+
+
+async def jobs(request: Request) -> Response:
+    """Show jobs of any tube."""
+    return await show_jobs(request, "jobs.html", {"tube": None})
+
+
+async def show_jobs(request: Request, template: str, context: Record) -> Response:
+    """Show a page with a list of jobs, or of what they are grouped by."""
+    site, fields = site_of(request), dict(request.query_params)
+    tube = None if context["tube"] is None else context["tube"]["name"]
+    fields.pop("tube", None) if tube else None
+    find = _Find(fields, tube, hides=site.hide_bodies)
+    which = find.which
+    groups, page, matching = None, listing.Page([], None), ""
+    if find.mistake is None and find.by is not None:
+        key, again = (tube, find.line, find.group), LIVE not in request.headers
+        groups = await site.counts.of(key, person_of(request), which, find.by, again=again)
+    elif find.mistake is None:
+        after = fields.get("after", "")[:1000] or None
+        question = partial(_page_of_jobs, which=which, sort=find.sort, after=after, paths=find.paths)
+        page, matching = await ask(
+            request, ("jobs", json.dumps(which.criteria()), find.sort, after, *find.paths), question
+        )
+    context |= {
+        "jobs": page.records,
+        "matching": matching,
+        "more": link(request.url.path, **find.query, after=page.after) if page.after else None,
+        "which": which,
+        "find": find,
+        "groups": groups,
+        "hides": site.hide_bodies,
+    }
+    if find.mistake is not None:
+        context["wrong"] = WrongForm(request.url.path, find.mistake.name, find.mistake.why)
+    return render(request, template, context, 200 if find.mistake is None else 400)
+
+
+class _Find:
+    """What the query of a page asks for. ConfigError: there is no such order, or what it looks for is hidden."""
+
+    def __init__(self, fields: Mapping[str, str], tube: str | None, *, hides: bool) -> None:
+        self.line = line_of(fields)
+        """The filter, without the tube whose page it is."""
+        self.columns, self.group = (fields.get(name, "").strip()[:2000] for name in ("columns", "group"))
+        self.mistake: Mistake | None = None
+        self.paths: list[str] = []
+        self.by: Record | None = None
+        self.which = filter_by(tube=tube)
+        try:
+            self.which = filter_of({"q": self.line, "tube": tube or ""})
+            self._read_paths()
+        except Mistake as mistake:
+            self.mistake = mistake
+        reads_bodies = self.which.looks_into_bodies or self.paths or (self.by and self.by.get("fact") in {None, "note"})
+        if hides and reads_bodies:
+            raise ConfigError("text: bodies are hidden here, and so can't be searched")
+        by_queue = self.which.tube is not None and self.which.state not in {None, "reserved"}
+        self.sorts = [each for each in listing.JOB_SORTS if each != "queue" or by_queue]
+        self.sort = fields.get("sort") or self.sorts[by_queue]
+        if self.sort == "queue" and not by_queue:
+            self.sort = "id"
+        self.is_sorted = "sort" in fields
+        self.facts = FACTS
+
+    def _read_paths(self) -> None:
+        name = "columns"
+        try:
+            self.paths = paths_of(self.columns)
+            name = "group"
+            self.by = grouping_of(self.group) if self.group else None
+        except ConfigError as error:
+            raise Mistake(name, str(error)) from None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """What a link has in it that leads to the same."""
+        sort = self.sort if self.is_sorted else ""
+        return {"q": self.line, "columns": self.columns, "group": self.group, "sort": sort}
+
+    def with_state(self, state: str) -> dict[str, str]:
+        """Return the query of the same in another state; of any, if it is empty."""
+        line = query.without(self.line, "state")
+        return {**self.query, "q": f"{line} state:{state}".strip() if state else line}
+
+    def with_value(self, value: str) -> dict[str, str] | None:
+        """Return the query of the jobs of a group; None if they can't be looked for."""
+        word = query.write(self.group, value)
+        if self.by is None or query.is_cut(value):
+            return None
+        line = query.without(self.line, self.group) if self.group in FACTS else self.line
+        return {**self.query, "q": f"{line} {word}".strip(), "group": ""}
+
+    @property
+    def hint(self) -> str:
+        """Which key may be meant by a path that is very like it."""
+        return query.hint(self.line)
+
+
+def _page_of_jobs(
+    live: Live, which: Filter, sort: str, after: str | None, paths: list[str]
+) -> tuple[listing.Page, str]:
+    """Return a page of jobs, and how many match in all, as text."""
+    page = listing.jobs(live, which, sort, JOBS, after, paths)
+    if len(page.records) < JOBS and after is None:
+        return page, count(len(page.records))
+    return page, _matching(live, which)
+
+
+def _matching(live: Live, which: Filter) -> str:
+    """Return how many jobs match; if they have to be looked for, only up to COUNT_MAX are counted."""
+    states = STATES if which.state is None else (which.state,)
+    if which.criteria().keys() <= {"tube", "state"}:
+        if which.tube is None:
+            stats = live.stats()
+            return count(sum(stats[f"current-jobs-{state}"] for state in states))
+        return count(sum(tube[state] for tube in live.list_tubes({"names": [which.tube]})["tubes"] for state in states))
+    number = 0
+    until_s = time.monotonic() + _COUNT_S
+    for records, after in listing.slices(live.list_jobs, {**which.criteria(), "limit": _COUNTED}, "jobs"):
+        number += len(records)
+        if after is not None and (number > COUNT_MAX or time.monotonic() > until_s):
+            return f"of more than {count(number)}"
+    return count(number)
+
+
+async def complete(request: Request) -> Response:
+    """Tell what the word of a filter may become that is being typed."""
+    word = request.query_params.get("word", "")[:300]
+    completions = query.complete(word)
+    if word.startswith(_TUBE):
+        begin = word.removeprefix(_TUBE)
+
+        def names(live: Live) -> list[str]:
+            records = listing.everything(live.list_tubes, {"like": f"{begin}*"}, "tubes")
+            return [record["name"] for record in islice(records, COMPLETIONS_MAX)]
+
+        tubes = await site_of(request).questions.ask_seldom(person_of(request), ("names", begin), names)
+        completions = [query.Completion(f"{_TUBE}{name}", "", is_whole=True) for name in tubes]
+    but = {f"{request.query_params.get('but', '')}:"} | ({"text:", "note:"} if site_of(request).hide_bodies else set())
+    completions = [each for each in completions if each.word not in but]
+    return JSONResponse([each._asdict() for each in completions[:COMPLETIONS_MAX]])

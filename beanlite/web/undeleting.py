@@ -1,0 +1,176 @@
+"""Puts deleted jobs again, as new jobs, where the history keeps their bodies."""
+
+import contextlib
+import math
+import time
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from beanlite.console.changes import Result, parts_of, slices
+from beanlite.console.filters import Record, filter_by
+from beanlite.console.listing import slices as slices_of_list
+from beanlite.console.live import Live
+from beanlite.core.job import SLICE
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite.tools.look import Look, looking
+from beanlite.protocol.operators.filters import Filter
+from beanlite.protocol.operators.requests import CHANGED_MAX
+
+# How many jobs are deleted without a question, and which part of the history their bodies may take: they are to be kept
+# for a while.
+UNASKED_MAX: Final = 1000
+_PART_OF_HISTORY: Final = 4
+# The most bytes of a body, and of the bodies of one request: as base64 they fit into the body of a request.
+BODY_MAX: Final = 700_000
+_BODIES_MAX: Final = 600_000
+# How long a job is delayed that is about to be buried again.
+_MEANWHILE_S: Final = 24 * 3600
+# No event has this number.
+_NO_END: Final = (1 << 63) - 1
+
+
+class _Deleted(NamedTuple):
+    """What a job was before it was deleted."""
+
+    tube: str
+    state: str
+    pri: int
+    ttr_s: int
+    due_at: int | None
+    """When its delay was to end, in UTC seconds."""
+
+
+def _facts(job: Record) -> _Deleted:
+    due_at = math.ceil(time.time() + job["left_s"]) if job["state"] == "delayed" else None
+    return _Deleted(job["tube"], job["state"], job["pri"], job["ttr_s"], due_at)
+
+
+class PutAgain:
+    """A deletion of jobs that can be put again."""
+
+    label = "Put them again"
+    do = "again"
+
+    def __init__(self, db: Path) -> None:
+        self._db = db
+        self._jobs: dict[int, _Deleted] = {}
+        """Those that were deleted, and have not been put again."""
+        self._after = 0
+        """The end of the history before the deletion."""
+        self._end = _NO_END
+        """Its end after the deletion."""
+        self.new_ids: list[int] = []
+        """The ids of those that were put again."""
+
+    @property
+    def most(self) -> int:
+        """How many jobs it has to remember."""
+        return len(self._jobs)
+
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the jobs that can be put again."""
+        return sorted(self._jobs)
+
+    def change(self, live: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
+        """Delete jobs as ``slices`` does, and remember what they were."""
+        self._after = self._end_of_history()
+        try:
+            for jobs in jobs_of(live, which):
+                by_state: dict[str, dict[int, _Deleted]] = {}
+                for job in jobs:
+                    by_state.setdefault(job["state"], {})[job["id"]] = _facts(job)
+                for state, part in by_state.items():
+                    alike = which.model_copy(update={"ids": list(part), "state": state})
+                    self._delete(live, what, alike, part, outcome)
+                yield outcome
+        finally:
+            with contextlib.suppress(JournalRefused):  # of what is deleted, something can be put again
+                self._end = self._end_of_history()
+
+    def _delete(self, live: Live, what: Record, which: Filter, part: dict[int, _Deleted], outcome: Result) -> None:
+        """Delete jobs, unless they have ceased to be what they were."""
+        outcome.changed.clear()
+        skipped = outcome.skipped
+        try:
+            for _ in slices(live, what, which, outcome):
+                pass
+        finally:
+            self._jobs |= {job_id: part[job_id] for job_id in outcome.changed}
+        outcome.skipped = skipped + len(part) - len(outcome.changed)
+
+    def _end_of_history(self) -> int:
+        with looking(self._db) as look:
+            return look.end_of_history()
+
+    def undo(self, live: Live, person: Record, outcome: Result) -> Iterator[Result]:
+        """Put the jobs again that the history has bodies of. ``person`` is a part of the requests."""
+        with looking(self._db) as look:
+            rows = {job_id: (n, size) for job_id, n, size in look.deletions(self._after, self._end)}
+        part: list[int] = []
+        bytes_of_part = 0
+        for job_id in [job_id for job_id in self.ids if job_id in rows and rows[job_id][1] <= BODY_MAX]:
+            size = rows[job_id][1]
+            if part and (len(part) == SLICE or bytes_of_part + size > _BODIES_MAX):
+                self._put(live, person, {each: rows[each][0] for each in part}, outcome)
+                yield outcome
+                part, bytes_of_part = [], 0
+            part.append(job_id)
+            bytes_of_part += size
+        if part:
+            self._put(live, person, {each: rows[each][0] for each in part}, outcome)
+        outcome.skipped = len(self._jobs)
+        yield outcome
+
+    def _put(self, live: Live, person: Record, rows: dict[int, int], outcome: Result) -> None:
+        """Put jobs again that have their bodies in these rows of the history."""
+        with looking(self._db) as look:
+            bodies = look.bodies(list(rows.values()))
+        ids = [job_id for job_id in rows if rows[job_id] in bodies]
+        request = [_new_job(self._jobs[job_id], bodies[rows[job_id]]) for job_id in ids]
+        new_ids = live.ask("put-jobs", {"jobs": request, **person})["ids"]
+        facts = [self._jobs.pop(job_id) for job_id in ids]
+        self.new_ids += new_ids
+        outcome.done += len(new_ids)
+        buried = [new_id for new_id, each in zip(new_ids, facts, strict=True) if each.state == "buried"]
+        if buried:
+            for _ in slices(live, {"do": "bury", **person}, filter_by(ids=buried, state="delayed"), Result()):
+                pass
+
+
+def _new_job(facts: _Deleted, body: bytes) -> Record:
+    """Return a job as ``put-jobs`` takes it; no worker gets one that is to be buried."""
+    delay_s = 0
+    if facts.state == "buried":
+        delay_s = _MEANWHILE_S
+    elif facts.due_at is not None:
+        delay_s = max(0, math.ceil(facts.due_at - time.time()))
+    new = {"tube": facts.tube, "pri": facts.pri, "delay_s": delay_s, "ttr_s": facts.ttr_s}
+    return {**new, "base64": b64encode(body).decode()}
+
+
+def jobs_of(live: Live, which: Filter) -> Iterator[list[Record]]:
+    """Yield the jobs that a filter selects, as many at a time as can be changed."""
+    for part in parts_of(which):
+        for jobs, _ in slices_of_list(live.list_jobs, {**part.criteria(), "limit": CHANGED_MAX}, "jobs"):
+            yield jobs
+
+
+def not_kept(live: Live, which: Filter, number: int, history_bytes: int) -> int:
+    """Return how many of the ``number`` jobs that are to be deleted could not be put again as they are."""
+    if number > UNASKED_MAX:
+        return number
+    size = reserved = 0
+    for jobs in jobs_of(live, which):
+        if any(job["size"] > BODY_MAX for job in jobs):
+            return number
+        size += sum(job["size"] for job in jobs)
+        reserved += sum(job["state"] == "reserved" for job in jobs)
+    return number if size > history_bytes // _PART_OF_HISTORY else reserved
+
+
+def is_of(look: Look, pid: object) -> bool:
+    """Whether a file is the one that the server with this process id has, and no copy of it."""
+    return look.alive().items() >= {"status": "serving", "pid": pid}.items()

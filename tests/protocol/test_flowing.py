@@ -1,0 +1,116 @@
+"""The command that tells what came and went over time."""
+
+import pytest
+
+from beanlite.core.access import READER
+from beanlite.core.flows import FLOW_BYTES, RANGES
+from beanlite.core.job import SECOND_NS
+from beanlite.protocol.operators import flowing
+from tests.protocol.test_access import ask
+from tests.support.core import put
+from tests.support.diagnosed import Diagnosed
+from tests.support.operators import Operator
+
+COLUMNS = ("put", "reserved", "deleted", "delay_over", "ready", "wait_p50_s", "wait_p99_s", "seconds")
+REFUSED = b"UNAUTHORIZED\r\n"
+
+
+@pytest.fixture
+def core():
+    core = Diagnosed()
+    began_ns = core.now_ns
+    facts = core.service.facts()
+    core.service.facts = lambda: facts._replace(uptime_s=(core.now_ns - began_ns) // SECOND_NS)
+    return core
+
+
+@pytest.fixture
+def operator(core):
+    return Operator(core)
+
+
+def test_all_that_is_told_of_a_flow(core, operator):
+    began_s = core.service.utc_s(core.now_ns)
+    worker = core.worker()
+    core.fill(b"mail", 6)
+    core.live(2)
+    core.work(worker, 4)
+    core.live(8)
+    for what in ({"tube": "mail"}, {}):
+        reply = operator.ask("show-flow", range="5min", **what)
+        assert (reply["since_at"], reply["step_s"], reply["kept"]) == (began_s, 3, True)
+        assert began_s - 3 < reply["from_at"] <= began_s
+        assert (sum(reply["put"]), sum(reply["reserved"]), sum(reply["deleted"])) == (6, 4, 4)
+        assert reply["ready"][-1] == 2
+        assert max(wait for wait in reply["wait_p99_s"] if wait is not None) == pytest.approx(2, rel=0.2)
+        assert {len(reply[column]) for column in COLUMNS} == {len(reply["put"])}
+        assert len(reply["put"]) in {4, 5}
+
+
+def test_point_in_which_the_server_began_counts_from_then_on(core, operator):
+    core.live(20, each=lambda: core.fill(b"mail", 3))
+    for what in ({"tube": "mail"}, {}):
+        reply = operator.ask("show-flow", range="day", **what)
+        assert reply["put"] == [60]
+        assert reply["seconds"] == [pytest.approx(20, abs=1)]
+
+
+@pytest.mark.parametrize("span", RANGES)
+def test_delayed_jobs_are_counted_by_when_they_are_due(core, operator, monkeypatch, span):
+    monkeypatch.setattr(flowing, "SLICE", 3)
+    step_s, points = RANGES[span]
+    part_s = step_s * points // 60
+    for part in (0, 0, 3, 11, 12):
+        put(core, core.producer(b"mail"), delay_s=part * part_s + 1)
+    put(core, core.producer(b"news"), delay_s=1)
+    reply = operator.ask("show-flow", range=span, tube="mail")
+    assert (reply["due"], reply["due_step_s"]) == ([2, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1], part_s)
+    assert operator.ask("show-flow", range=span)["due"] == [3, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]
+    core.live(2)
+    assert sum(operator.ask("show-flow", range=span)["delay_over"]) == 3
+
+
+def test_tube_in_which_nothing_has_happened_is_told_of_too(core, operator):
+    core.fill(b"mail", 3)
+    core.live(1)
+    core.engine.ledger.flows._flows.clear()  # as after a restart
+    reply = operator.ask("show-flow", range="hour", tube="mail")
+    assert set(reply["ready"]) == {3}
+    assert set(reply["put"]) == {0}
+    reply = operator.ask("show-flow", range="hour", tube="nowhere")
+    assert (reply["kept"], set(reply["ready"])) == (True, {0})
+
+
+def test_tube_without_room_for_its_flow_says_so(core, operator):
+    core.live(100)
+    core.engine.ledger.flows.max_bytes = FLOW_BYTES * 2
+    for name in (b"mail", b"news"):
+        core.fill(name, 1)
+        core.live(1)
+    mail, news = (operator.ask("show-flow", range="5min", tube=tube) for tube in ("mail", "news"))
+    assert (mail["kept"], news["kept"]) == (True, False)
+    assert news["since_at"] == core.service.utc_s(core.now_ns)
+    assert len(news["put"]) == 1
+    rates = {tube["name"]: tube["puts_per_s"] for tube in operator.ask("list-tube-stats")["tubes"]}
+    assert rates["news"] is None
+    assert rates["mail"] > 0
+
+
+def test_client_is_told_of_the_tubes_that_it_may_read(core):
+    core.fill(b"mail", 1)
+    core.fill(b"news", 1)
+    reader = core.limited((READER, b"mail"))
+    assert ask(core, reader, "show-flow", tube="news", range="day") == REFUSED
+    assert ask(core, reader, "show-flow", tube="mail", range="day").startswith(b"OK ")
+
+
+@pytest.mark.parametrize(
+    ("what", "why"),
+    [
+        ({}, "range: this key is required"),
+        ({"range": "week"}, "range: "),
+        ({"range": "day", "tube": "no tube"}, "tube: "),
+    ],
+)
+def test_wrong_request_for_a_flow_is_refused(operator, what, why):
+    assert operator.refusal("show-flow", **what).startswith(why)

@@ -1,0 +1,83 @@
+"""How an operator reads the pages: on a phone, while numbers move, and to take a body along."""
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.wire import Wire, until
+
+PHONE = {"width": 390, "height": 800}
+
+
+@pytest.fixture
+def wire(server):
+    with Wire(server.connect()) as wire:
+        yield wire
+
+
+def is_below(cell, lead):
+    """Whether a cell is below the one that leads its card, and as a whole in the page."""
+    place = cell.bounding_box()
+    return place["x"] + place["width"] <= PHONE["width"] and place["y"] > lead.bounding_box()["y"]
+
+
+def test_tube_is_a_card_on_a_phone(web, wire, visit):
+    wire.ask("use carded")
+    wire.put(b"job")
+    page = visit(web, "/?like=carded", viewport=PHONE)
+    ready = page.locator("tbody td[data-label=Ready]")
+    expect(ready).to_be_visible()
+    assert is_below(ready, page.locator("tbody td.lead"))
+    expect(page.locator("tbody td[data-label=Buried]")).to_be_hidden()  # a zero
+    page.get_by_role("link", name="Buried", exact=True).click()
+    page.wait_for_url("**sort=buried")
+
+
+def test_client_is_a_card_on_a_phone(web, wire, visit):
+    wire.ask("name web-1/mailer/17")
+    page = visit(web, "/clients", viewport=PHONE)
+    card = page.locator("tr", has_text="web-1/mailer/17")
+    assert is_below(card.locator("td[data-label=Watches]"), card.locator(".lead"))
+
+
+def test_refreshes_are_halted_and_go_on(web, wire, visit):
+    wire.ask("use halted")
+    page = visit(web, "/tube/halted")
+    ready = page.locator(".numbers .ready dd")
+    wire.put(b"job")
+    expect(ready).to_have_text("1")
+    page.keyboard.press("r")
+    expect(page.get_by_role("button", name="Halted")).to_be_in_viewport()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    wire.put(b"job")
+    page.evaluate("refresh()")
+    assert (ready.inner_text(), asked) == ("1", [])
+    page.keyboard.press("r")
+    expect(ready).to_have_text("2")
+
+
+def test_body_is_copied(web, wire, visit):
+    job_id = wire.put(b'{"customer": 4711}')
+    page = visit(web, f"/job/{job_id}")
+    page.get_by_role("button", name="copy").click()
+    expect(page.get_by_role("button", name="copied")).to_be_visible()
+    page.goto("/put")
+    page.get_by_label("Body").focus()
+    page.keyboard.press("Control+V")
+    assert json.loads(page.get_by_label("Body").input_value()) == {"customer": 4711}
+
+
+def test_title_tells_how_many_findings_are_urgent(server, web, wire, visit):
+    wire.ask("use deadly")
+    wire.put(b"job")
+    page = visit(web, "/")
+    assert not page.title().startswith("(")
+    for _ in range(6):
+        with Wire(server.connect()) as worker:
+            worker.ask("watch deadly")
+            assert worker.ask("reserve").startswith("RESERVED")
+        until(lambda: wire.stats("stats-tube deadly")["current-jobs-ready"] == "1")
+    expect(page).to_have_title(re.compile(r"^\(1\) Overview"))

@@ -1,0 +1,60 @@
+"""How an operator deletes jobs by keys, puts them again, and finds both in the list of changes."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.support.servers import start_beanlite
+from tests.support.web import Web
+from tests.support.wire import Wire
+
+
+@pytest.fixture
+def server(tmp_path):
+    with start_beanlite(tmp_path, "--history", "1d", "--history-bodies") as server:
+        yield server
+
+
+@pytest.fixture
+def web(server):
+    with Web(f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db") as web:
+        yield web
+
+
+def expect_status(page, *texts):
+    """Expect one of these notices: under load a change leads to the page of its progress."""
+    expect(page.get_by_role("status")).to_have_text(re.compile("|".join(map(re.escape, texts))))
+
+
+def test_deleted_jobs_are_put_again_by_keys(web, server, visit):
+    with Wire(server.connect()) as wire:
+        wire.ask("use mail")
+        ids = [wire.put(b"job %d" % number) for number in range(3)]
+        page = visit(web, "/tube/mail")
+        for key in "jxjxd":
+            page.keyboard.press(key)
+        expect_status(page, "2 jobs deleted.", "Done: 2 jobs.")
+        assert wire.stats("stats-tube mail")["current-jobs-ready"] == "1"
+        expect(page.get_by_role("button", name="Put them again")).to_be_visible()
+        page.keyboard.press("u")
+        expect_status(page, "2 jobs put again, as new jobs with new ids.", "Done: 2 jobs.")
+        assert wire.stats("stats-tube mail")["current-jobs-ready"] == "3"
+        page.goto(f"/job/{ids[2]}")
+        page.keyboard.press("d")
+        page.get_by_role("button", name="Delete").click()
+        expect_status(page, "1 job deleted.", "Done: 1 job.")
+        page.goto("/")
+        page.keyboard.press("g")
+        page.keyboard.press("h")
+        expect(page.get_by_role("heading", name="Changes")).to_be_visible()
+        expect(page.locator("tbody tr")).to_have_count(3)
+        page.keyboard.press("u")
+        expect_status(page, "1 job put again, as a new job with a new id.", "Done: 1 job.")
+        page.goto("/changes")
+        expect(page.locator("tbody tr")).to_have_count(4)
+        expect(page.get_by_role("button", name="Put them again")).to_have_count(0)
+        page.goto(f"/job/{ids[0]}")
+        page.get_by_role("link", name="Put again").click()
+        expect(page.get_by_role("heading", name=f"Put job {ids[0]} again")).to_be_visible()
+        expect(page.get_by_label("Body")).to_have_value("job 0")

@@ -1,0 +1,171 @@
+"""Deleted jobs, where the history keeps bodies: they can be put again, and so are deleted without a question."""
+
+import re
+
+import pytest
+
+from beanlite.web import undeleting
+from tests.support.servers import start_beanlite
+from tests.support.web import Web
+from tests.support.wire import Wire, until
+
+FLAGS = ("--history-bodies", "--max-job-size", "1000000")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    with start_beanlite(tmp_path_factory.mktemp("web"), "--history", "1d", *FLAGS) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def web(server):
+    """A page to which a proxy tells who asks."""
+    with Web(f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db", "--user-header", "X-User") as web:
+        web.headers = {"x-user": "ann"}
+        yield web
+
+
+@pytest.fixture
+def wire(server):
+    with Wire(server.connect()) as wire:
+        yield wire
+        while wire.request("change-jobs", do="delete", pri_min=0)["next"] is not None:
+            pass
+
+
+def ended(web, page):
+    """The page that a change leads to; under load this is that of its progress."""
+    while "so far" in page.text:
+        page = web.get(page.path)
+    return page
+
+
+def delete(web, ids, **more):
+    return ended(web, web.post("/change", {"ids": ",".join(map(str, ids)), "do": "delete", **more}))
+
+
+def put_again(web, page):
+    assert "Put them again" in page.text
+    (token,) = re.findall('name="undo" value="([^"]*)"', page.html)
+    return ended(web, web.post("/undo", {"undo": token, "back": "/jobs"}))
+
+
+def jobs(wire):
+    return wire.request("list-jobs", limit=200)["jobs"]
+
+
+FACTS = ("tube", "state", "pri", "ttr_s", "size")
+
+
+def test_deleted_jobs_are_put_again_as_they_were(web, wire):
+    wire.ask("use mail")
+    ids = [
+        wire.put(b"one", pri=9, ttr_s=30),
+        wire.put(b"\xff\0" * 20_000, pri=8, delay_s=1000),
+        wire.put(b"three", pri=7),
+    ]
+    wire.ask("watch mail")
+    assert wire.ask(f"reserve-job {ids[2]}").startswith("RESERVED")
+    assert wire.ask(f"bury {ids[2]} 5") == "BURIED"
+    before = jobs(wire)
+    page = delete(web, ids)
+    assert "3 jobs" in page.text
+    assert not jobs(wire)
+    page = put_again(web, page)
+    assert re.search("3 jobs( put again, as new jobs with new ids)?[.]", page.text)
+    after = jobs(wire)
+    assert [[job[key] for key in FACTS] for job in after] == [[job[key] for key in FACTS] for job in before]
+    assert 990 < after[1]["left_s"] <= 1000
+    assert not {job["id"] for job in after} & set(ids)
+    bodies = [(wire.ask(f"peek {job['id']}"), wire.body)[1] for job in after]
+    assert bodies == [b"one", b"\xff\0" * 20_000, b"three"]
+    until(lambda: "for ann" in web.get(f"/job/{after[0]['id']}").text)
+
+
+def test_many_deleted_jobs_are_put_again_in_parts(web, wire):
+    ids = [wire.put(b"%d" % number + b"x" * 2000) for number in range(700)]
+    page = put_again(web, delete(web, ids))
+    assert "700 jobs" in page.text
+    assert wire.stats()["current-jobs-ready"] == "700"
+    first = jobs(wire)[0]["id"]
+    assert wire.ask(f"peek {first}").startswith("FOUND")
+    assert wire.body.startswith(b"0x")
+
+
+def test_jobs_that_are_deleted_and_put_again_may_be_many(web, wire):
+    for number in range(1200):
+        wire.put(b"%d" % number)
+    asked = web.post("/change", {"scope": "all", "q": "tube:default", "do": "delete"})
+    assert "Delete 1,200 jobs?" in asked.text
+    assert "1,200 jobs" in put_again(web, ended(web, web.post("/change", {**asked.fields}))).text
+    buried = ended(web, web.post("/change", {"scope": "all", "q": "tube:default", "do": "bury"}))
+    assert "1,200 jobs" in buried.text
+
+
+def test_deletion_of_reserved_jobs_is_asked_for_and_can_be_put_again(web, wire):
+    ids = [wire.put(b"mine"), wire.put(b"other")]
+    assert wire.ask(f"reserve-job {ids[0]}").startswith("RESERVED")
+    asked = web.post("/change", {"ids": ",".join(map(str, ids)), "do": "delete"})
+    assert "Delete 2 jobs?" in asked.text
+    assert "1 job can't be brought back: workers have them" in asked.text
+    page = put_again(web, ended(web, web.post("/change", asked.fields)))
+    assert "2 jobs" in page.text
+    assert [job["state"] for job in jobs(wire)] == ["ready", "ready"]
+
+
+def test_deletion_of_what_the_history_may_not_keep_is_asked_for(web, wire):
+    ids = [wire.put(b"x" * (undeleting.BODY_MAX + 1))]
+    asked = web.post("/change", {"ids": ids[0], "do": "delete"})
+    assert "Delete 1 job?" in asked.text
+    assert "how many the history keeps for long is not certain" in asked.text
+    for number in range(undeleting.UNASKED_MAX + 1):
+        wire.put(b"%d" % number)
+    asked = web.post("/change", {"scope": "all", "pri_min": "0", "do": "delete"})
+    assert f"Delete {undeleting.UNASKED_MAX + 2:,} jobs?" in asked.text
+
+
+def test_job_that_is_gone_is_put_again_from_its_page(web, wire):
+    wire.ask("use mail")
+    job_id = wire.put(b"text", pri=7)
+    delete(web, [job_id])
+    page = web.get(f"/job/{job_id}")
+    assert "Put again as a new job" in page.text
+    form = web.get(f"/put?from={job_id}")
+    assert f"Put job {job_id} again" in form.text
+    assert "Its ttr is not known any more" in form.text
+    assert re.search(r'name="tube" value="mail".*name="pri" value="7"', form.html, re.DOTALL)
+    assert ">\ntext<" in form.html
+    assert web.get("/put?from=999999").status == 409
+
+
+def test_deletion_is_asked_for_where_no_body_is_kept(tmp_path, wire, server):
+    with start_beanlite(tmp_path, "--history", "1d") as other, Wire(other.connect()) as there:
+        with Web(f"127.0.0.1:{other.port}", "--db", tmp_path / "queue.db") as web:
+            asked = web.post("/change", {"ids": there.put(b"job"), "do": "delete"})
+            assert "What is deleted can't be brought back" in asked.text
+            page = web.post("/change", {**asked.fields})
+            assert "Put them again" not in page.text
+            assert "Put again" not in web.get("/job/1").text
+        with Web(f"127.0.0.1:{other.port}", "--db", server.directory / "queue.db") as web:
+            asked = web.post("/change", {"ids": there.put(b"job"), "do": "delete"})
+            assert "What is deleted can't be brought back" in asked.text
+    with Web(f"127.0.0.1:{server.port}", "--db", tmp_path / "queue.db") as web:  # another file
+        asked = web.post("/change", {"ids": wire.put(b"job"), "do": "delete"})
+        assert "What is deleted can't be brought back" in asked.text
+
+
+def test_failure_amid_putting_again_keeps_the_rest(tmp_path):
+    with (
+        start_beanlite(tmp_path, *FLAGS) as server,
+        Wire(server.connect()) as wire,
+        Web(f"127.0.0.1:{server.port}", "--db", tmp_path / "queue.db") as web,
+    ):
+        page = delete(web, [wire.put(b"x" * 400_000) for _ in range(4)])
+        wire.request("set-policy", pattern="default", set={"max_jobs": "2"})
+        (token,) = re.findall('name="undo" value="([^"]*)"', page.html)
+        page = ended(web, web.post("/undo", {"undo": token, "back": "/jobs"}))
+        assert "refused put-jobs" in page.text
+        wire.request("set-policy", pattern="default", unset="all")
+        assert "2 jobs" in put_again(web, page).text
+        assert wire.stats()["current-jobs-ready"] == "4"
