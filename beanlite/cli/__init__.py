@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "top": "top",
     "web": "web",
     "put": "put",
+    "work": "work",
     **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
     **dict.fromkeys(("note", "pause"), "change"),
     "policy": "policy",

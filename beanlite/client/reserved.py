@@ -41,9 +41,15 @@ class Job:
         """Delete the job: it is done. JobLost, NotFound: it is not ours any more."""
         await self._finish(calls.delete(self.id))
 
-    async def release(self, pri: int | None = None, delay_s: int = 0) -> None:
-        """Give the job back: it is ready again, after a delay. None: its pri stays. JobLost, NotFound, Buried."""
-        await self._finish(calls.release(self.id, await self._pri() if pri is None else pri, delay_s))
+    async def release(self, pri: int | None = None, delay_s: int = 0, note: str = "") -> None:
+        """Give the job back: it is ready again, after a delay. None: its pri stays. JobLost, NotFound, Buried.
+
+        ``note`` says why, as that of `bury`.
+        """
+        call = calls.release(self.id, await self._pri() if pri is None else pri, delay_s)
+        if note:
+            await self._await(self._ours().note(self.id, note))
+        await self._finish(call)
 
     async def bury(self, pri: int | None = None, note: str = "") -> None:
         """Set the job aside until somebody kicks it. None: its pri stays. JobLost, NotFound.
@@ -63,6 +69,11 @@ class Job:
     async def stats(self) -> Statistics:
         """Return the statistics of the job. JobLost, NotFound."""
         return await self._ask(calls.stats_job(self.id))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it was deleted, released or buried, or the server has said that it is not ours any more."""
+        return self._channel is None
 
     @property
     def is_lost(self) -> bool:

@@ -33,9 +33,15 @@ class BlockingJob:
         """Delete the job: it is done. JobLost, NotFound: it is not ours any more."""
         self._finish(calls.delete(self.id))
 
-    def release(self, pri: int | None = None, delay_s: int = 0) -> None:
-        """Give the job back: it is ready again, after a delay. None: its pri stays. JobLost, NotFound, Buried."""
-        self._finish(calls.release(self.id, self._pri() if pri is None else pri, delay_s))
+    def release(self, pri: int | None = None, delay_s: int = 0, note: str = "") -> None:
+        """Give the job back: it is ready again, after a delay. None: its pri stays. JobLost, NotFound, Buried.
+
+        ``note`` says why, as that of `bury`.
+        """
+        call = calls.release(self.id, self._pri() if pri is None else pri, delay_s)
+        if note:
+            self._leave(note)
+        self._finish(call)
 
     def bury(self, pri: int | None = None, note: str = "") -> None:
         """Set the job aside until somebody kicks it. None: its pri stays. JobLost, NotFound.
@@ -55,6 +61,11 @@ class BlockingJob:
     def stats(self) -> Statistics:
         """Return the statistics of the job. JobLost, NotFound."""
         return self._ask(calls.stats_job(self.id))
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it was deleted, released or buried, or the server has said that it is not ours any more."""
+        return self._wire is None
 
     @property
     def is_lost(self) -> bool:

@@ -34,8 +34,9 @@ def test_job_goes_through_its_states(queue):
     job = queue.reserve()
     assert (job.id, job.text) == (job_id, "häuser")
     job.touch()
-    job.release()
-    assert queue.peek_ready().id == job_id
+    assert not job.is_finished
+    job.release(note="again")
+    assert (job.is_finished, queue.peek_ready().id) == (True, job_id)
     queue.reserve(5).bury(note="odd")
     assert (queue.peek_buried().id, queue.stats_job(job_id)["pri"]) == (job_id, 7)
     assert queue.kick(10) == 1

@@ -85,14 +85,19 @@ async def test_release_and_bury_keep_the_pri(queue):
         await queue.peek(job_id)
 
 
-async def test_note_stays_with_a_buried_job(queue, server, is_beanlite):
+@pytest.mark.parametrize("way", ["bury", "release"])
+async def test_note_stays_with_a_failed_job(queue, server, is_beanlite, way):
     job_id = await queue.put("odd")
-    await (await queue.reserve()).bury(note="delete 1\r\nTraceback: häuser")
+    job = await queue.reserve()
+    assert not job.is_finished
+    await getattr(job, way)(note="delete 1\r\nTraceback: häuser")
+    assert job.is_finished
     with Wire(server.connect()) as wire:
         if is_beanlite:
             assert wire.ask(f"show-job {job_id}").startswith("OK")
             assert json.loads(wire.body)["note"] == "delete 1\r\nTraceback: häuser"
-    assert (await queue.peek_buried()).id == job_id
+    assert (await queue.peek_buried() if way == "bury" else await queue.peek_ready()).id == job_id
+    await queue.delete(job_id)
 
 
 async def test_puts_of_many_tasks_reach_their_tubes(queue, tube):

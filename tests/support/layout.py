@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2] / "beanlite"
 ROOMS = [
     {"__main__"},
     {"cli"},
-    {"server", "binlog", "web"},
+    {"server", "binlog", "web", "work"},
     {"console", "metrics", "beside"},
     {"standby"},
     {"net"},
@@ -23,6 +23,7 @@ ROOMS = [
     {"settings"},
     {"host"},
     {"errors"},
+    {"dramatiq"},
     {"client"},
     {"__init__"},
 ]

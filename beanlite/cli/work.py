@@ -1,0 +1,144 @@
+"""``beanlite work``."""
+
+import asyncio
+import gc
+import json
+import os
+import re
+import socket
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from beanlite.beanstalk.client import Server, is_private
+from beanlite.beanstalk.over_tls import OverTls, context_for
+from beanlite.cli import completion
+from beanlite.cli.groups import ServerOption, age_option, grouped
+from beanlite.cli.printing import print_done
+from beanlite.console.filters import encode_tube
+from beanlite.errors import ConfigError
+from beanlite.host import log
+from beanlite.host.places import as_place, host_and_port, is_port
+from beanlite.settings.defaults import TOKEN
+
+if TYPE_CHECKING:
+    from beanlite.client import Queue
+
+EPILOG: Final = (
+    "Each job is a line of JSON on stdout: its id, tube, outcome (done, released, buried, own, lost or given back),"
+    " seconds, tries and error. The log is on stderr. Exit codes: 0 stopped, and all jobs that were begun are finished;"
+    " 1 jobs were given back unfinished, the server refuses something, or each thread hangs; 2 a wrong setting or flag,"
+    " or there is no such function; 5 can't listen on the address of --health."
+)
+EXAMPLES: Final = """
+beanlite work app:send --tube mail
+beanlite work app.mail:send -t mail -t newsletter --concurrency 8 --timeout 10min
+"""
+# What a client may call itself.
+_NOT_IN_NAMES: Final = re.compile("[^!#-~]")
+_NAME_MAX: Final = 100
+
+
+@grouped
+def work(
+    function: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODULE:FUNCTION", help="The function; its one argument is the job.", show_default=False
+        ),
+    ],
+    *,
+    tube: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--tube",
+            "-t",
+            metavar="TUBE",
+            help="The tube to reserve from; repeatable. Default: default.",
+            autocompletion=completion.tubes,
+        ),
+    ] = None,
+    concurrency: Annotated[int, typer.Option(min=1, max=1000, metavar="N", help="Do so many jobs at a time.")] = 1,
+    timeout: Annotated[
+        float, age_option("--timeout", text="How long a job may take; it is touched so long. Default: 1h.")
+    ] = 3600,
+    tries: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Bury a job that has failed after so many reservations.")
+    ] = 5,
+    grace: Annotated[
+        float, age_option("--grace", text="How long the jobs in hand may take after SIGTERM. Default: 30s.")
+    ] = 30,
+    health: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Serve /healthz, /readyz and /metrics there.", show_default=False),
+    ] = None,
+    server: ServerOption,
+) -> int:
+    """Do jobs: call a Python function for each.
+
+    The function is imported from the working directory, or from where it is installed. When it returns the job is
+    deleted. When it raises, the job is released with a delay that grows, and at last buried; the traceback is its note.
+    An async function is called in the loop, any other one in a thread.
+
+    SIGTERM or SIGINT stops the worker when the jobs in hand are finished; a second one, at once.
+    """
+    from beanlite.work.function import load  # noqa: PLC0415 - likewise
+    from beanlite.work.metrics import WorkerMetrics  # noqa: PLC0415 - slow to import, and no other command needs it
+    from beanlite.work.outcomes import Ended  # noqa: PLC0415 - likewise
+    from beanlite.work.worker import Limits, Worker  # noqa: PLC0415 - likewise
+
+    tubes = tube or ["default"]
+    _check(tubes, timeout)
+    listen_at = None if health is None else _listen_at(health)
+    name = _NOT_IN_NAMES.sub("?", f"{socket.gethostname()}/{function}/{os.getpid()}")[-_NAME_MAX:]
+    connecting = _connecting(server.address, name, tubes)
+    log.setup("info", "text")
+    gc.enable()  # unlike a server, it runs code that makes cyclic garbage
+    called = load(function)
+    metrics = WorkerMetrics()
+    limits = Limits(concurrency, timeout, tries, grace)
+
+    def record(ended: Ended) -> None:
+        metrics.count(ended)
+        print_done(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
+
+    async def run() -> int:
+        worker = Worker(called, connecting, limits, record)
+        if listen_at is not None:
+            await metrics.serve(worker, *listen_at)
+        return await worker.run()
+
+    return asyncio.run(run())
+
+
+def _check(tubes: list[str], timeout_s: float) -> None:
+    for tube in tubes:
+        encode_tube(tube)
+    if timeout_s == 0:
+        raise ConfigError("--timeout has to be longer than 0s")
+
+
+def _listen_at(health: str) -> tuple[str, int]:
+    host, _, port = health.rpartition(":")
+    if not host or not is_port(port):
+        raise ConfigError(f"--health takes HOST:PORT, not {health!r}")
+    return host_and_port(health)
+
+
+def _connecting(server: Server, name: str, tubes: list[str]) -> "Callable[[], Queue]":
+    """Return what makes the client. ConfigError: the token is none, or a file for TLS can't be used."""
+    from beanlite.client import calls, connect  # noqa: PLC0415 - as above
+
+    token = (os.environ.get(TOKEN) or None) if is_private(server) else None
+    if token is not None:
+        try:
+            calls.auth(token)
+        except ValueError as error:
+            raise ConfigError(f"{TOKEN} is no token: {error}") from error
+    if isinstance(server, OverTls):
+        url, tls = f"beanlites://{as_place(server.host, server.port)}", context_for(server)
+    else:
+        url, tls = f"unix:{server[0]}" if len(server) == 1 else f"beanlite://{as_place(*server)}", None
+    return partial(connect, url, tls=tls, token=token, name=name, watch=tubes)

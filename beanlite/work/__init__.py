@@ -1,0 +1,1 @@
+"""What runs a function for each job: ``beanlite work``."""

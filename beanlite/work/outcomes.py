@@ -1,0 +1,73 @@
+"""What becomes of a job when its function has ended."""
+
+import contextlib
+import random
+import traceback
+from typing import Final, NamedTuple
+
+from beanlite.client import Buried, ConnectionLost, Declined, Job, NotFound, Queue, Statistics
+from beanlite.host import log
+
+# The outcomes.
+DONE: Final = "done"
+RELEASED: Final = "released"
+BURIED: Final = "buried"
+OWN: Final = "own"  # the function has finished the job itself
+LOST: Final = "lost"  # the job was not ours any more
+GIVEN_BACK: Final = "given back"  # at the stop
+OUTCOMES: Final = (DONE, RELEASED, BURIED, OWN, LOST, GIVEN_BACK)
+
+# The delay before the next try doubles up to the longest; up to a tenth is added, so that jobs that failed together do
+# not come back together.
+LONGEST_DELAY_S: Final = 3600
+_SPREAD: Final = 0.1
+
+
+class Ended(NamedTuple):
+    """What has become of a job."""
+
+    id: int
+    tube: str
+    outcome: str
+    seconds: float
+    tries: int
+    error: str | None
+    """The last line of the traceback."""
+
+
+async def finish(queue: Queue, job: Job, stats: Statistics, error: BaseException | None, tries_max: int) -> str:
+    """Finish a job after its function, and return the outcome."""
+    if error is not None:
+        log.error("job failed", id=job.id, tube=stats["tube"], tries=stats["reserves"], exc=error)
+    try:
+        if job.is_finished:
+            return OWN
+        if error is None:
+            await job.delete()
+            return DONE
+        return await _give_up(queue, job, stats, error, tries_max)
+    except Buried:
+        return BURIED
+    except (ConnectionLost, NotFound) as lost:
+        log.warning("job is not ours any more", id=job.id, tube=stats["tube"], reason=str(lost))
+        return LOST
+
+
+async def _give_up(queue: Queue, job: Job, stats: Statistics, error: BaseException, tries_max: int) -> str:
+    """Release the job, or bury it if it has failed too often; what a policy of its tube says about that holds."""
+    note = "".join(traceback.format_exception(error))
+    tries, pri = int(stats["reserves"]), int(stats["pri"])
+    policy: Statistics = {}
+    with contextlib.suppress(Declined):  # the tube is gone, or not ours to see
+        policy = await queue.stats_tube(str(stats["tube"]))
+    if tries >= tries_max and "policy-max-tries" not in policy:
+        await job.bury(pri, note)
+        return BURIED
+    await job.release(pri, 0 if "policy-retry" in policy else delay_s(tries), note)
+    return RELEASED
+
+
+def delay_s(tries: int) -> int:
+    """Return the delay before the next try after so many."""
+    longest = min(1 << min(tries, 30), LONGEST_DELAY_S)
+    return longest + int(longest * _SPREAD * random.random())  # noqa: S311 - no secret

@@ -1,0 +1,256 @@
+"""A worker: reserves jobs, calls a function for each, and touches the job meanwhile.
+
+A *slot* is a task that has one job in hand at most; the next one is reserved when that is finished. A function that is
+not async is called in one of as many threads.
+"""
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, NamedTuple
+
+from beanlite.client import CannotConnect, ClientError, ConnectionLost, Job, NotFound, Queue, Statistics, Unauthorized
+from beanlite.client.target import wait_s
+from beanlite.core.phrases import age
+from beanlite.errors import BeanliteError
+from beanlite.host import log
+from beanlite.host.signals import STOPS
+from beanlite.host.stderr import last_words
+from beanlite.work.function import CallInThread, JobInThread, call_async, is_async
+from beanlite.work.outcomes import GIVEN_BACK, Ended, finish
+
+# A job that takes no longer is not touched at all.
+_FIRST_TOUCH_S: Final = 0.25
+# What is cancelled at the end of the grace has this time to end.
+_CANCEL_S: Final = 1.0
+
+
+class Limits(NamedTuple):
+    """How many jobs at a time, how long each, how often, and how long those in hand at the stop."""
+
+    concurrency: int
+    timeout_s: float
+    tries: int
+    grace_s: float
+
+
+class Worker:
+    """A worker; `run` is its life."""
+
+    def __init__(
+        self,
+        function: Callable[[Any], Any],
+        connect: Callable[[], Queue],
+        limits: Limits,
+        record: Callable[[Ended], None],
+    ) -> None:
+        """``record`` is called with each job that was begun."""
+        self._function = function
+        self._is_async = is_async(function)
+        self._connect = connect
+        self._limits = limits
+        self._record = record
+        self._threads = ThreadPoolExecutor(limits.concurrency, "job")
+        self._calls: set[Future[BaseException | None] | asyncio.Task[BaseException | None]] = set()
+        """The calls of the function that have not ended."""
+        self._idle: set[asyncio.Task[Any]] = set()
+        """The tasks without a job in hand: they wait for a server, for a job, or for a thread that hangs."""
+        self._hung = 0
+        self._stopped = asyncio.Event()
+        self._error: Exception | None = None
+        self.jobs_in_hand = 0
+        self.is_connected = False
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether no more jobs are begun."""
+        return self._stopped.is_set()
+
+    async def run(self) -> int:
+        """Work until a signal, and return the exit code. BeanliteError: the server refuses something."""
+        loop = asyncio.get_running_loop()
+        for number in STOPS:
+            loop.add_signal_handler(number, self._hear)
+        opening = asyncio.create_task(self._open())
+        self._idle.add(opening)
+        await asyncio.wait({opening})
+        self._idle.discard(opening)
+        if opening.cancelled():
+            return 0
+        try:
+            queue = opening.result()
+        except ClientError as refusal:
+            raise _in_our_words(refusal) from refusal
+        log.info("reserving jobs", at_a_time=self._limits.concurrency)
+        slots = [asyncio.create_task(self._fill(queue)) for _ in range(self._limits.concurrency)]
+        await self._stopped.wait()
+        late = await self._end(slots)
+        await queue.close()
+        error = None if self._error is None else _in_our_words(self._error)
+        exit_code = 1 if error is not None or late else 0
+        if self._calls:
+            self._cut_off(error, exit_code)
+        if error is not None:
+            raise error
+        return exit_code
+
+    async def _end(self, slots: list[asyncio.Task[None]]) -> set[asyncio.Task[None]]:
+        """Let the jobs in hand be finished within the grace, and return the slots of those that are not."""
+        _, late = await asyncio.wait(slots, timeout=self._limits.grace_s)
+        for slot in late:
+            slot.cancel()
+        if late:
+            log.warning("jobs are given back unfinished", jobs=len(late), grace_seconds=self._limits.grace_s)
+            await asyncio.wait(
+                {*late, *(each for each in self._calls if isinstance(each, asyncio.Task))}, timeout=_CANCEL_S
+            )
+        return late
+
+    def _cut_off(self, error: Exception | None, exit_code: int) -> None:
+        """End the process, in which something goes on that can't be stopped."""
+        if error is not None:
+            last_words(f"beanlite: {error}")
+        sys.stdout.flush()
+        os._exit(exit_code)
+
+    # -- stopping
+
+    def _hear(self) -> None:
+        """Stop; another signal ends the process at once, and the server gives its jobs to others."""
+        for number in STOPS:
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        log.info("stopping", jobs_in_hand=self.jobs_in_hand, grace_seconds=self._limits.grace_s)
+        self.stop()
+
+    def stop(self, error: Exception | None = None) -> None:
+        """Begin no more jobs."""
+        if not self._stopped.is_set():
+            self._error = error
+            self._stopped.set()
+            for task in self._idle:
+                task.cancel()
+
+    # -- working
+
+    async def _open(self) -> Queue:
+        """Return a client of the server, however long it takes. ClientError: the server refuses it."""
+        failures = 0
+        while True:
+            try:
+                queue = await self._connect().__aenter__()
+            except CannotConnect as error:
+                if failures == 0:
+                    log.warning("waiting for the server", reason=str(error))
+                failures += 1
+                await asyncio.sleep(wait_s(failures, random.random()))  # noqa: S311 - no secret
+            else:
+                self.is_connected = True
+                return queue
+
+    async def _fill(self, queue: Queue) -> None:
+        """Be a slot."""
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            while not self.is_stopping:
+                self._idle.add(task)
+                job = await queue.reserve()
+                self._idle.discard(task)
+                await self._work(queue, job, task)
+        except Exception as error:  # noqa: BLE001 - it ends the worker, with the jobs in hand finished
+            self.stop(error)
+
+    async def _work(self, queue: Queue, job: Job, task: asyncio.Task[Any]) -> None:
+        try:
+            stats = await job.stats()
+        except (ConnectionLost, NotFound) as lost:
+            log.warning("job is not ours any more", id=job.id, reason=str(lost))
+            return
+        running, call = self._begin(job)
+        began_s = time.monotonic()
+        outcome, error = GIVEN_BACK, None
+        self.jobs_in_hand += 1
+        touching = asyncio.create_task(_keep(job, int(stats["ttr"])))
+        try:
+            done, _ = await asyncio.wait({running}, timeout=self._limits.timeout_s)
+            touching.cancel()
+            error = running.result() if done else await self._late(running, call)
+            outcome = await finish(queue, job, stats, error, self._limits.tries)
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        finally:
+            touching.cancel()
+            self.jobs_in_hand -= 1
+            self._record(_ended(job, stats, outcome, time.monotonic() - began_s, error))
+        if not running.done():
+            await self._wait_for_thread(running, task)
+
+    def _begin(self, job: Job) -> "tuple[asyncio.Future[BaseException | None], CallInThread | None]":
+        """Call the function, and return what will be its error; and the call if it is one in a thread."""
+        if self._is_async:
+            task = asyncio.create_task(call_async(self._function, job))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+            return task, None
+        call = CallInThread(self._function, JobInThread(job, asyncio.get_running_loop()))
+        future = self._threads.submit(call)
+        self._calls.add(future)
+        future.add_done_callback(self._calls.discard)
+        return asyncio.wrap_future(future), call
+
+    async def _late(
+        self, running: "asyncio.Future[BaseException | None]", call: CallInThread | None
+    ) -> BaseException | None:
+        """Stop a function that has had its time, if that is possible, and return its error."""
+        error = TimeoutError(f"not done within {age(self._limits.timeout_s)}")
+        if call is not None:
+            error.add_note(f"The thread can't be stopped, and is at:\n{call.stack()}")
+            return error
+        running.cancel()
+        error.__cause__ = await running
+        return None if error.__cause__ is None else error
+
+    async def _wait_for_thread(self, running: "asyncio.Future[BaseException | None]", task: asyncio.Task[Any]) -> None:
+        """Wait for a thread whose job is given up; a worker with no other thread ends."""
+        self._hung += 1
+        threads = self._limits.concurrency
+        if self._hung == threads:
+            self.stop(BeanliteError(f"each of {threads} threads is at a job that has taken longer than --timeout"))
+        if not self.is_stopping:
+            self._idle.add(task)
+            await asyncio.wait({running})
+            self._hung -= 1
+
+
+async def _keep(job: Job, ttr_s: int) -> None:
+    """Touch a job in time."""
+    pause_s = _FIRST_TOUCH_S
+    while True:
+        await asyncio.sleep(pause_s)
+        try:
+            await job.touch()
+        except ClientError as error:
+            if not job.is_finished:
+                log.warning("job is not ours any more, and goes on", id=job.id, reason=str(error))
+            return
+        pause_s = ttr_s / 2
+
+
+def _ended(job: Job, stats: Statistics, outcome: str, seconds: float, error: BaseException | None) -> Ended:
+    what = None if error is None else " ".join(f"{type(error).__name__}: {error}".split())
+    return Ended(job.id, str(stats["tube"]), outcome, round(seconds, 6), int(stats["reserves"]), what)
+
+
+def _in_our_words(error: Exception) -> Exception:
+    if isinstance(error, Unauthorized):
+        return BeanliteError(f"the server refuses: {error}; a worker needs the roles worker and reader in its tubes")
+    if isinstance(error, ClientError):
+        return BeanliteError(f"the server can't be worked with: {error}")
+    return error

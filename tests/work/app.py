@@ -1,0 +1,64 @@
+"""The functions that workers of the tests call. Each writes a line into a log when it begins and one when it ends."""
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+
+
+def note(word, key):
+    with Path("log").open("ab", buffering=0) as log:
+        log.write(f"{word} {key}\n".encode())
+
+
+def is_over(kind, key):
+    return kind != "waits" or Path(f"end-{key}").exists()
+
+
+def act(job):
+    """Return the kind of a job, and its key; or fail."""
+    kind, key = job.text.split()
+    note("begin", key)
+    if kind == "fails":
+        raise ValueError("as it is meant to")
+    if kind == "exits":
+        sys.exit("as it is meant to")
+    return kind, key
+
+
+def work(job):
+    kind, key = act(job)
+    while not is_over(kind, key):
+        time.sleep(0.005)
+    if kind == "buries":
+        job.touch()
+        job.bury(note=f"{key} of {job.stats()['tube']}")
+    note("end", key)
+    return work_async(job) if kind == "async" else key
+
+
+async def work_async(job):
+    kind, key = act(job)
+    while kind == "stays":
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            note("cancelled", key)
+    try:
+        while not is_over(kind, key):
+            await asyncio.sleep(0.005)
+    except asyncio.CancelledError:
+        note("cancelled", key)
+        raise
+    if kind == "buries":
+        await job.touch()
+        await job.bury(note=f"{key} of {(await job.stats())['tube']}")
+    note("end", key)
+
+
+class Caller:
+    async def __call__(self, job):
+        await work_async(job)
+
+
+called = Caller()

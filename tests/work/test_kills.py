@@ -1,0 +1,119 @@
+"""Workers go on through kills of the server and of themselves: each job is done, and none stays held."""
+
+from collections import Counter
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from threading import Event, Thread
+
+import pytest
+
+from tests.clients.test_workers import Scene, state
+from tests.support.wire import until
+from tests.work.conftest import Work
+
+WAITING_MAX = 40
+
+
+@pytest.fixture
+def work(tmp_path):
+    """A server of this test alone, as others go on with theirs."""
+    with Scene(tmp_path) as scene:
+        work = Work(scene, tmp_path)
+        yield work
+        work.end()
+
+
+class Producer(Thread):
+    """Puts jobs through kills, and knows which puts were acknowledged."""
+
+    def __init__(self, work):
+        super().__init__()
+        self._work = work
+        self._enough = Event()
+        self.acknowledged = set()
+
+    def run(self):
+        numbers = count()
+        while not self._enough.is_set():
+            with suppress(OSError), self._work.connect() as wire:
+                while not self._enough.is_set():
+                    self._put(wire, str(next(numbers)))
+
+    def _put(self, wire, key):
+        until(lambda: int(wire.stats()["current-jobs-ready"]) < WAITING_MAX)
+        wire.put(f"quick {key}".encode(), ttr_s=2)
+        self.acknowledged.add(key)
+
+    def end(self):
+        self._enough.set()
+        self.join()
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(100, marks=pytest.mark.nightly)])
+def test_all_acknowledged_jobs_are_done_through_kills(work, kills):
+    concurrency = 4
+
+    def begin(function):
+        """Start a worker, which has no handler for signals before it reserves."""
+        before = work.errors().count("reserving jobs")
+        worker = work.begin(function, "--concurrency", str(concurrency))
+        until(lambda: work.errors().count("reserving jobs") > before)
+        return worker
+
+    workers = [begin("work"), begin("work_async")]
+    producer = Producer(work)
+    producer.start()
+    try:
+        for number in range(kills):
+            until(partial(work.has_done, len(work.log("end")) + 30))
+            if number % 2:
+                workers[0].kill()
+                workers[0].wait()
+            work.scene.kill()
+            work.scene.start()
+            if number % 2:
+                workers[0] = begin("work")
+    finally:
+        producer.end()
+    with work.scene.connect() as wire:
+        until(lambda: {wire.stats()[f"current-jobs-{each}"] for each in ("ready", "reserved", "delayed")} == {"0"})
+        assert wire.stats()["current-jobs-buried"] == "0"
+    for worker in workers:
+        worker.terminate()
+    assert [worker.wait(20) for worker in workers] == [0, 0]
+    begun, ended = Counter(work.log("begin")), Counter(work.log("end"))
+    assert producer.acknowledged <= ended.keys()
+    assert begun.total() - len(begun) <= kills * 2 * concurrency  # those in hand at a kill
+
+
+def test_worker_waits_for_a_server_and_ends_when_it_is_told(work):
+    work.scene.kill()
+    worker = work.begin()
+    until(lambda: "waiting for the server" in work.errors())
+    assert work.errors().count("\n") == 1
+    work.scene.start()
+    with work.connect() as wire:
+        job_id = wire.put(b"quick x")
+        until(lambda: state(wire, job_id) is None)
+    work.scene.kill()
+    worker.terminate()
+    assert worker.wait(20) == 0
+    other = work.begin()
+    until(lambda: work.errors().count("waiting for the server") == 2)
+    other.terminate()
+    assert other.wait(20) == 0
+
+
+def test_job_in_hand_at_a_restart_is_lost_and_done_again(work):
+    with work.connect() as wire:
+        wire.put(b"waits long")
+    worker = work.begin("work", "--concurrency", "2")
+    until(lambda: work.log("begin") == ["long"])
+    work.scene.kill()
+    work.scene.start()
+    until(lambda: work.log("begin") == ["long", "long"])
+    work.let_end("long")
+    until(lambda: sorted(work.outcomes()) == ["done", "lost"])
+    worker.terminate()
+    assert worker.wait(20) == 0
