@@ -13,8 +13,9 @@ WORKER: Final = "worker"
 READER: Final = "reader"
 OPERATOR: Final = "operator"
 ROLES: Final = (PRODUCER, WORKER, READER, OPERATOR)
-# The role of those that have any role.
+# The role of those that have any role, and that of those that handle jobs or look at them.
 ANY: Final = "any"
+WORKER_OR_READER: Final = "worker or reader"
 # The pattern of all tubes.
 ALL_TUBES: Final = b"*"
 
@@ -62,9 +63,12 @@ class Rights:
     def __init__(self, grants: Iterable[tuple[str, bytes]]) -> None:
         """Take roles, each with a pattern of tubes."""
         self.grants = frozenset(grants)
-        globs: dict[str, list[bytes]] = {role: [] for role in (*ROLES, ANY)}
+        globs: dict[str, list[bytes]] = {role: [] for role in (*ROLES, ANY, WORKER_OR_READER)}
         for role, pattern in sorted(self.grants):
-            for each in (*(ROLES if role == OPERATOR else (role,)), ANY):
+            roles = [*(ROLES if role == OPERATOR else (role,)), ANY]
+            if role != PRODUCER:
+                roles.append(WORKER_OR_READER)
+            for each in roles:
                 globs[each].append(pattern)
         self._globs = globs
         self._answers: dict[str, dict[bytes, bool]] = {role: {} for role in globs}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from beanlite.core.access import ALL_TUBES, ANY, OPERATOR, PRODUCER, READER, WORKER, Rights
+from beanlite.core.access import ALL_TUBES, ANY, OPERATOR, PRODUCER, READER, WORKER, WORKER_OR_READER, Rights
 from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.blocked import LOOKING
@@ -54,7 +54,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"peek-ready": (READER, USED),
     b"peek-delayed": (READER, USED),
     b"peek-buried": (READER, USED),
-    b"stats-job": (READER, BY_ID),
+    b"stats-job": (WORKER_OR_READER, BY_ID),
     b"stats-tube": (READER, NAMED),
     b"list-tubes": (READER, SOME),
     b"pause-tube": (OPERATOR, NAMED),

@@ -250,7 +250,7 @@ def _ended(job: Job, stats: Statistics, outcome: str, seconds: float, error: Bas
 
 def _in_our_words(error: Exception) -> Exception:
     if isinstance(error, Unauthorized):
-        return BeanliteError(f"the server refuses: {error}; a worker needs the roles worker and reader in its tubes")
+        return BeanliteError(f"the server refuses: {error}; a worker needs the role worker in its tubes")
     if isinstance(error, ClientError):
         return BeanliteError(f"the server can't be worked with: {error}")
     return error

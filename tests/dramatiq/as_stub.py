@@ -89,12 +89,14 @@ class Consumer(BeanliteConsumer):
         return None if message is None else Kept(message.job)
 
     def nack(self, message):
-        self._broker.dead_letters_by_queue[self._tube].append(message)
+        broker: Any = self._broker
+        broker.dead_letters_by_queue[self._tube].append(message)
         super().nack(message)
 
 
-dramatiq.brokers.stub.StubBroker = AsStub
-dramatiq.brokers.stub._StubMessageProxy = Kept
+stub: Any = dramatiq.brokers.stub
+stub.StubBroker = AsStub
+stub._StubMessageProxy = Kept
 memcached: Any = types.ModuleType("pylibmc")  # which the suite imports, and skips if no server answers
 memcached.SomeErrors = (OSError, TypeError)
 memcached.Client = memcached.ClientPool = None

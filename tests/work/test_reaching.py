@@ -90,4 +90,4 @@ def test_worker_that_lacks_a_role_says_which(tmp_path, begin):
         assert worker.wait(30) == 1
     errors = (tmp_path / "errors").read_text()
     assert errors.splitlines()[-1].startswith("beanlite: the server refuses: UNAUTHORIZED")
-    assert errors.endswith("a worker needs the roles worker and reader in its tubes\n")
+    assert errors.endswith("a worker needs the role worker in its tubes\n")
