@@ -23,7 +23,6 @@ ROOMS = [
     {"settings"},
     {"host"},
     {"errors"},
-    {"dramatiq"},
     {"client"},
     {"__init__"},
 ]

@@ -82,7 +82,7 @@ def test_function_of_the_page_is_typed(tmp_path):
 
 def test_worker_that_lacks_a_role_says_which(tmp_path, begin):
     rules = tmp_path / "access.toml"
-    rules.write_text('[[allow]]\nwho = ["net:127.0.0.1"]\nrole = ["producer", "worker"]\ntubes = ["mail"]\n')
+    rules.write_text('[[allow]]\nwho = ["net:127.0.0.1"]\nrole = ["producer", "reader"]\ntubes = ["mail"]\n')
     rules.chmod(0o600)
     with start_beanlite(tmp_path, "--no-journal", "--access", str(rules)) as server:
         worker = begin("--connect", f"127.0.0.1:{server.port}")
