@@ -1,4 +1,4 @@
-"""``beanlite tubes``, ``job``, ``clients``, ``stats``, ``tail``, ``history``."""
+"""``beanlite tubes``, ``job``, ``clients``, ``stats``, ``tail``."""
 
 import sys
 from typing import Annotated, Final
@@ -14,9 +14,7 @@ from beanlite.cli.groups import (
     ServerOrFile,
     age_option,
     grouped,
-    moment_option,
 )
-from beanlite.cli.options import ConfigFile, Db, path_of_db
 from beanlite.console import listing, tables
 from beanlite.console.bodies import FORMS
 from beanlite.console.filters import WILDCARDS, encode_tube
@@ -48,11 +46,6 @@ beanlite stats --db beanlite.db
 beanlite tail
 beanlite tail --tube mail --what bury --what delete
 beanlite tail --json | tee -a transitions.jsonl
-
-beanlite history --operators --since 02:00                  what has been changed since 2 o'clock
-beanlite history --by ann --what delete --since 24h
-beanlite history --tube mail --what pause                   when it was paused, and by whom
-beanlite history --id 17 --db /backups/queue.db
 """
 
 
@@ -195,7 +188,7 @@ def tail(
     """
     if tube is not None:
         encode_tube(tube)
-    _check_words(what)
+    check_words(what)
     with Live(server.address) as source:
         if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
             print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
@@ -207,60 +200,12 @@ def tail(
             sys.stdout.flush()
 
 
-def history(
-    *,
-    job_id: Annotated[
-        int | None, typer.Option("--id", min=1, max=NUMBER_MAX, metavar="ID", help="Only events of this job.")
-    ] = None,
-    tube: TubeOfEvents = None,
-    what: What = None,
-    by: Annotated[
-        str | None,
-        typer.Option(metavar="WHO", help="Only what this person has done, a client (its host or address) or policy."),
-    ] = None,
-    operators: Annotated[
-        bool, typer.Option("--operators", help="Only what operators have done, be it by a command or on the page.")
-    ] = False,
-    since: Annotated[
-        float | None, moment_option(text="Only from this moment on: 02:00, 24h (ago) or 2026-11-27 14:30.")
-    ] = None,
-    until: Annotated[float | None, moment_option(text="Only up to this moment.")] = None,
-    limit: Limit = 100,
-    db: Db = None,
-    config_file: ConfigFile = None,
-    as_json: Json = False,
-) -> None:
-    """Show what has happened to jobs and tubes, the last events.
-
-    What operators do is always kept, with their names; everything else as the server's setting history says. Read from
-    the database file. Dates are in UTC.
-    """
-    _check_words(what)
-    which = {"id": job_id, "tube": tube, "what": what, "by": by, "since_at": since, "until_at": until}
-    which["operators"] = operators or None
-    count = 0
-    from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
-
-    with File(path_of_db(db, config_file)) as file:
-        for event in file.history({key: value for key, value in which.items() if value is not None}, limit):
-            count += 1
-            if as_json:
-                tables.print_json([event])
-            else:
-                print(tables.event_line(event))
-        if not count and tube is not None:
-            file.check_tube(tube)
-    if not count:
-        print("no events", file=sys.stderr)
-    elif count == limit and sys.stderr.isatty():
-        print(f"These are the last {count:,}; there may be more: --limit", file=sys.stderr)
-
-
 def _past_of(job_id: int) -> str:
     return f"; if there was one, beanlite history --id {job_id} tells what is known of it"
 
 
-def _check_words(what: list[str] | None) -> None:
+def check_words(what: list[str] | None) -> None:
+    """Check the words of ``--what``. ConfigError: there is no such event."""
     from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
 
     for word in what or ():

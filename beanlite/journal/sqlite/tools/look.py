@@ -111,6 +111,7 @@ _CONDITIONS_OF_EVENTS: Final = {
     "operators": f"instr(by, '{_OPERATOR}') = 1",
     "since_at": "at >= :since_at",
     "until_at": "at <= :until_at",
+    "where": "what = 'delete' AND body IS NOT NULL AND fits(CAST(body AS BLOB))",
 }
 # Events that are read at a time.
 _EVENTS_READ: Final = 1000
@@ -223,6 +224,8 @@ class Look:
     def history(self, which: Mapping[str, Any], limit: int) -> Iterator[Record]:
         """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
         parameters = {**which, "what": json.dumps(which.get("what")), "limit": limit or -1}
+        if "where" in parameters:
+            self._connection.create_function("fits", 1, Where(parameters.pop("where")).fits)
         where = " AND ".join([_CONDITIONS_OF_EVENTS[key] for key in which] or ["1"])
         last = f"SELECT n FROM history WHERE {where} ORDER BY n DESC LIMIT :limit"
         (bounds,) = self._rows(f"SELECT min(n) - 1 AS after, max(n) AS end FROM ({last})", parameters)
