@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "web": "web",
     "put": "put",
     **dict.fromkeys(("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "flush"), "change"),
+    "undelete": "history",
     **dict.fromkeys(("note", "pause"), "change"),
     "policy": "policy",
     "schedule": "schedule",

@@ -107,9 +107,10 @@ def bury(ids: Ids = None, *, which: Which, how: How) -> int:
 
 @grouped
 def delete(ids: Ids = None, *, which: Which, how: How, yes: Yes = False) -> int:
-    """Delete jobs for good.
+    """Delete jobs.
 
-    This includes jobs that a client holds: its next command for such a job is answered NOT_FOUND.
+    This includes jobs that a client holds: its next command for such a job is answered NOT_FOUND. They can be put again
+    ("beanlite undelete") if the history keeps their bodies, and are lost if not.
     """
     return _carry_out({"do": "delete"}, which.filter(ids), how, ask=not yes)
 

@@ -126,7 +126,8 @@ def job(
 ) -> None:
     """Show everything known about a job.
 
-    With --db also its history, as far as the server keeps one, even if the job has gone. Dates are in UTC.
+    With --db also its history, as far as the server keeps one, even if the job has gone; and its body, if the history
+    keeps those of deleted jobs. Dates are in UTC.
     """
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
@@ -201,7 +202,7 @@ def tail(
 
 
 def _past_of(job_id: int) -> str:
-    return f"; if there was one, beanlite history --id {job_id} tells what is known of it"
+    return f"; beanlite job {job_id} --db PATH shows what the database still has of it"
 
 
 def check_words(what: list[str] | None) -> None:

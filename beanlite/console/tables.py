@@ -256,12 +256,14 @@ def job_text(job: Record, form: str) -> str:
     """Return the facts about a job, one per line, its body and its history. ConfigError: the body has no such form."""
     history = history_lines(job.get("history", ()), of_one_job=True)
     parts = []
-    if "body" in job:
+    gone = "" if "state" in job else f"job {job['id']} has gone; "
+    if gone and "body" in job:
+        parts = [f"{gone}its body in {units.on_one_line(job['tube'])}:\n{body_lines(job['body'], form)}"]
+    elif "body" in job:
         note = [f"note:\n{units.on_lines(job['note'].strip())}"] if job.get("note") else []
         parts = ["\n".join(_job_lines(job)), *note, body_lines(job["body"], form)]
     if history:
-        gone = "" if parts else f"job {job['id']} has gone; "
-        parts.append("\n".join([f"{gone}its history:", *history]))
+        parts.append("\n".join([f"{'' if parts else gone}its history:", *history]))
     return "\n\n".join(parts)
 
 

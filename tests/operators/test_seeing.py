@@ -133,7 +133,7 @@ def test_a_job_is_shown_whole(queue, run):
     assert "6c 61 74 65 72 20 ff 00" in run(queue, "job", "10")[1]
     code, out, err = run(queue, "job", "99")
     assert (code, out) == (1, "")
-    assert err == "beanlite: there is no job 99; if there was one, beanlite history --id 99 tells what is known of it\n"
+    assert err == "beanlite: there is no job 99; beanlite job 99 --db PATH shows what the database still has of it\n"
 
 
 def test_json_is_json_whatever_the_encoding_of_stdout(own_queue, run):
