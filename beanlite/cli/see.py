@@ -37,6 +37,7 @@ beanlite job 17 --body hex
 beanlite job 17 --db /var/lib/beanlite/beanlite.db          with its history, if any
 
 beanlite clients
+beanlite clients --tube mail --sort hold                    who has had a job of mail for longest?
 beanlite clients --connect unix:/run/beanlite.sock --json
 
 beanlite stats
@@ -147,14 +148,38 @@ def job(
 
 
 @grouped
-def clients(*, server: ServerOption, as_json: Json = False) -> None:
+def clients(
+    *,
+    tube: Annotated[
+        str | None,
+        typer.Option(
+            "--tube",
+            "-t",
+            metavar="TUBE",
+            help="Only clients that use or watch this tube.",
+            autocompletion=completion.tubes,
+        ),
+    ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMN",
+            help=f"One of {', '.join(listing.CLIENT_SORTS)}.",
+            autocompletion=completion.one_of(listing.CLIENT_SORTS),
+        ),
+    ] = "number",
+    server: ServerOption,
+    as_json: Json = False,
+) -> None:
     """Show the connected clients.
 
-    The list includes what each uses, watches, waits for and holds, but not the connection of this command.
+    The list includes what each uses, watches, waits for and holds, but not the connection of this command. It is sorted
+    by the number, or with the largest first: jobs held, or for how long a client has held one, is silent or connected.
     """
     with Live(server.address) as source:
-        everybody = listing.everything(source.list_clients, {}, "clients")
-        records = [client for client in everybody if not client.pop("asks")]
+        records = listing.clients(source, tube, sort)
+        if tube is not None and not records:
+            source.check_tube(tube)
     if as_json:
         tables.print_json(records)
     elif not tables.print_table(records, tables.CLIENTS):

@@ -292,7 +292,8 @@ def event_line(event: Record) -> str:
     elif "change" in event:
         how = [units.on_one_line(event["change"])]
     else:
-        how = [f"for {units.age(event['delay_s'])}"]
+        until = f", until {units.utc(event['at'] + event['delay_s'])}" if event["delay_s"] else ""
+        how = [f"for {units.age(event['delay_s'])}{until}"]
     return "  ".join(
         (
             units.utc(event["at"]),

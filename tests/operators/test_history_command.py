@@ -131,7 +131,9 @@ def test_moments_cut_the_history(told):
 def test_event_of_a_pause_names_the_person(past, capsys):
     assert main(["history", "--db", str(past), "--what", "pause"]) == 0
     by_bob, by_client = capsys.readouterr().out.splitlines()
-    assert re.search(r"  mail  pause  for 10 min  by operator 127\.0\.0\.1:\d+ #\d+ for bob$", by_bob)
+    assert re.search(
+        r"  mail  pause  for 10 min, until 20[^ ]+ [^ ]+  by operator 127\.0\.0\.1:\d+ #\d+ for bob$", by_bob
+    )
     assert re.search(r"  mail  pause  for 0 s  by 127\.0\.0\.1:\d+ #\d+$", by_client)
 
 
