@@ -15,7 +15,7 @@ from beanlite.cli.groups import (
     age_option,
     grouped,
 )
-from beanlite.console import listing, tables
+from beanlite.console import listing, tables, units
 from beanlite.console.bodies import FORMS
 from beanlite.console.filters import WILDCARDS, encode_tube
 from beanlite.console.live import Live
@@ -48,6 +48,14 @@ beanlite tail
 beanlite tail --tube mail --what bury --what delete
 beanlite tail --json | tee -a transitions.jsonl
 """
+
+
+# The statistics that are bytes, besides those of memory; and those that are moments, 0 if never.
+_SIZES: Final = frozenset(
+    {"max-job-size", "binlog-max-size", "journal-wal-bytes", "bodies-on-disk-bytes", "history-bodies-max", "disk-free"}
+)
+_MOMENTS: Final = frozenset({"backup-succeeded-at", "backup-failed-at"})
+_KIB: Final = 1024
 
 
 def _words(incomplete: str) -> list[str]:
@@ -188,7 +196,7 @@ def clients(
 
 @grouped
 def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
-    """Show the server's statistics.
+    """Show the server's statistics, such as the memory, the free disk and the last backup.
 
     With --db: which server has or last had that file, since when (in UTC), and how many jobs it holds.
     """
@@ -197,7 +205,7 @@ def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
     if as_json:
         tables.print_json([facts])
     else:
-        tables.print_facts(facts)
+        tables.print_facts({key: _with_unit(key, value) for key, value in facts.items()})
 
 
 @grouped
@@ -224,6 +232,16 @@ def tail(
             else:
                 print(tables.event_line(event))
             sys.stdout.flush()
+
+
+def _with_unit(key: str, value: object) -> object:
+    """Return a statistic as it is, followed by what it means if that is hard to see."""
+    if key in _MOMENTS and isinstance(value, int):
+        return f"{value} ({units.utc(value) if value else 'never'})"
+    if key == "uptime" and isinstance(value, int):
+        return f"{value} ({units.age(value)})"
+    is_size = isinstance(value, int) and value >= _KIB and (key.startswith("memory-") or key in _SIZES)
+    return f"{value} ({units.size(value)})" if is_size else value  # type: ignore[arg-type]
 
 
 def _past_of(job_id: int) -> str:

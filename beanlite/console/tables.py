@@ -107,6 +107,7 @@ JOBS: Final = (
     Column("note", "note", str, shrinks=True),
     Column("preview", "body", str, shrinks=True),
 )
+DUE: Final = (Column("due_at", "due", lambda minute: units.utc(minute)[:-3]), Column("jobs", "jobs", units.count))
 TUBES: Final = (
     Column("name", "tube", str, shrinks=True),
     Column("ready", "ready", units.count),

@@ -203,7 +203,13 @@ def test_clients_and_stats(queue, run):
     assert (default["using"], default["watching"]) == (1, 1)  # the worker
     found = json.loads(run(queue, "stats", "--json")[1])
     assert (found["current-jobs-ready"], found["current-jobs-buried"]) == (6, 2)
-    assert "current-jobs-ready " in run(queue, "stats")[1]
+    facts = {key: rest for key, *rest in map(str.split, run(queue, "stats")[1].splitlines())}
+    assert facts["current-jobs-ready"] == ["6"]
+    assert facts["backup-succeeded-at"] == ["0", "(never)"]
+    assert facts["max-job-size"] == ["65535", "(64.0", "KiB)"]
+    assert facts["uptime"][1].startswith("(")
+    disk = os.statvfs(queue.db.parent)
+    assert int(facts["disk-free"][0]) == pytest.approx(disk.f_bavail * disk.f_frsize, rel=0.1)
 
 
 def test_clients_of_a_tube_are_sorted(tmp_path, capsys):
