@@ -24,6 +24,7 @@ from beanlite.protocol.operators.filters import Filter
 EXAMPLES: Final = """
 beanlite kick 17 18                          these two jobs
 beanlite kick --tube mail                    all buried jobs of a tube
+beanlite kick --tube mail --note-text timeout    only those with such a note
 beanlite kick --tube mail --state delayed    all delayed jobs
 
 beanlite bury 17

@@ -104,7 +104,8 @@ def tubes(
     """Show the tubes, and how many jobs each has.
 
     Failed are reservations that ended otherwise than by a delete, since the server's start; with --db in this hour and
-    the last. When a tube will be empty, at these rates, is shown with --db or --over.
+    the last. When a tube will be empty is shown with --over, at the present rates, or with --db, at those of this hour
+    and the last.
     """
     with place.open() as source:
         records, total = listing.tubes(source, like, sort, limit, over)
@@ -196,9 +197,10 @@ def clients(
 
 @grouped
 def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
-    """Show the server's statistics, such as the memory, the free disk and the last backup.
+    """Show the server's statistics.
 
-    With --db: which server has or last had that file, since when (in UTC), and how many jobs it holds.
+    Among them are the memory, the free disk and the last backup. With --db: which server has or last had that file,
+    since when (in UTC), and how many jobs it holds.
     """
     with place.open() as source:
         facts = source.stats()
