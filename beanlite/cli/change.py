@@ -24,6 +24,7 @@ from beanlite.protocol.operators.filters import Filter
 EXAMPLES: Final = """
 beanlite kick 17 18                          these two jobs
 beanlite kick --tube mail                    all buried jobs of a tube
+beanlite kick --tube mail --note-text timeout    only those with such a note
 beanlite kick --tube mail --state delayed    all delayed jobs
 
 beanlite bury 17
@@ -107,9 +108,10 @@ def bury(ids: Ids = None, *, which: Which, how: How) -> int:
 
 @grouped
 def delete(ids: Ids = None, *, which: Which, how: How, yes: Yes = False) -> int:
-    """Delete jobs for good.
+    """Delete jobs.
 
-    This includes jobs that a client holds: its next command for such a job is answered NOT_FOUND.
+    This includes jobs that a client holds: its next command for such a job is answered NOT_FOUND. They can be put again
+    ("beanlite undelete") if the history keeps their bodies, and are lost if not.
     """
     return _carry_out({"do": "delete"}, which.filter(ids), how, ask=not yes)
 

@@ -9,6 +9,17 @@ from typer.core import TyperCommand, TyperGroup
 # The sections of options that several commands have.
 WHICH: Final = "Which jobs"
 PLACE: Final = "Where to look"
+_CHANGES: Final = "Commands to change jobs"
+# The sections of the list of commands. The others are those that change jobs.
+SECTIONS: Final = {
+    "Commands of a server": ("serve", "config", "cluster"),
+    "Commands for files": (
+        "backup", "restore", "verify", "salvage", "compact", "export", "import", "import-binlog",
+    ),
+    "Commands to look": ("why", "tubes", "jobs", "job", "clients", "stats", "tail", "history", "top", "web"),
+    _CHANGES: (),
+    "Commands to set rules": ("policy", "schedule", "access", "token"),
+}  # fmt: skip
 
 
 class _Sparing:
@@ -35,6 +46,22 @@ def _process(parameter: Any, process: Callable[[Any, Any], Any], ctx: Any, value
 
 class Commands(_Sparing, TyperGroup):
     """The command line, or a command with commands of its own."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer does not export their types
+        """Write the commands; those of beanlite itself in sections."""
+        if ctx.parent is not None:
+            super().format_commands(ctx, formatter)
+            return
+        section_of = {name: title for title, names in SECTIONS.items() for name in names}
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
+        for name in self.list_commands(ctx):
+            title = section_of.get(name, _CHANGES)
+            sections[title].append((name, self.commands[name].get_short_help_str(limit)))
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
 
 class SectionedCommand(_Sparing, TyperCommand):

@@ -25,6 +25,8 @@ beanlite jobs --where customer=4711 --since 02:00            of one customer, ch
 beanlite jobs --sort reserves -n 10                          those that fail again and again
 beanlite jobs --tube 'web*' --tries-min 5 --columns customer,error.type
 beanlite jobs --state buried --group-by error.type           the top errors
+beanlite jobs --state buried --group-by note                 likewise, if workers leave notes
+beanlite jobs --tube mail --state delayed --group-by due     when the next ones come
 """
 
 
@@ -51,8 +53,11 @@ def jobs(
         str,
         typer.Option(
             metavar="PATH",
-            help="Show how many jobs have each value at this path in JSON bodies, or of tube, state, why or note.",
-            autocompletion=completion.one_of(grouping.FACTS),
+            help=(
+                "Show how many jobs have each value at this path in JSON bodies, or of tube, state, why or note; or how"
+                " many delayed jobs are due in each minute."
+            ),
+            autocompletion=completion.one_of((*grouping.FACTS, grouping.DUE)),
         ),
     ] = "",
     place: ServerOrFile,
@@ -62,12 +67,15 @@ def jobs(
 
     They are sorted by id, the order in which they were put; by queue, the order in which the jobs of one tube and state
     come out of it; by age, in-state, size, timeouts or reserves, the largest first; or by pri, the smallest first.
-    Groups are sorted by the number of jobs.
+    Groups are sorted by the number of jobs, minutes by the time, in UTC.
     """
     paths = grouping.paths_of(columns)
-    by = grouping.grouping_of(group_by) if group_by else None
+    by = grouping.grouping_of(group_by) if group_by not in {"", grouping.DUE} else None
     with place.open() as source:
         filter_ = which.filter()
+        if group_by == grouping.DUE:
+            _show_due(source, filter_, limit, as_json=as_json)
+            return
         if by is not None:
             _group(source, filter_, by, limit, group_by, as_json=as_json)
             return
@@ -91,6 +99,21 @@ def _columns(paths: Sequence[str]) -> list[tables.Column]:
     return [*tables.JOBS[:at], *values, *tables.JOBS[at:]]
 
 
+def _show_due(source: "Source", which: "Filter", limit: int, *, as_json: bool) -> None:
+    """Print how many delayed jobs are due in each minute, the first ones."""
+    minutes = grouping.due(source, which)
+    rows: list[Record] = [{"due_at": minute, "jobs": jobs} for minute, jobs in sorted(minutes.items())]
+    shown = rows[:limit] if limit else rows
+    if which.tube is not None and not rows:
+        source.check_tube(which.tube)
+    if as_json:
+        tables.print_json(shown)
+    elif not tables.print_table(shown, tables.DUE):
+        print("no delayed jobs", file=sys.stderr)
+    if len(shown) < len(rows):
+        print(f"These are {len(shown):,} of {len(rows):,} minutes: --limit", file=sys.stderr)
+
+
 def _group(source: "Source", which: "Filter", by: Record, limit: int, title: str, *, as_json: bool) -> None:
     """Print how many jobs have each value."""
     summary = grouping.count(source, which, by).summary(limit)
@@ -105,6 +128,8 @@ def _group(source: "Source", which: "Filter", by: Record, limit: int, title: str
         shown.append({"value": "(others)", "jobs": summary.others, "share": summary.others / summary.jobs})
     if not tables.print_table(shown, tables.groups(title)):
         print("no jobs", file=sys.stderr)
+    if "path" in by and [row["value"] for row in rows] == [None]:
+        print(f"No body is JSON with something at {title}; there is also --group-by note.", file=sys.stderr)
     if summary.is_rough:
         print(
             f"There are more than {grouping.VALUES_MAX:,} values: those of few jobs are counted as others.",

@@ -130,7 +130,10 @@ def list_(*, place: ServerOrFile, as_json: Json = False) -> None:
 @policy.command(epilog=epilog("policy show", EXAMPLES, EPILOG))
 @grouped
 def show(
-    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)],
+    tube: Annotated[
+        str | None,
+        typer.Argument(metavar="TUBE", help="The tube. Default: all policies.", autocompletion=completion.tubes),
+    ] = None,
     *,
     place: ServerOrFile,
     as_json: Json = False,
@@ -139,10 +142,11 @@ def show(
 
     There need not be such a tube yet.
     """
-    encode_tube(tube)
+    if tube is not None:
+        encode_tube(tube)
     with place.open() as source:
-        reply = source.list_policies({"tube": tube})
-    _print(reply, f"no policies for {tube}", as_json=as_json)
+        reply = source.list_policies({} if tube is None else {"tube": tube})
+    _print(reply, "no policies" if tube is None else f"no policies for {tube}", as_json=as_json)
 
 
 @policy.command(epilog=epilog("policy apply", EXAMPLES, EPILOG))

@@ -1,4 +1,4 @@
-"""``beanlite tubes``, ``job``, ``clients``, ``stats``, ``tail``, ``history``."""
+"""``beanlite tubes``, ``job``, ``clients``, ``stats``, ``tail``."""
 
 import sys
 from typing import Annotated, Final
@@ -14,10 +14,8 @@ from beanlite.cli.groups import (
     ServerOrFile,
     age_option,
     grouped,
-    moment_option,
 )
-from beanlite.cli.options import ConfigFile, Db, path_of_db
-from beanlite.console import listing, tables
+from beanlite.console import listing, tables, units
 from beanlite.console.bodies import FORMS
 from beanlite.console.filters import WILDCARDS, encode_tube
 from beanlite.console.live import Live
@@ -39,6 +37,7 @@ beanlite job 17 --body hex
 beanlite job 17 --db /var/lib/beanlite/beanlite.db          with its history, if any
 
 beanlite clients
+beanlite clients --tube mail --sort hold                    who has had a job of mail for longest?
 beanlite clients --connect unix:/run/beanlite.sock --json
 
 beanlite stats
@@ -48,12 +47,15 @@ beanlite stats --db beanlite.db
 beanlite tail
 beanlite tail --tube mail --what bury --what delete
 beanlite tail --json | tee -a transitions.jsonl
-
-beanlite history --operators --since 02:00                  what has been changed since 2 o'clock
-beanlite history --by ann --what delete --since 24h
-beanlite history --tube mail --what pause                   when it was paused, and by whom
-beanlite history --id 17 --db /backups/queue.db
 """
+
+
+# The statistics that are bytes, besides those of memory; and those that are moments, 0 if never.
+_SIZES: Final = frozenset(
+    {"max-job-size", "binlog-max-size", "journal-wal-bytes", "bodies-on-disk-bytes", "history-bodies-max", "disk-free"}
+)
+_MOMENTS: Final = frozenset({"backup-succeeded-at", "backup-failed-at"})
+_KIB: Final = 1024
 
 
 def _words(incomplete: str) -> list[str]:
@@ -102,7 +104,8 @@ def tubes(
     """Show the tubes, and how many jobs each has.
 
     Failed are reservations that ended otherwise than by a delete, since the server's start; with --db in this hour and
-    the last. When a tube will be empty, at these rates, is shown with --db or --over.
+    the last. When a tube will be empty is shown with --over, at the present rates, or with --db, at those of this hour
+    and the last.
     """
     with place.open() as source:
         records, total = listing.tubes(source, like, sort, limit, over)
@@ -133,7 +136,8 @@ def job(
 ) -> None:
     """Show everything known about a job.
 
-    With --db also its history, as far as the server keeps one, even if the job has gone. Dates are in UTC.
+    With --db also its history, as far as the server keeps one, even if the job has gone; and its body, if the history
+    keeps those of deleted jobs. Dates are in UTC.
     """
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
@@ -153,14 +157,38 @@ def job(
 
 
 @grouped
-def clients(*, server: ServerOption, as_json: Json = False) -> None:
+def clients(
+    *,
+    tube: Annotated[
+        str | None,
+        typer.Option(
+            "--tube",
+            "-t",
+            metavar="TUBE",
+            help="Only clients that use or watch this tube.",
+            autocompletion=completion.tubes,
+        ),
+    ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMN",
+            help=f"One of {', '.join(listing.CLIENT_SORTS)}.",
+            autocompletion=completion.one_of(listing.CLIENT_SORTS),
+        ),
+    ] = "number",
+    server: ServerOption,
+    as_json: Json = False,
+) -> None:
     """Show the connected clients.
 
-    The list includes what each uses, watches, waits for and holds, but not the connection of this command.
+    The list includes what each uses, watches, waits for and holds, but not the connection of this command. It is sorted
+    by the number, or with the largest first: jobs held, or for how long a client has held one, is silent or connected.
     """
     with Live(server.address) as source:
-        everybody = listing.everything(source.list_clients, {}, "clients")
-        records = [client for client in everybody if not client.pop("asks")]
+        records = listing.clients(source, tube, sort)
+        if tube is not None and not records:
+            source.check_tube(tube)
     if as_json:
         tables.print_json(records)
     elif not tables.print_table(records, tables.CLIENTS):
@@ -171,14 +199,15 @@ def clients(*, server: ServerOption, as_json: Json = False) -> None:
 def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
     """Show the server's statistics.
 
-    With --db: which server has or last had that file, since when (in UTC), and how many jobs it holds.
+    Among them are the memory, the free disk and the last backup. With --db: which server has or last had that file,
+    since when (in UTC), and how many jobs it holds.
     """
     with place.open() as source:
         facts = source.stats()
     if as_json:
         tables.print_json([facts])
     else:
-        tables.print_facts(facts)
+        tables.print_facts({key: _with_unit(key, value) for key, value in facts.items()})
 
 
 @grouped
@@ -195,7 +224,7 @@ def tail(
     """
     if tube is not None:
         encode_tube(tube)
-    _check_words(what)
+    check_words(what)
     with Live(server.address) as source:
         if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
             print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
@@ -207,60 +236,22 @@ def tail(
             sys.stdout.flush()
 
 
-def history(
-    *,
-    job_id: Annotated[
-        int | None, typer.Option("--id", min=1, max=NUMBER_MAX, metavar="ID", help="Only events of this job.")
-    ] = None,
-    tube: TubeOfEvents = None,
-    what: What = None,
-    by: Annotated[
-        str | None,
-        typer.Option(metavar="WHO", help="Only what this person has done, a client (its host or address) or policy."),
-    ] = None,
-    operators: Annotated[
-        bool, typer.Option("--operators", help="Only what operators have done, be it by a command or on the page.")
-    ] = False,
-    since: Annotated[
-        float | None, moment_option(text="Only from this moment on: 02:00, 24h (ago) or 2026-11-27 14:30.")
-    ] = None,
-    until: Annotated[float | None, moment_option(text="Only up to this moment.")] = None,
-    limit: Limit = 100,
-    db: Db = None,
-    config_file: ConfigFile = None,
-    as_json: Json = False,
-) -> None:
-    """Show what has happened to jobs and tubes, the last events.
-
-    What operators do is always kept, with their names; everything else as the server's setting history says. Read from
-    the database file. Dates are in UTC.
-    """
-    _check_words(what)
-    which = {"id": job_id, "tube": tube, "what": what, "by": by, "since_at": since, "until_at": until}
-    which["operators"] = operators or None
-    count = 0
-    from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
-
-    with File(path_of_db(db, config_file)) as file:
-        for event in file.history({key: value for key, value in which.items() if value is not None}, limit):
-            count += 1
-            if as_json:
-                tables.print_json([event])
-            else:
-                print(tables.event_line(event))
-        if not count and tube is not None:
-            file.check_tube(tube)
-    if not count:
-        print("no events", file=sys.stderr)
-    elif count == limit and sys.stderr.isatty():
-        print(f"These are the last {count:,}; there may be more: --limit", file=sys.stderr)
+def _with_unit(key: str, value: object) -> object:
+    """Return a statistic as it is, followed by what it means if that is hard to see."""
+    if key in _MOMENTS and isinstance(value, int):
+        return f"{value} ({units.utc(value) if value else 'never'})"
+    if key == "uptime" and isinstance(value, int):
+        return f"{value} ({units.age(value)})"
+    is_size = isinstance(value, int) and value >= _KIB and (key.startswith("memory-") or key in _SIZES)
+    return f"{value} ({units.size(value)})" if is_size else value  # type: ignore[arg-type]
 
 
 def _past_of(job_id: int) -> str:
-    return f"; if there was one, beanlite history --id {job_id} tells what is known of it"
+    return f"; beanlite job {job_id} --db PATH shows what the database still has of it"
 
 
-def _check_words(what: list[str] | None) -> None:
+def check_words(what: list[str] | None) -> None:
+    """Check the words of ``--what``. ConfigError: there is no such event."""
     from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
 
     for word in what or ():

@@ -56,9 +56,10 @@ def why(
             raise live.no_tube(tube)
         if tube is not None and not names_one and not diagnosis["tubes"]:
             raise BeanliteError(f"no tube has a name like {tube}")
+        guesses = {} if as_json else telling.misspelt(live, diagnosis)
     if as_json:
         tables.print_json([diagnosis])
     else:
         connect = "" if server.connect is None else f" --connect {shlex.quote(server.connect)}"
-        telling.print_diagnosis(diagnosis, connect)
+        telling.print_diagnosis(diagnosis, connect, guesses)
     return int(any(finding["severity"] == URGENT for finding in diagnosis["findings"]))

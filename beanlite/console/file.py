@@ -56,12 +56,22 @@ class File:
         return {"policies": [{**row._asdict(), "pattern": row.pattern.decode()} for row in rows]}
 
     def show_job(self, job_id: int) -> Record | None:
-        """Return all facts about a job, of which its history may be the only one left; None if there are none."""
-        return self._look.show_job(job_id)
+        """Return all facts about a job; None if there are none. Of one that has gone, its history, perhaps its body."""
+        facts = self._look.show_job(job_id)
+        deleted = None if facts is None or "body" in facts else self._look.deleted_job(job_id)
+        return facts if facts is None or deleted is None else {**facts, **deleted}
 
     def history(self, which: Record, limit: int) -> Iterator[Record]:
         """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
         return self._look.history(which, limit)
+
+    def deletions(self, which: Record) -> list[int]:
+        """Return the jobs whose deletions meet the conditions, and whose bodies are kept."""
+        return self._look.deletions_of(which)
+
+    def deleted_job(self, job_id: int) -> Record | None:
+        """Return what the history has of a job that was deleted: its tube, pri and body; None without a body."""
+        return self._look.deleted_job(job_id)
 
     def check_tube(self, tube: str) -> None:
         """Check that the file has a tube. BeanliteError: it has no job in it, and no pause of it."""

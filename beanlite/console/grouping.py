@@ -2,9 +2,12 @@
 
 import heapq
 import re
+import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from beanlite.console import listing
 from beanlite.console.filters import Record
 from beanlite.core.where import is_path
 from beanlite.errors import ConfigError
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
 
 # What jobs can be grouped by besides a path; in quotes such a word is a path, too.
 FACTS: Final = ("tube", "state", "why", "note")
+# What delayed jobs can be grouped by besides.
+DUE: Final = "due"
 # How many values are kept while they are counted; with one more, the half that has fewer jobs is given up.
 VALUES_MAX: Final = 10_000
 # How many paths columns can have, and how long one may be, as the protocol has it.
@@ -96,6 +101,16 @@ def grouping_of(text: str) -> Record:
     if len(text) > PATH_LENGTH_MAX or not is_path(text):
         raise ConfigError(f"{text[:40]!r} is no path, such as error.type, and not {', '.join(FACTS)}")
     return {"path": text}
+
+
+def due(source: "Source", which: "Filter") -> Counter[int]:
+    """Return how many delayed jobs become ready in each minute, which is given by its UTC timestamp."""
+    criteria = {**which.criteria(), "state": "delayed"}
+    if which.state not in {None, "delayed"}:
+        raise ConfigError("--group-by due takes delayed jobs only")
+    now_s = time.time()
+    jobs = listing.everything(source.list_jobs, criteria, "jobs")
+    return Counter(int(now_s + job["left_s"]) // 60 * 60 for job in jobs)
 
 
 def slices(source: "Source", which: "Filter", by: Record) -> Iterator[Groups]:

@@ -39,6 +39,9 @@ _AHEAD: Final = {
 }
 # What tubes can be sorted by: names from a to z, all else with the largest first.
 TUBE_SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "oldest", "bytes", "waiting", "failed", "due")
+# What clients can be sorted by, besides by number, and the fact that each means.
+_CLIENT_SORTS: Final = {"holds": "holds", "hold": "oldest_hold_s", "silent": "silent_s", "connected": "connected_s"}
+CLIENT_SORTS: Final = ("number", *_CLIENT_SORTS)
 # Those that a server is asked for alone, of all tubes, and its word for each.
 _ALONE: Final = {key: key for key in ("name", "ready", "reserved", "delayed", "buried", "waiting")} | {
     "oldest": "first_ready_s"
@@ -154,6 +157,18 @@ def names_in_order(live: Live, request: Record, key: str) -> list[str]:
 def every_tube(live: Live, request: Record) -> list[Any]:
     """Return the tubes of all slices of a list, or what the request's ``only`` names of each."""
     return [tube for part, _ in slices(live.list_tubes, request, "tubes") for tube in part]
+
+
+def clients(source: Live, tube: str | None, sort: str) -> list[Record]:
+    """Return the clients but this one, or those that use or watch a tube, sorted. ConfigError: no such order."""
+    if sort not in CLIENT_SORTS:
+        raise ConfigError(f"clients are sorted by {', '.join(CLIENT_SORTS)}, not by {sort!r}")
+    rows = [
+        client
+        for client in everything(source.list_clients, {}, "clients")
+        if not client.pop("asks") and (tube is None or tube == client["uses"] or tube in client["watches"])
+    ]
+    return first(rows, _CLIENT_SORTS[sort], largest=True, limit=0) if sort in _CLIENT_SORTS else rows
 
 
 def first(records: Iterable[Record], key: str, *, largest: bool, limit: int) -> list[Record]:

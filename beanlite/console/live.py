@@ -42,6 +42,8 @@ _REFUSALS: Final = {
 _UNKNOWN_KEY: Final = ": unknown key"
 # How many names of tubes are compared with one that does not exist: some 0.1 s.
 _COMPARED_MAX: Final = 20_000
+# How similar the name of a tube is that nobody consumes to that of the tube that was meant: emial to mail.
+_MISSPELT: Final = 0.66
 # Where to continue in a list of a server's.
 _CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
 # The end of a person's name that the server can't take.
@@ -192,6 +194,12 @@ class Live:
         """Return the error that there is no such tube, with one whose name is similar, if there is one."""
         suggestion = similar(tube, self._names())
         return BeanliteError(f"there is no tube {tube}: it has no job, and nobody uses or watches it{suggestion}")
+
+    def misspelt(self, tube: str) -> str | None:
+        """Return the tube whose name this one may be, misspelt; None if no client watches such a tube."""
+        close = get_close_matches(tube, [name for name in self._names() if name != tube], n=1, cutoff=_MISSPELT)
+        tubes = self.list_tubes({"names": close})["tubes"] if close else []
+        return close[0] if tubes and tubes[0]["watching"] else None
 
     def _names(self) -> list[str]:
         """Return the names of the tubes; of very many, a part."""

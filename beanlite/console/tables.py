@@ -77,8 +77,8 @@ def claim(peer: Mapping[str, Any]) -> str:
 
 def doer(by: Record) -> str:
     """Return the client that did something, and the person on whose behalf it did."""
-    person = f" for {units.on_one_line(by['person'])}" if by["person"] else ""
-    return f"{'operator ' if by['operator'] else ''}{peer(by)}{person}"
+    person = f"for {units.on_one_line(by['person'])}" if by["person"] else ""
+    return " ".join(part for part in ("operator" if by["operator"] else "", peer(by), person) if part)
 
 
 def _if_any(number: int) -> str:
@@ -107,6 +107,7 @@ JOBS: Final = (
     Column("note", "note", str, shrinks=True),
     Column("preview", "body", str, shrinks=True),
 )
+DUE: Final = (Column("due_at", "due", lambda minute: units.utc(minute)[:-3]), Column("jobs", "jobs", units.count))
 TUBES: Final = (
     Column("name", "tube", str, shrinks=True),
     Column("ready", "ready", units.count),
@@ -254,14 +255,16 @@ def print_facts(facts: Record) -> None:
 
 def job_text(job: Record, form: str) -> str:
     """Return the facts about a job, one per line, its body and its history. ConfigError: the body has no such form."""
-    history = [event_line(event) for event in job.get("history", ())]
+    history = history_lines(job.get("history", ()), of_one_job=True)
     parts = []
-    if "body" in job:
+    gone = "" if "state" in job else f"job {job['id']} has gone; "
+    if gone and "body" in job:
+        parts = [f"{gone}its body in {units.on_one_line(job['tube'])}:\n{body_lines(job['body'], form)}"]
+    elif "body" in job:
         note = [f"note:\n{units.on_lines(job['note'].strip())}"] if job.get("note") else []
         parts = ["\n".join(_job_lines(job)), *note, body_lines(job["body"], form)]
     if history:
-        gone = "" if parts else f"job {job['id']} has gone; "
-        parts.append("\n".join([f"{gone}its history:", *history]))
+        parts.append("\n".join([f"{'' if parts else gone}its history:", *history]))
     return "\n\n".join(parts)
 
 
@@ -290,7 +293,8 @@ def event_line(event: Record) -> str:
     elif "change" in event:
         how = [units.on_one_line(event["change"])]
     else:
-        how = [f"for {units.age(event['delay_s'])}"]
+        until = f", until {units.utc(event['at'] + event['delay_s'])}" if event["delay_s"] else ""
+        how = [f"for {units.age(event['delay_s'])}{until}"]
     return "  ".join(
         (
             units.utc(event["at"]),
@@ -302,6 +306,30 @@ def event_line(event: Record) -> str:
             *([f"by its {event['policy']}"] if "policy" in event else ()),
         )
     )
+
+
+def history_lines(history: Sequence[Record], *, of_one_job: bool) -> list[str]:
+    """Return a history as lines, of which one stands for events that recur; of one job, also for several together."""
+    from beanlite.console.folding import fold  # noqa: PLC0415 - few commands need it
+
+    lines = []
+    for line in fold(history) if of_one_job else fold(history, 1):
+        event = line.events[0]
+        if line.times == 1:
+            lines.append(event_line(event))
+            continue
+        if any(each["by"] != event["by"] for each in history[line.end - line.times * len(line.events) : line.end]):
+            event = {**event, "by": _in_common(event["by"])}
+        last = history[line.end - 1]
+        of_last = "" if last["id"] == event["id"] else f" for job {last['id']}"
+        times = f"{line.times:,} times, the last{of_last} at {units.utc(line.last_at)}"
+        lines.append(f"{event_line({**event, 'what': line.words})}  {times}")
+    return lines
+
+
+def _in_common(by: Record | None) -> Record | None:
+    """Return what the doers of events that recur have in common, if that is more than that they are clients."""
+    return {**by, "address": "", "number": 0, "name": None} if by and (by["operator"] or by["person"]) else None
 
 
 def print_json(records: Iterable[Record]) -> None:

@@ -1,13 +1,15 @@
 """What is wrong, and what is known of a tube, in lines for a terminal."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from rich.text import Text
 
 from beanlite.console import tables, units
 from beanlite.console.filters import Record
-from beanlite.core.findings import NOTE, URGENT, WARNING
-from beanlite.core.phrases import rates_text
+from beanlite.console.live import Live
+from beanlite.core.findings import NOBODY_CONSUMES, NOTE, URGENT, WARNING
+from beanlite.core.phrases import rates_text, shell_word
 
 STYLES: Final = {URGENT: "bold red", WARNING: "yellow", NOTE: "dim"}
 # What is looked for, as "nothing is wrong" says it.
@@ -18,9 +20,23 @@ _LOOKED_FOR: Final = (
 _WIDTH: Final = max(map(len, STYLES)) + 2
 
 
-def print_diagnosis(diagnosis: Record, options: str) -> None:
-    """Print a diagnosis; ``options`` are added to the commands that it names."""
+def misspelt(live: Live, diagnosis: Record) -> dict[str, str]:
+    """Return the tubes that nobody consumes and whose names may be misspelt, each with the tube that may be meant."""
+    tubes = [
+        place["tube"]
+        for finding in diagnosis["findings"]
+        if finding["kind"] == NOBODY_CONSUMES
+        for place in finding["worst"]
+    ]
+    guesses = {tube: live.misspelt(tube) for tube in tubes}
+    return {tube: guess for tube, guess in guesses.items() if guess is not None}
+
+
+def print_diagnosis(diagnosis: Record, options: str, guesses: Mapping[str, str]) -> None:
+    """Print a diagnosis; ``options`` are added to the commands that it names, ``guesses`` are misspelt tubes."""
     target = tables.console()
+    tube = diagnosis.get("tube")
+    itself = None if tube is None else f"beanlite why {shell_word(tube['name'])}"
 
     def say(text: Text) -> None:
         target.print(text, soft_wrap=True)
@@ -34,9 +50,14 @@ def print_diagnosis(diagnosis: Record, options: str) -> None:
         say(title.append(units.on_one_line(finding["text"]), style="bold" if finding["severity"] == URGENT else ""))
         indent = " " * _WIDTH
         say(Text(indent + units.on_one_line(finding["do"])))
-        if finding["command"] is not None:
+        if finding["command"] not in {None, itself}:
             say(Text(indent + units.on_one_line(finding["command"]) + options, style="cyan"))
-    tube = diagnosis.get("tube")
+        for place in finding["worst"] if finding["kind"] == NOBODY_CONSUMES else ():
+            name = place["tube"]
+            if name in guesses:
+                say(Text(f"{indent}or is {name} misspelt, and {guesses[name]} was meant? Then move its jobs"))
+                command = f"beanlite move --tube {shell_word(name)} --to {shell_word(guesses[name])}"
+                say(Text(indent + command + options, style="cyan"))
     if tube is not None:
         for title_text, line in facts_of(tube):
             say(Text.assemble((f"{title_text:<{_WIDTH}}", "bold"), units.on_one_line(line)))

@@ -4,6 +4,7 @@ import os
 import platform
 import resource
 from collections.abc import Callable
+from pathlib import Path
 
 from beanlite import __version__
 from beanlite.beside.beside import Beside
@@ -17,9 +18,15 @@ from beanlite.protocol.stats import Facts
 
 
 def facts_source(
-    engine: Engine, journal: Journal, refusals: Refusals, beside: Beside, clock: Clock, handshakes: Handshakes | None
+    engine: Engine,
+    journal: Journal,
+    refusals: Refusals,
+    beside: Beside,
+    clock: Clock,
+    handshakes: Handshakes | None,
+    db: Path | None,
 ) -> Callable[[], Facts]:
-    """Return what collects the facts of a server that is started now."""
+    """Return what collects the facts of a server that is started now; ``db``: its file, if it has one."""
     started_ns = clock.since_boot_ns()
     instance = os.urandom(8).hex()
 
@@ -46,7 +53,17 @@ def facts_source(
             backup_succeeded_at=0 if backups is None else backups.succeeded_at,
             backup_failed_at=0 if backups is None else backups.failed_at,
             history_bodies_max=figures.history_bodies_max,
+            disk_free=None if db is None else _free_bytes(db),
             certificate_ends_s=None if handshakes is None else handshakes.certificates.ends_s,
         )
 
     return collect
+
+
+def _free_bytes(db: Path) -> int | None:
+    """Return how many bytes are free in the file system that has the database; None if it can't say."""
+    try:
+        disk = os.statvfs(db.parent)
+    except OSError:
+        return None
+    return disk.f_bavail * disk.f_frsize

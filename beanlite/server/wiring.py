@@ -95,7 +95,7 @@ def make_parts(
     service = Service(
         engine,
         max_job_size=settings.max_job_size,
-        facts=facts_source(engine, journal, refusals, beside, clock, handshakes),
+        facts=facts_source(engine, journal, refusals, beside, clock, handshakes, settings.file),
         commands=new_commands(),
         operator_commands=new_operator_commands(),
         refused=refusals.note,

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse
 from beanlite.console import query, units
 from beanlite.console.changes import DONE_WORDS
 from beanlite.console.filters import STATES, encode_tube, filter_by
+from beanlite.console.folding import LINES_MAX
 from beanlite.console.tables import claim
 from beanlite.console.units import parse_age
 from beanlite.core.access import OPERATOR, PRODUCER
@@ -28,7 +29,6 @@ from beanlite.errors import ConfigError
 from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
-from beanlite.web.folding import LINES_MAX
 from beanlite.web.notices import Mistake
 from beanlite.web.site import rights_of, site_of
 

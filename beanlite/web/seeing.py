@@ -13,6 +13,7 @@ from starlette.responses import Response
 from beanlite.console import listing
 from beanlite.console.bodies import FORMS, body_lines
 from beanlite.console.filters import Record, encode_tube
+from beanlite.console.folding import LINES_MAX, fold, one_by_one
 from beanlite.console.live import Live, Unreachable
 from beanlite.console.units import on_one_line
 from beanlite.core.access import READER
@@ -26,7 +27,6 @@ from beanlite.web.backups import Backup
 from beanlite.web.charts import Chart, chart_of_flow, chart_of_totals
 from beanlite.web.curves import Curve, curve
 from beanlite.web.finding import ask, show_jobs
-from beanlite.web.folding import LINES_MAX, fold, one_by_one
 from beanlite.web.pages import number, render
 from beanlite.web.site import Site, person_of, rights_of, site_of
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from beanlite import __version__, cli
-from beanlite.cli import main
+from beanlite.cli import epilogs, main
 from beanlite.errors import BeanliteError, JournalFailed, JournalRefused, ListenError
 from beanlite.host import log
 from beanlite.settings import config
@@ -244,7 +244,12 @@ def test_help_lists_the_commands(line, capsys):
     assert main([line]) == 0
     out = capsys.readouterr().out
     assert [command for command in cli.COMMANDS if f"\n  {command} " not in out] == []
-    assert "..." not in out.partition("Commands:")[2]
+    assert "..." not in out.partition("Commands")[2]
+    titles = re.findall(r"^(Commands .*):$", out, re.MULTILINE)
+    assert titles == list(epilogs.SECTIONS)
+    changes = out.partition("to change jobs:\n")[2].partition("\n\n")[0]
+    others = {"put", "undelete", "pause", *[name for name, file in cli.COMMANDS.items() if file == "change"]}
+    assert {line.split()[0] for line in changes.splitlines()} == others
 
 
 def words(text):

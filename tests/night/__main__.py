@@ -45,7 +45,8 @@ def main() -> int:
 
 def play(night: Night, folder: Path, port: int | None) -> None:
     """Play the night until Ctrl-C."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for each in (signal.SIGINT, signal.SIGTERM):  # a shell has what it starts in the background ignore SIGINT
+        signal.signal(each, signal.default_int_handler)
     database = past.write(night, folder)
     places = [port + each for each in range(3)] if port else [free_port() for _ in range(3)]
     with serving(database, places) as server, Company(night, server):

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from beanlite.cli import main
 from beanlite.console import grouping, listing
 from beanlite.console.file import File
 from beanlite.console.filters import filter_by
 from beanlite.console.grouping import Groups, Summary, count, grouping_of, paths_of
+from beanlite.console.units import utc
 from beanlite.errors import ConfigError
 from tests.operators.conftest import filled
 from tests.support.servers import start_beanlite
@@ -142,3 +144,35 @@ def test_command_takes_tubes_by_pattern_and_tries(run, queue):
     assert len(run(queue, "jobs", "--reserves-min", "1", "--tries-min", "1", "--json")[1].splitlines()) == 4
     code, _, err = run(queue, "jobs", "--tube", "a b*")
     assert (code, "no tube can have a name like 'a b*'" in err) == (2, True)
+
+
+def test_command_says_that_no_body_has_a_path(run, queue):
+    code, out, err = run(queue, "jobs", "--tube", "mail", "--group-by", "error.typ")
+    assert (code, out.splitlines()[1].split()) == (0, ["(no", "value)", "11", "100.0%"])
+    assert err == "No body is JSON with something at error.typ; there is also --group-by note.\n"
+    assert run(queue, "jobs", "--tube", "web*", "--group-by", "error.type")[2] == ""
+
+
+def test_command_counts_delayed_jobs_by_the_minute(run, queue, capsys):
+    queue.worker.ask("use waves")
+    for delay_s in (3600, 7200, 3600):
+        queue.worker.put(b"", delay_s=delay_s)
+
+    def minutes(*options):
+        _, out, err = run(queue, "jobs", "--tube", "waves", "--group-by", "due", *options)
+        return out.splitlines(), err
+
+    lines, _ = minutes("--json")
+    waves = [json.loads(line) for line in lines]
+    assert sum(wave["jobs"] for wave in waves) == 3
+    assert all(wave["due_at"] % 60 == 0 for wave in waves)
+    assert 3540 <= waves[-1]["due_at"] - waves[0]["due_at"] <= 3660
+    (title, first), err = minutes("--limit", "1")
+    assert (title.split(), first.split()[0]) == (["due", "jobs"], utc(waves[0]["due_at"])[:10])
+    assert err == f"These are 1 of {len(waves)} minutes: --limit\n"
+    for source in (["--connect", "{}:{}".format(*queue.address)], ["--db", str(queue.db)]):
+        capsys.readouterr()
+        assert main(["jobs", "--group-by", "due", "--state", "ready", *source]) == 2
+        assert capsys.readouterr().err == "beanlite: --group-by due takes delayed jobs only\n"
+        assert main(["jobs", "--group-by", "due", "--tube", "other", *source]) == 0
+        assert capsys.readouterr().err == "no delayed jobs\n"

@@ -90,6 +90,31 @@ def test_history_is_told_by_conditions(told, options, expected):
     assert whats(told(*options.split())) == expected
 
 
+def test_events_that_recur_are_one_line(past, capsys):
+    def lines(*options):
+        assert main(["history", "--db", str(past), *options]) == 0
+        out = capsys.readouterr()
+        return out.out.splitlines(), out.err
+
+    (first, *rest), err = lines()
+    assert re.search(r" 1  mail  put  pri 1024  by .* for ann  3 times, the last for job 3 at 20..-", first)
+    assert (len(rest), err) == (len(PAST) - 3, "")
+    assert len(lines("--limit", "0")[0]) == len(PAST)
+    last, err = lines("--limit", "2")
+    assert ([line.split()[4] for line in last], "the last 2 lines" in err) == (["release", "bury"], True)
+
+
+def test_policies_that_differ_are_no_recurrence(tmp_path, capsys):
+    with start_beanlite(tmp_path) as server:
+        for tries in "123":
+            words = ["policy", "set", "mail", f"max_tries={tries}", "--connect", f"127.0.0.1:{server.port}"]
+            assert main(words) == 0
+        server.stop()
+    capsys.readouterr()
+    assert main(["history", "--db", str(tmp_path / "queue.db")]) == 0
+    assert re.findall(r"max_tries=\d", capsys.readouterr().out) == ["max_tries=1", "max_tries=2", "max_tries=3"]
+
+
 def test_client_is_told_by_its_address(told):
     by = told("--what", "kick")[0]["by"]
     assert by["operator"] is False
@@ -106,7 +131,9 @@ def test_moments_cut_the_history(told):
 def test_event_of_a_pause_names_the_person(past, capsys):
     assert main(["history", "--db", str(past), "--what", "pause"]) == 0
     by_bob, by_client = capsys.readouterr().out.splitlines()
-    assert re.search(r"  mail  pause  for 10 min  by operator 127\.0\.0\.1:\d+ #\d+ for bob$", by_bob)
+    assert re.search(
+        r"  mail  pause  for 10 min, until 20[^ ]+ [^ ]+  by operator 127\.0\.0\.1:\d+ #\d+ for bob$", by_bob
+    )
     assert re.search(r"  mail  pause  for 0 s  by 127\.0\.0\.1:\d+ #\d+$", by_client)
 
 
@@ -117,6 +144,9 @@ def test_event_of_a_policy_has_what_was_set(told):
 
 def test_history_without_events_says_so(past, capsys):
     assert main(["history", "--db", str(past), "--by", "nobody"]) == 0
+    why = "those of clients are kept only with the server's setting history"
+    assert capsys.readouterr() == ("", f"no events; {why}\n")
+    assert main(["history", "--db", str(past), "--by", "nobody", "--operators"]) == 0
     assert capsys.readouterr() == ("", "no events\n")
     assert main(["history", "--db", str(past), "--what", "luck"]) == 2
     assert "--what: there is no event 'luck', only put, " in capsys.readouterr().err

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -133,7 +134,7 @@ def test_a_job_is_shown_whole(queue, run):
     assert "6c 61 74 65 72 20 ff 00" in run(queue, "job", "10")[1]
     code, out, err = run(queue, "job", "99")
     assert (code, out) == (1, "")
-    assert err == "beanlite: there is no job 99; if there was one, beanlite history --id 99 tells what is known of it\n"
+    assert err == "beanlite: there is no job 99; beanlite job 99 --db PATH shows what the database still has of it\n"
 
 
 def test_json_is_json_whatever_the_encoding_of_stdout(own_queue, run):
@@ -202,7 +203,40 @@ def test_clients_and_stats(queue, run):
     assert (default["using"], default["watching"]) == (1, 1)  # the worker
     found = json.loads(run(queue, "stats", "--json")[1])
     assert (found["current-jobs-ready"], found["current-jobs-buried"]) == (6, 2)
-    assert "current-jobs-ready " in run(queue, "stats")[1]
+    facts = {key: rest for key, *rest in map(str.split, run(queue, "stats")[1].splitlines())}
+    assert facts["current-jobs-ready"] == ["6"]
+    assert facts["backup-succeeded-at"] == ["0", "(never)"]
+    assert facts["max-job-size"] == ["65535", "(64.0", "KiB)"]
+    assert facts["uptime"][1].startswith("(")
+    disk = os.statvfs(queue.db.parent)
+    assert int(facts["disk-free"][0]) == pytest.approx(disk.f_bavail * disk.f_frsize, rel=0.1)
+
+
+def test_clients_of_a_tube_are_sorted(tmp_path, capsys):
+    def numbers(*options):
+        capsys.readouterr()
+        assert main(["clients", "--json", *connect, *options]) == 0
+        return [json.loads(line)["number"] for line in capsys.readouterr().out.splitlines()]
+
+    with start_beanlite(tmp_path) as server, ExitStack() as stack:
+        connect = ["--connect", f"127.0.0.1:{server.port}"]
+        producer, idle, busy = (stack.enter_context(Wire(server.connect())) for _ in range(3))
+        producer.ask("use mail")
+        producer.put(b"1")
+        for wire in (idle, busy):
+            wire.ask("watch mail")
+        busy.ask("reserve")
+        every = numbers()
+        assert len(every) == 3
+        assert numbers("--tube", "mail", "--sort", "hold") == [every[2], every[0], every[1]]
+        assert numbers("--tube", "default") == every
+        idle.ask("ignore mail")
+        assert numbers("--tube", "mail") == [every[0], every[2]]
+        assert main(["clients", "--tube", "mial", *connect]) == 1
+        assert "did you mean mail?" in capsys.readouterr().err
+        assert main(["clients", "--sort", "luck", *connect]) == 2
+        told = "clients are sorted by number, holds, hold, silent, connected, not by 'luck'"
+        assert told in capsys.readouterr().err
 
 
 def test_a_file_tells_of_each_state_and_of_what_there_is(queue, capsys):
@@ -244,7 +278,7 @@ def test_an_event_is_a_line():
     line = tables.event_line(event)
     assert line.endswith("        12  mail  release  pri 3  delay 1 min  by 10.0.0.1:5 #7")
     line = tables.event_line(event | {"id": 0, "what": "pause", "pri": 0, "delay_s": 600})
-    assert line.endswith("            mail  pause  for 10 min  by 10.0.0.1:5 #7")
+    assert line.endswith("            mail  pause  for 10 min, until 1970-01-01 00:10:00  by 10.0.0.1:5 #7")
 
 
 # -- who can't be asked

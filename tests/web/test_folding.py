@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.web.folding import fold, one_by_one
+from beanlite.console.folding import fold, one_by_one
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire, until

@@ -65,6 +65,7 @@ _DELETED: Final = """
     SELECT tube, pri, body FROM history
     WHERE job = :id AND what = 'delete' AND body IS NOT NULL ORDER BY n DESC LIMIT 1
 """
+_HAS_BODY: Final = "what = 'delete' AND body IS NOT NULL"
 # Tubes, with their rates per minute over this hour and the previous one, and how many delayed jobs are due soon.
 _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
@@ -111,6 +112,8 @@ _CONDITIONS_OF_EVENTS: Final = {
     "operators": f"instr(by, '{_OPERATOR}') = 1",
     "since_at": "at >= :since_at",
     "until_at": "at <= :until_at",
+    "where": f"{_HAS_BODY} AND fits(CAST(body AS BLOB))",
+    "ids": "job IN (SELECT value FROM json_each(:ids))",
 }
 # Events that are read at a time.
 _EVENTS_READ: Final = 1000
@@ -222,8 +225,8 @@ class Look:
 
     def history(self, which: Mapping[str, Any], limit: int) -> Iterator[Record]:
         """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
-        parameters = {**which, "what": json.dumps(which.get("what")), "limit": limit or -1}
-        where = " AND ".join([_CONDITIONS_OF_EVENTS[key] for key in which] or ["1"])
+        where, parameters = self._conditions_of_events(which)
+        parameters["limit"] = limit or -1
         last = f"SELECT n FROM history WHERE {where} ORDER BY n DESC LIMIT :limit"
         (bounds,) = self._rows(f"SELECT min(n) - 1 AS after, max(n) AS end FROM ({last})", parameters)
         events = f"{_EVENTS} WHERE n > :after AND n <= :end AND {where} ORDER BY n LIMIT {_EVENTS_READ}"
@@ -231,6 +234,19 @@ class Look:
             rows = self._rows(events, parameters | bounds)
             bounds["after"] = rows[-1]["n"] if rows else None
             yield from map(_event, rows)
+
+    def deletions_of(self, which: Mapping[str, Any]) -> list[int]:
+        """Return the jobs whose deletions meet the conditions, and whose bodies are kept."""
+        where, parameters = self._conditions_of_events(which)
+        rows = self._rows(f"SELECT job FROM history WHERE {where} AND {_HAS_BODY} ORDER BY n", parameters)
+        return [row["job"] for row in rows]
+
+    def _conditions_of_events(self, which: Mapping[str, Any]) -> tuple[str, Record]:
+        """Return conditions of events in SQL, and what they need."""
+        parameters = {**which, "what": json.dumps(which.get("what")), "ids": json.dumps(which.get("ids"))}
+        if "where" in parameters:
+            self._connection.create_function("fits", 1, Where(parameters.pop("where")).fits)
+        return " AND ".join([_CONDITIONS_OF_EVENTS[key] for key in which] or ["1"]), parameters
 
     def end_of_history(self) -> int:
         """Return the number of the last event; later ones have higher numbers."""

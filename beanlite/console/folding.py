@@ -1,4 +1,4 @@
-"""A job's history in few lines: events that recur in the same order become one line."""
+"""A history in few lines: events that recur in the same order become one line."""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -48,15 +48,15 @@ def one_by_one(history: Sequence[Record], start: int, end: int) -> list[Line]:
     ]
 
 
-def fold(history: Sequence[Record]) -> list[Line]:
-    """Return a history as lines, both from the oldest on."""
+def fold(history: Sequence[Record], together: int = _CYCLE_MAX) -> list[Line]:
+    """Return a history as lines, both from the oldest on; so many events may recur together."""
     holds = _holds(history)
     kinds = [_kind(event) for event in history]
     lines = []
     at = 0
     while at < len(history):
         length, times = 1, 1
-        for each in range(1, _CYCLE_MAX + 1):
+        for each in range(1, together + 1):
             recurs = _times(kinds, at, each)
             if recurs >= _TIMES_MIN and recurs * each > times * length:
                 length, times = each, recurs
@@ -93,4 +93,4 @@ def _kind(event: Record) -> tuple[object, ...]:
     """Return what makes events alike: not which client it was, but what it is and for whom it acted."""
     by = event["by"]
     peer = event.get("policy") if by is None else (by["operator"], by["person"])
-    return event["what"], event["tube"], event["pri"], event["delay_s"], peer
+    return event["what"], event["tube"], event["pri"], event["delay_s"], event.get("change"), peer

@@ -1,0 +1,198 @@
+"""``beanlite history`` and ``undelete``."""
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from beanlite.cli import see
+from beanlite.cli.groups import (
+    NUMBER_MAX,
+    Ids,
+    Json,
+    Limit,
+    ServerOption,
+    age_option,
+    grouped,
+    moment_option,
+    seconds_of,
+)
+from beanlite.cli.options import ConfigFile, Db, ids_text, path_of_db
+from beanlite.cli.printing import print_done
+from beanlite.console import tables, units
+from beanlite.console.filters import Record, filter_by
+from beanlite.console.live import Live, login_name
+from beanlite.console.putting import NewJob, put as put_all
+from beanlite.errors import BeanliteError, ConfigError
+
+if TYPE_CHECKING:
+    from beanlite.console.file import File
+
+EPILOG: Final = {
+    "history": see.EPILOG,
+    "undelete": (
+        "Exit codes: 0 done; 1 the server can't be reached or refuses a job, or a body is not kept; 2 a wrong setting"
+        " or flag; 3 the database was refused, or is damaged; 130 Ctrl-C (what is printed was put)."
+    ),
+}
+EXAMPLES: Final = """
+beanlite history --operators --since 02:00                  what has been changed since 2 o'clock
+beanlite history --by ann --what delete --since 24h
+beanlite history --where customer=4711                      the deleted jobs of a customer
+beanlite history --tube mail --what pause                   when it was paused, and by whom
+beanlite history --id 17 --db /backups/queue.db
+
+beanlite undelete 17 18
+beanlite undelete --by ann --since 02:00 --dry-run          how many has ann deleted since 2 o'clock?
+beanlite undelete --by ann --since 02:00 --where customer=4711
+"""
+By = Annotated[
+    str | None,
+    typer.Option(metavar="WHO", help="Only what this person has done, a client (its host or address) or policy."),
+]
+Since = Annotated[float | None, moment_option(text="Only from this moment on: 02:00, 24h (ago) or 2026-11-27 14:30.")]
+Until = Annotated[float | None, moment_option(text="Only up to this moment.")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH=VALUE",
+        help="Only deletions whose body was kept, with this value at this path in it: customer=4711. Repeatable.",
+    ),
+]
+
+# How many events are read at least: those that recur become one line.
+_READ_MIN: Final = 10_000
+_KEPT: Final = "those of clients are kept only with the server's setting history"
+
+
+def history(
+    *,
+    job_id: Annotated[
+        int | None, typer.Option("--id", min=1, max=NUMBER_MAX, metavar="ID", help="Only events of this job.")
+    ] = None,
+    tube: see.TubeOfEvents = None,
+    what: see.What = None,
+    by: By = None,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Only what operators have done, be it by a command or on the page.")
+    ] = False,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
+    limit: Limit = 100,
+    db: Db = None,
+    config_file: ConfigFile = None,
+    as_json: Json = False,
+) -> None:
+    """Show what has happened to jobs and tubes, the last events.
+
+    What operators do is always kept, with their names; everything else as the server's setting history says. Read from
+    the database file. Dates are in UTC. Events that recur are one line, unless --limit 0 or --json shows each.
+    """
+    see.check_words(what)
+    asked = _conditions(tube, by, since, until, where, id=job_id, what=what, operators=operators or None)
+    from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
+
+    with File(path_of_db(db, config_file)) as file:
+        if as_json or not limit:
+            count, more = _print_each(file.history(asked, limit), as_json=as_json), False
+        else:
+            most = max(limit, _READ_MIN)
+            events = list(file.history(asked, most))
+            lines = tables.history_lines(events, of_one_job=job_id is not None)
+            count, more = len(lines[-limit:]), len(lines) > limit or len(events) == most
+            for line in lines[-limit:]:
+                print(line)
+        if not count and tube is not None:
+            file.check_tube(tube)
+    if not count:
+        print("no events" if operators else f"no events; {_KEPT}", file=sys.stderr)
+    elif more:
+        print(f"These are the last {count:,} lines; there may be more: --limit", file=sys.stderr)
+
+
+def _print_each(events: Iterable[Record], *, as_json: bool) -> int:
+    """Print a line for each event; return how many there were."""
+    count = 0
+    for event in events:
+        count += 1
+        if as_json:
+            tables.print_json([event])
+        else:
+            print(tables.event_line(event))
+    return count
+
+
+@grouped
+def undelete(
+    ids: Ids = None,
+    *,
+    tube: see.TubeOfEvents = None,
+    by: By = None,
+    since: Since = None,
+    until: Until = None,
+    where: Where = None,
+    ttr: Annotated[
+        float, age_option("--ttr", text="How long a client may hold a job, which is not kept. Default: 60s.")
+    ] = 60,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing, only report how many jobs it would be.")
+    ] = False,
+    db: Db = None,
+    server: ServerOption,
+    as_json: Json = False,
+) -> None:
+    """Put deleted jobs again, as new jobs.
+
+    Only those whose bodies the history keeps, with the server's setting history_bodies; without IDs and --by, only
+    those that operators have deleted. They are ready, with their tubes, pris and bodies, but new ids; the output has
+    the old id of each and the new one.
+    """
+    asked = _conditions(tube, by, since, until, where, ids=ids or None)
+    if not asked:
+        raise ConfigError("which jobs? say their ids, --tube, --by, --since, --until or --where")
+    if not ids and by is None:
+        asked["operators"] = True
+    ttr_s = seconds_of("--ttr", ttr)
+    from beanlite.console.file import File  # noqa: PLC0415 - as above
+
+    with File(path_of_db(db, server.config_file)) as file:
+        old_ids = file.deletions(asked)
+        if missing := sorted(set(ids or ()) - set(old_ids)):
+            raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
+        if dry_run or not old_ids:
+            print(f"{units.jobs(len(old_ids))} would be put again")
+            return
+        with Live(server.address) as live:
+            done: list[int] = []
+            for new_ids in put_all(live, _put_again(file, old_ids, ttr_s, done), login_name()):
+                pairs = zip(new_ids, done, strict=False)  # a job more may have been read
+                lines = [
+                    f'{{"id": {new}, "was": {old}}}' if as_json else f"job {old} is job {new} now" for new, old in pairs
+                ]
+                del done[: len(new_ids)]
+                print_done("\n".join(lines), "jobs are put, but not all of their ids can be printed")
+
+
+def _put_again(file: "File", ids: list[int], ttr_s: int, read: list[int]) -> Iterator[NewJob]:
+    """Yield deleted jobs as new ones, and note the ids of those in ``read``."""
+    for job_id in ids:
+        job = file.deleted_job(job_id)
+        if job is not None:  # the history may have forgotten it by now
+            read.append(job_id)
+            yield NewJob(job["body"], job["tube"], job["pri"], 0, ttr_s)
+
+
+def _conditions(
+    tube: str | None, by: str | None, since: float | None, until: float | None, where: list[str] | None, **more: object
+) -> Record:
+    """Return which events are meant. ConfigError: there can't be such ones."""
+    which = {
+        "tube": tube,
+        "by": by,
+        "since_at": since,
+        "until_at": until,
+        "where": filter_by(where=where).where or None,
+    }
+    return {key: value for key, value in {**which, **more}.items() if value is not None}
