@@ -231,6 +231,8 @@ def test_whatever_is_asked_the_reply_is_whole_and_nothing_breaks(record_property
             keys = ["do", "state"]
         if word == b"set-policy" and rng.random() < 0.5:
             keys = ["pattern", "set", "unset"]
+        if word == b"group-jobs" and rng.random() < 0.5:
+            keys = ["fact"]
         what = {key: rng.choice(LIKELY.get(key, VALUES) if rng.random() < 0.7 else VALUES) for key in keys}
         if word in NO_BODY:
             line = b" %d 0" % rng.randint(0, 3) if word == b"reserve-batch" else b" %d" % rng.randint(0, 20)
