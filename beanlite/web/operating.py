@@ -104,7 +104,8 @@ def _lines(events: Iterable[Record], *, one_by_one: bool, hides: bool) -> Iterat
         same = deed is not None and (deed.by, deed.what, deed.how, deed.tube) == (
             event["by"], event["what"], how, event["tube"],
         )  # fmt: skip
-        if deed is not None and same and job and not one_by_one and at - deed.last_at <= _PAUSE_S:
+        is_next = deed is not None and job not in {0, deed.last_job} and at - deed.last_at <= _PAUSE_S
+        if deed is not None and same and is_next and not one_by_one:
             deed = replace(deed, last_at=at, last_job=job, jobs=deed.jobs + 1)
             continue
         if deed is not None:

@@ -28,7 +28,7 @@ from beanlite.web.curves import Curve, curve
 from beanlite.web.finding import LIVE, ask, show_jobs
 from beanlite.web.folding import LINES_MAX, fold, one_by_one
 from beanlite.web.notices import Mistake, WrongForm
-from beanlite.web.operating import Asked, deeds, last_pause
+from beanlite.web.operating import Asked, Deed, deeds, last_pause
 from beanlite.web.pages import number, render
 from beanlite.web.site import Site, person_of, rights_of, site_of
 
@@ -238,18 +238,28 @@ async def changes(request: Request) -> Response:
     person = None if rights_of(request).everything else user
     context: Record = {"entries": site.recent.entries(person), "deeds": [], "unreadable": ""}
     asked = Asked.of(request.query_params)
-    mistake: Mistake | None = None
-    if LIVE not in request.headers:  # the history is long, and a refresh does not show it again
+    status = 200
+    try:
+        context["deeds"], context["unreadable"] = await _deeds(request, asked)
+    except Mistake as mistake:
+        context["wrong"] = WrongForm(request.url.path, mistake.name, mistake.why)
+        status = 400
+    return render(request, "changes.html", {**context, "asked": asked}, status)
+
+
+async def _deeds(request: Request, asked: Asked) -> tuple[list[Deed], str]:
+    """Return what operators have done, and why that can't be told, if so. Mistake: it is asked for wrongly."""
+    site, user = site_of(request), person_of(request)
+    if site.db is None or LIVE in request.headers:  # the history is long, and a refresh does not show it again
+        return [], ""
+    try:
         rights = await site.questions.ask(user, Live.rights)
-        try:
-            found, context["unreadable"] = await from_database(
-                site.db, lambda look: deeds(look, asked, rights, user, hides=site.hide_bodies)
-            )
-            context["deeds"] = found or []
-        except Mistake as error:
-            mistake = error
-            context["wrong"] = WrongForm(request.url.path, mistake.name, mistake.why)
-    return render(request, "changes.html", {**context, "asked": asked}, 200 if mistake is None else 400)
+    except Unreachable as error:
+        return [], f"who may see it is known to the server alone, and {error}"
+    found, unreadable = await from_database(
+        site.db, lambda look: deeds(look, asked, rights, user, hides=site.hide_bodies)
+    )
+    return found or [], unreadable
 
 
 async def journal(request: Request) -> Response:

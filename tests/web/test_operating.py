@@ -90,3 +90,19 @@ def test_pause_is_told_with_its_person_and_end(webs):
     assert told
     at, until = (time.mktime(time.strptime(moment, "%Y-%m-%d %H:%M:%S")) for moment in told.groups())
     assert until - at == pytest.approx(300, abs=1)
+
+
+def test_page_for_readers_tells_what_operators_did(tmp_path):
+    with start_beanlite(tmp_path) as server:
+        flags = (f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db")
+        with Wire(server.connect()) as wire, Web(*flags, "--read-only") as web:
+            wire.ask("use mail")
+            wire.put(b"job")
+            wire.request("change-jobs", do="note", ids=[1], note="a secret", by="ann")
+            wire.request("change-jobs", do="note", ids=[1], note="", by="ann")
+            assert 'href="/changes"' in web.get("/").html
+            assert rows(web) == ["ann note taken away mail 1 job 1", "ann note a secret mail 1 job 1"]
+            with Web(*flags, "--hide-bodies") as discreet:
+                assert rows(discreet) == ["ann note mail 1 job 1"] * 2
+            server.kill()
+            assert "known to the server alone" in web.get("/changes").text
