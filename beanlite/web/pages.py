@@ -127,6 +127,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "CONCERNS": {do: [state.value for state in states] for do, states in CONCERNS.items()},
         "DO": {do: do.capitalize() for do in DONE_WORDS} | {"note": "Leave a note on"},
+        "LONGEST_FIRST": {"reserved": "in-state"},
         "OFF": OFF,
         "POLICY_KEYS": tuple(KEYS),
         "SYNTAX": query.syntax(),
