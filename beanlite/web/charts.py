@@ -197,9 +197,9 @@ def _rows(
             cells.append((_NONE if value is None else line.show(value), _y(value, tops[panel]), panel))
         rows.append(Row(at, x(at), cells))
     for begin, end, rate in due:
-        cells = [
-            (line.show(rate), _y(rate, tops[0]), 0) if line.key == "due" else ("", None, panel) for panel, line in lines
-        ]
+        number = round(rate * (end - begin))
+        text = f"{units.rate(rate)} ({units.jobs(number)})" if number else units.rate(rate)
+        cells = [(text, _y(rate, tops[0]), 0) if line.key == "due" else ("", None, panel) for panel, line in lines]
         rows.append(Row(end, x((begin + end) / 2), cells))
     return rows
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from beanlite.console import listing, why
+from beanlite.console import listing, outlook, why
 from beanlite.console.filters import Record
 from beanlite.console.live import Live
 from beanlite.core.findings import BURIED, CRASH_LOOP, LEFT_BURIED, REFUSED, STORM_DUE
@@ -14,6 +14,9 @@ PAGE: Final = 50
 SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")
 # The state of the jobs that a finding is about; those of the other kinds are ready.
 STATES: Final = {BURIED: "buried", LEFT_BURIED: "buried", STORM_DUE: "delayed", CRASH_LOOP: None, REFUSED: None}
+
+# When a tube will be empty is told if its next job has waited for so long.
+_LATE_S: Final = 60
 
 # What the page of a tube does not tell elsewhere.
 _FACTS: Final = frozenset({"clients", "reserved", "pace", "crashes"})
@@ -37,7 +40,14 @@ def tubes(live: Live, like: str, sort: str, page: int) -> TubesPage:
     places = {name: place for place, name in enumerate(names[end - PAGE : end])}
     records: list[Record] = []
     if places:  # a tube may be gone by then
-        records = live.list_tubes({"names": list(places), "limit": PAGE})["tubes"]
+        request = {"names": list(places), "due_s": outlook.DUE_S}
+        records = list(listing.everything(live.list_tubes, request, "tubes"))
+    for tube in records:
+        if tube["puts_per_s"] is not None:
+            tube |= {f"{key}_per_min": 60 * tube[f"{key}_per_s"] for key in ("puts", "deletes")}
+        outlook.add_outlook(tube)
+        if (tube["first_ready_s"] or 0) < _LATE_S:  # a few jobs more or less are no trend
+            tube.pop("drain_s", None)
     return TubesPage(sorted(records, key=lambda tube: places[tube["name"]]), page, len(names) > end)
 
 

@@ -98,6 +98,11 @@ def _peer(peer: Mapping[str, Any] | None) -> str:
     return "" if peer is None else f"{peer['address']} #{peer['number']}{claim(peer)}"
 
 
+def _holder(peer: Mapping[str, Any] | None) -> str:
+    """Return a client in little room: what it calls itself, or its address."""
+    return "" if peer is None else f"{claim(peer).strip() or peer['address']} #{peer['number']}"
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -112,6 +117,7 @@ def _environment() -> Environment:
         "jobs": units.jobs,
         "peer": _peer,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
+        "holder": _holder,
         "quote": lambda text: quote(str(text), safe=""),
         "rate": units.rate,
         "size": units.size,
@@ -121,6 +127,7 @@ def _environment() -> Environment:
     environment.globals |= {
         "CONCERNS": {do: [state.value for state in states] for do, states in CONCERNS.items()},
         "DO": {do: do.capitalize() for do in DONE_WORDS} | {"note": "Leave a note on"},
+        "LONGEST_FIRST": {"reserved": "in-state"},
         "OFF": OFF,
         "POLICY_KEYS": tuple(KEYS),
         "SYNTAX": query.syntax(),
@@ -161,6 +168,7 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "notice": notice,
         "undo_label": partial(site_of(request).undos.label, user.name),
         "wrong": notice.wrong,
+        "has_db": site_of(request).db is not None,
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render(common | dict(context)), status)
 

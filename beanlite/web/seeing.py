@@ -26,7 +26,9 @@ from beanlite.web.again import unfit
 from beanlite.web.backups import Backup
 from beanlite.web.charts import Chart, chart_of_flow, chart_of_totals
 from beanlite.web.curves import Curve, curve
-from beanlite.web.finding import ask, show_jobs
+from beanlite.web.finding import LIVE, ask, show_jobs
+from beanlite.web.notices import Mistake, WrongForm
+from beanlite.web.operating import Asked, Deed, deeds, last_pause
 from beanlite.web.pages import number, render
 from beanlite.web.site import Site, person_of, rights_of, site_of
 
@@ -95,7 +97,13 @@ async def tube(request: Request) -> Response:
     span = request.query_params.get("span", _SPAN)
     spans = SPANS if site.db is None else SPANS | {each: each.capitalize() for each in LONGER}
     picture, _, unreadable = await _flow(request, name, span)
+    pause = None
+    left_s = reply["tubes"][0]["pause_left_s"]
+    if left_s and LIVE not in request.headers:  # a refresh does not show it again
+        until_at = time.time() + left_s
+        pause, _ = await from_database(site.db, lambda look: last_pause(look, name, until_at))
     context = {
+        "pause": pause,
         "tube": reply["tubes"][0],
         "findings": findings,
         "facts": facts,
@@ -128,7 +136,7 @@ async def job(request: Request) -> Response:
         hidden = {tube for tube in others if not rights.may(READER, tube.encode())}
         history = [event for event in history if event["tube"] not in hidden]
     if facts is None and not history:
-        context = {"id": job_id, "has_db": site.db is not None, "unreadable": unreadable}
+        context = {"id": job_id, "unreadable": unreadable}
         return render(request, "no-job.html", context, 404)
     deleted = await deleted_job(request, job_id) if facts is None else None
     body = b"" if facts is None or site.hide_bodies else facts["body"]
@@ -143,7 +151,6 @@ async def job(request: Request) -> Response:
         "job": facts,
         "id": job_id,
         **_history(history, end),
-        "has_db": site.db is not None,
         "unreadable": unreadable,
         "hides": site.hide_bodies,
         "unfit": unfit(deleted["body"] if deleted else body),
@@ -226,9 +233,33 @@ async def policies(request: Request) -> Response:
 
 
 async def changes(request: Request) -> Response:
-    """Show the last changes made here: those of the user or, if the user may do everything, those of all."""
-    person = None if rights_of(request).everything else person_of(request)
-    return render(request, "changes.html", {"entries": site_of(request).recent.entries(person)})
+    """Show what operators have done, and the last changes made here: of a user who may not do everything, its own."""
+    site, user = site_of(request), person_of(request)
+    person = None if rights_of(request).everything else user
+    context: Record = {"entries": site.recent.entries(person), "deeds": [], "unreadable": ""}
+    asked = Asked.of(request.query_params)
+    status = 200
+    try:
+        context["deeds"], context["unreadable"] = await _deeds(request, asked)
+    except Mistake as mistake:
+        context["wrong"] = WrongForm(request.url.path, mistake.name, mistake.why)
+        status = 400
+    return render(request, "changes.html", {**context, "asked": asked}, status)
+
+
+async def _deeds(request: Request, asked: Asked) -> tuple[list[Deed], str]:
+    """Return what operators have done, and why that can't be told, if so. Mistake: it is asked for wrongly."""
+    site, user = site_of(request), person_of(request)
+    if site.db is None or LIVE in request.headers:  # the history is long, and a refresh does not show it again
+        return [], ""
+    try:
+        rights = await site.questions.ask(user, Live.rights)
+    except Unreachable as error:
+        return [], f"who may see it is known to the server alone, and {error}"
+    found, unreadable = await from_database(
+        site.db, lambda look: deeds(look, asked, rights, user, hides=site.hide_bodies)
+    )
+    return found or [], unreadable
 
 
 async def journal(request: Request) -> Response:

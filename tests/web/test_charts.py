@@ -73,7 +73,7 @@ def test_jobs_that_will_be_due_are_right_of_now_on_the_same_scale():
     assert chart.panels[0].bars.count("Z") == 2
     assert chart.panels[0].ticks[-1][1] == "10"  # the in is 1 / s, and 10 / s will be due
     last = chart.rows[-1]
-    assert [text for text, _, _ in last.cells] == ["", "", "1.0", "", "", ""]
+    assert [text for text, _, _ in last.cells] == ["", "", "1.0 (60 jobs)", "", "", ""]
     assert chart.now_x < last.x < 100
 
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import re
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -119,3 +121,38 @@ def test_page_of_a_tube_says_what_why_says_of_it(tmp_path):
     assert f'<a href="/job/{job_id}">' in page.html.partition('class="numbers"')[0]
     assert "Clients nobody watches it; 1 client uses it" in page.text
     assert "Crashes job 1: 5 clients left that had it" in page.text
+
+
+def test_overview_tells_what_is_due_what_fails_and_what_never_ends(tmp_path):
+    with start_beanlite(tmp_path, "--no-journal") as server, Wire(server.connect()) as wire:
+        wire.ask("use mail")
+        wire.ask("watch mail")
+        for delay_s in (0, 0, 60, 9000):
+            wire.put(b"job", delay_s=delay_s)
+        for end in ("release {} 0 0", "delete {}"):
+            wire.ask(end.format(wire.ask("reserve").split()[1]))
+        with Live((server.host, server.port)) as live:
+            (mail,) = [tube for tube in overview.tubes(live, "", "name", 1).tubes if tube["name"] == "mail"]
+            assert (mail["due"], mail["failed"]) == (1, 0.5)
+            assert "drain_s" not in mail  # its next job has not waited for long
+        with Web(f"127.0.0.1:{server.port}") as web:
+            page = web.get("/")
+    assert re.search(r'data-label="Due in 30 min">\s*1\s*<', page.html)
+    assert 'data-label="Failed">50.0 %<' in page.html
+
+
+def test_tube_in_arrears_has_a_time_until_it_is_empty():
+    def list_tubes(request):
+        rates = {"puts_per_s": 1.0, "releases": 0, "timeouts": 0, "buries": 0, "client_gone": 0, "deletes": 5}
+        names = {"slow": (600, 3.0), "grows": (600, 1.0), "quick": (5, 3.0)}
+        tubes = [
+            {"name": name, "ready": 120, "first_ready_s": waits_s, "deletes_per_s": deletes} | rates
+            for name, (waits_s, deletes) in names.items()
+        ]
+        return {"tubes": tubes if "names" in request else [[tube["name"]] for tube in tubes], "next": None}
+
+    live: Any = SimpleNamespace(list_tubes=list_tubes)
+    found = overview.tubes(live, "", "name", 1).tubes
+    assert [(tube["name"], tube.get("drain_s", "untold")) for tube in found] == [
+        ("grows", None), ("quick", "untold"), ("slow", 60),
+    ]  # fmt: skip

@@ -26,9 +26,10 @@ function showCharts() {
     const [all, boxes] = [plot.getBoundingClientRect(), pictures()];
     const first = boxes[0];
     Object.assign(over.style, {
-      left: `${first.left - all.left}px`,
-      top: `${first.top - all.top}px`,
-      width: `${first.width}px`,
+      // Both sides and no width: a window that becomes narrower is not scrolled sideways until it is laid again.
+      left: `${first.left - all.left - plot.clientLeft}px`,
+      right: `${all.right - first.right - plot.clientLeft}px`,
+      top: `${first.top - all.top - plot.clientTop}px`,
       height: `${boxes.at(-1).bottom - first.top}px`,
     });
     return boxes;

@@ -77,7 +77,8 @@ function merge(now, next) {
     return;
   }
   if (now.nodeType !== Node.ELEMENT_NODE) return;
-  for (const { name } of [...now.attributes]) if (!next.hasAttribute(name)) now.removeAttribute(name);
+  const kept = "kept" in now.dataset ? ["open"] : []; // what the reader has opened
+  for (const { name } of [...now.attributes]) if (!next.hasAttribute(name) && !kept.includes(name)) now.removeAttribute(name);
   for (const { name, value } of next.attributes) if (now.getAttribute(name) !== value) now.setAttribute(name, value);
   if (next.firstElementChild?.dataset.id && now.firstElementChild?.dataset.id) {
     mergeList(now, next);

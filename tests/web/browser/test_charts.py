@@ -31,7 +31,7 @@ def texts(page):
 @pytest.mark.parametrize("path", PATHS)
 def test_values_are_shown_by_the_arrow_keys(web, visit, path):
     page = visit(web, path)
-    page.wait_for_function("document.querySelectorAll('#values tr').length > 13")
+    expect(page.locator("#values tr").nth(13)).to_be_attached()
     moment = page.get_by_role("slider", name="Moment")
     tip = page.locator(".tip")
     expect(tip).to_be_hidden()
@@ -53,7 +53,7 @@ def test_values_are_shown_by_the_arrow_keys(web, visit, path):
     value = tip.locator(".key.in b").inner_text()
     assert f"In / s {value}" in moment.get_attribute("aria-valuetext")
     before = texts(page)
-    page.wait_for_function("texts => document.querySelector('#values').textContent !== texts", arg="".join(before))
+    expect(page.locator("#values")).not_to_have_text("".join(before))
     expect(moment).to_be_focused()
     expect(tip).to_be_visible()  # it stays with its moment
     page.keyboard.press("Escape")
@@ -62,7 +62,7 @@ def test_values_are_shown_by_the_arrow_keys(web, visit, path):
 
 def test_values_are_shown_under_the_pointer(web, visit):
     page = visit(web, PATHS[0])
-    page.wait_for_function("document.querySelectorAll('#values tr').length > 14")
+    expect(page.locator("#values tr").nth(14)).to_be_attached()
     box = page.locator(".over").bounding_box()
     now = float(page.locator(".lines line.now").first.get_attribute("x1").rstrip("%")) / 100
     page.mouse.move(box["x"] + box["width"] * (now - 0.01), box["y"] + 40)
