@@ -145,7 +145,7 @@ def test_jobs_are_grouped_by_what_is_in_bodies(web):
 
 def test_link_of_a_group_leads_to_its_jobs(web, wire):
     wire.ask("use grouped")
-    values = [5, "5", 5.0, True, None, "", "a b", "q\"q", "a:b", "//x", "<b>", "a\nb", "50%", "a&b=c", "\\"]
+    values = [5, "5", 5.0, True, None, "", "a b", 'q"q', "a:b", "//x", "<b>", "a\nb", "50%", "a&b=c", "\\"]
     for value in values:
         wire.put(json.dumps(dict.fromkeys(("k", "pri", "id", "a:b", "x y"), value)).encode())
     for path in ("k", "pri", "id", "a:b", '"x y"'):
@@ -332,6 +332,11 @@ def test_a_name_that_no_tube_can_have_is_told_in_the_filter(web):
 
 def test_unknown_form_of_bodies_is_told_with_those_that_there_are(web):
     assert "body: there is no form 'song', only auto, text, json, hex, raw" in web.get("/job/1?body=song").text
+
+
+def test_any_query_makes_a_page(web):
+    for path in ("/", "/jobs", "/tube/mail", "/clients", "/changes"):
+        assert web.get(f"{path}?path=x&name=y&request=z").status == 200
 
 
 def test_each_page_keeps_to_itself(web):
