@@ -122,31 +122,46 @@ async def undo(request: Request) -> Response:
     site, fields = site_of(request), await form(request)
     back, person, token = _back(fields), person_of(request), fields.get("undo", "")
     change = site.undos.take(person, token)
+    try:
+        if isinstance(change, UndoPause):
+            return await _undo_pause(request, change, token, back)
+        return await _undo_jobs(request, change, token, back)
+    except BeanliteError:  # before anything was undone
+        site.undos.keep(person, change, token)
+        raise
+
+
+async def _undo_jobs(request: Request, change: UndoJobs | PutAgain, token: str, back: str) -> Response:
+    site, person, by = site_of(request), person_of(request), _on_behalf(request)
+    what, which = {"do": change.do}, filter_by(ids=change.ids)
+
+    def steps(live: Live, _what: Record, _which: Filter, outcome: Result) -> Iterator[Result]:
+        try:
+            yield from change.undo(live, by, outcome)
+        except BeanliteError:
+            running.undo = site.undos.keep(person, change, token)  # for what is left
+            raise
+        site.recent.undone(token)
+
+    live = await asyncio.to_thread(Live, site.address, person)
+    running, task = site.changes.begin(live, what, which, back, steps)
+    _note(request, running.title, back, running=running)
+    await asyncio.wait([task], timeout=WAIT_S)
+    if running.ended and not running.error:
+        return _redirect(request, back, _in_words(what, running.outcome))
+    return RedirectResponse(f"/change/{running.number}", 303)
+
+
+async def _undo_pause(request: Request, change: UndoPause, token: str, back: str) -> Response:
+    site = site_of(request)
+    is_undone = await site.questions.ask_once(person_of(request), partial(change.undo, by=_on_behalf(request)))
+    if not is_undone:
+        return _redirect(request, back, f"The pause of {change.tube} has changed since, and was left as it is")
     site.recent.undone(token)
-    if not isinstance(change, UndoPause):
-        by = _on_behalf(request)
-        what, which = {"do": change.do}, filter_by(ids=change.ids)
-
-        def steps(live: Live, _what: Record, _which: Filter, outcome: Result) -> Iterator[Result]:
-            try:
-                yield from change.undo(live, by, outcome)
-            except BeanliteError:
-                running.undo = site.undos.keep(person, change)  # for what is left
-                raise
-
-        live = await asyncio.to_thread(Live, site.address, person)
-        running, task = site.changes.begin(live, what, which, back, steps)
-        _note(request, running.title, back, running=running)
-        await asyncio.wait([task], timeout=WAIT_S)
-        if running.ended and not running.error:
-            return _redirect(request, back, _in_words(what, running.outcome))
-        return RedirectResponse(f"/change/{running.number}", 303)
-    if await site.questions.ask_once(person, partial(change.undo, by=_on_behalf(request))):
-        left_s = round(change.before_s)
-        message = f"{change.tube} is {'paused as before' if left_s else 'not paused any more'}"
-        _note(request, message, back)
-        return _redirect(request, back, message)
-    return _redirect(request, back, f"The pause of {change.tube} has changed since, and was left as it is")
+    left_s = round(change.before_s)
+    message = f"{change.tube} is {'paused as before' if left_s else 'not paused any more'}"
+    _note(request, message, back)
+    return _redirect(request, back, message)
 
 
 def _in_words(what: Record, outcome: Result) -> str:

@@ -188,9 +188,9 @@ class Undos:
     def __init__(self) -> None:
         self._all: dict[str, tuple[str, Undo]] = {}
 
-    def keep(self, person: str, undo: Undo) -> str:
-        """Keep a change, and return its token."""
-        token = secrets.token_urlsafe(16)
+    def keep(self, person: str, undo: Undo, token: str = "") -> str:
+        """Keep a change, and return its token; with ``token``, the one that it had before."""
+        token = token or secrets.token_urlsafe(16)
         self._all[token] = person, undo
         while len(self._all) > CHANGES_MAX or sum(each.most for _, each in self._all.values()) > JOBS_MAX:
             del self._all[next(iter(self._all))]
