@@ -28,7 +28,7 @@ from beanlite.web.curves import Curve, curve
 from beanlite.web.finding import ask, show_jobs
 from beanlite.web.folding import LINES_MAX, fold, one_by_one
 from beanlite.web.pages import number, render
-from beanlite.web.site import Site, person_of, rights_of, site_of
+from beanlite.web.site import UNKNOWN, Site, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -227,7 +227,8 @@ async def policies(request: Request) -> Response:
 
 async def changes(request: Request) -> Response:
     """Show the last changes made here: those of the user or, if the user may do everything, those of all."""
-    person = None if rights_of(request).everything else person_of(request)
+    rights = rights_of(request)
+    person = None if rights.everything and rights is not UNKNOWN else person_of(request)
     return render(request, "changes.html", {"entries": site_of(request).recent.entries(person)})
 
 
