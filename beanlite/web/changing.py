@@ -1,6 +1,7 @@
 """The pages that change something, requested by our own forms; what can't be undone is to be confirmed first."""
 
 import asyncio
+import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,8 @@ _NO_WAY_BACK: Final = {
     "note": "The notes that jobs have already are replaced.",
 }
 
+# A page of this site; browsers take \ for /, and leave out blanks and control characters.
+_BACK: Final = re.compile(r"/(?:[!-.0-\[\]-~][!-\[\]-~]{0,4000})?")
 _AS_NEW: Final = "Deleted jobs can be put again as new jobs, with new ids, as long as the history has their bodies."
 
 
@@ -383,7 +386,7 @@ def _outlook(live: Live, what: Record, which: Filter, kept_bytes: int) -> tuple[
 def _back(fields: dict[str, str]) -> str:
     """Return the page that the form was on, if it is on this site; otherwise the first page."""
     back = fields.get("back", "/")
-    return back if back.startswith("/") and not back.startswith(("//", "/\\")) and len(back) < 4000 else "/"
+    return back if _BACK.fullmatch(back) else "/"
 
 
 def _note(request: Request, what: str, back: str, undo: str = "", running: Running | None = None) -> None:
