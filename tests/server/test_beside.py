@@ -337,6 +337,15 @@ async def test_one_that_can_not_even_be_started(told):
     assert "No such file" in fields["error"]
 
 
+async def test_page_that_waits_for_its_next_start_is_started_at_once_by_a_change(told):
+    found = WebPage(asyncio.get_running_loop(), ["/none/such"])
+    found._wait_s = 200.0
+    found.begin()
+    found.change([sys.executable, "-c", "import sys; print('http://x', file=sys.stderr, flush=True); input()"])
+    await until_inside(lambda: told[-1][0] == "serving the web page")
+    await end(found)
+
+
 async def test_what_goes_wrong_in_it_is_told_by_the_last_line(told):
     code = "import sys; sys.stderr.write('ERROR: a bug\\nTraceback:\\nValueError: x\\n'); sys.stderr.flush(); input()"
     found = started(code)
