@@ -28,8 +28,8 @@ from beanlite.web.recent import PageChange
 from beanlite.web.running import WORDS, Running, description
 from beanlite.web.seeing import deleted_job, from_database
 from beanlite.web.site import Site, person_of, site_of
-from beanlite.web.undeleting import PutAgain, is_of, not_kept
-from beanlite.web.undoing import JOBS_MAX, UndoJobs, UndoPause, count, pause_left, unrecoverable
+from beanlite.web.undeleting import JOBS_MAX, PutAgain, is_of, not_kept
+from beanlite.web.undoing import UndoJobs, UndoPause, count, pause_left, unrecoverable
 
 # How long to wait for a change before showing a page with its progress instead.
 WAIT_S: Final = 0.5
@@ -95,7 +95,8 @@ def _why_asked(do: str, lost: int, number: int, kept_bytes: int) -> str:
             return "What is deleted can't be brought back, unless there is a backup."
         if lost < number:
             return f"{units.jobs(lost)} can't be brought back: workers have them. {_AS_NEW}"
-        return f"They are many, or large: how many the history keeps for long is not certain. {_AS_NEW}"
+        together = f" More than {JOBS_MAX:,} are put again one by one, from their pages." if number > JOBS_MAX else ""
+        return f"They are many, or large: how many the history keeps for long is not certain. {_AS_NEW}{together}"
     if do in _NO_WAY_BACK:
         return _NO_WAY_BACK[do]
     if lost > JOBS_MAX:

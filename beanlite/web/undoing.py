@@ -13,11 +13,10 @@ from beanlite.console.live import Live
 from beanlite.core.operator import CONCERNS
 from beanlite.errors import BeanliteError
 from beanlite.protocol.operators.filters import Filter
-from beanlite.web.undeleting import PutAgain, jobs_of
+from beanlite.web.undeleting import JOBS_MAX, PutAgain, jobs_of
 
-# How many changes can be undone, and of how many jobs in all; the oldest are forgotten.
+# How many changes can be undone; the oldest are forgotten.
 CHANGES_MAX: Final = 100
-JOBS_MAX: Final = 100_000
 # What brings jobs back to each state, by what was done to them. A client does not get back what was taken from it, and
 # nothing delays a buried job.
 _WAYS_BACK: Final = {

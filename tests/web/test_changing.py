@@ -236,7 +236,8 @@ def test_it_leads_back_to_pages_of_its_own_only(web, wire):
         page = web.post("/pause", {"tube": "default", "for": "0", "back": back})
         assert (page.status, "Overview" in page.text) == (200, True)
     assert "example.org" not in web.get("/changes").text
-    assert web.post("/pause", {"tube": "default", "for": "0", "back": "/tube/default?q=a%2Fb"}).path.startswith("/tube/")
+    page = web.post("/pause", {"tube": "default", "for": "0", "back": "/tube/default?q=a%2Fb"})
+    assert page.path.startswith("/tube/default?q=a%2Fb&")
 
 
 def test_what_operators_did_is_in_the_history(web, wire):
