@@ -334,6 +334,14 @@ def test_unknown_form_of_bodies_is_told_with_those_that_there_are(web):
     assert "body: there is no form 'song', only auto, text, json, hex, raw" in web.get("/job/1?body=song").text
 
 
+def test_groups_of_notes_tell_that_their_links_may_lead_to_more(web):
+    web.post("/change", {"ids": 1, "do": "note", "note": "INC-1", "sure": 1})
+    assert "INC-1" in web.get("/jobs?group=note").text
+    assert "a link leads to all jobs that have this text" in web.get("/jobs?group=note").text
+    assert "a link leads to all jobs" not in web.get("/jobs?group=state").text
+    web.post("/change", {"ids": 1, "do": "note", "note": "", "sure": 1})
+
+
 def test_any_query_makes_a_page(web):
     for path in ("/", "/jobs", "/tube/mail", "/clients", "/changes"):
         assert web.get(f"{path}?path=x&name=y&request=z").status == 200
