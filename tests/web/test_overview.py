@@ -2,11 +2,14 @@
 
 import asyncio
 import json
+import signal
+import time
 from types import SimpleNamespace
 
 import pytest
 
-from beanlite.console.live import Live
+from beanlite.beanstalk.client import TIMEOUT_S
+from beanlite.console.live import Live, Unreachable
 from beanlite.web import overview, questions
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
@@ -119,3 +122,25 @@ def test_page_of_a_tube_says_what_why_says_of_it(tmp_path):
     assert f'<a href="/job/{job_id}">' in page.html.partition('class="numbers"')[0]
     assert "Clients nobody watches it; 1 client uses it" in page.text
     assert "Crashes job 1: 5 clients left that had it" in page.text
+
+
+def test_server_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(questions, "REPLY_S", 0.3)
+
+    async def ask_twice(server):
+        site = questions.Questions((server.host, server.port))
+        before = await site.ask("", Live.stats)
+        server.signal(signal.SIGSTOP)
+        began_s = time.monotonic()
+        try:
+            with pytest.raises(Unreachable, match="does not answer"):
+                await site.ask("", Live.stats)
+        finally:
+            server.signal(signal.SIGCONT)
+        assert time.monotonic() - began_s < TIMEOUT_S
+        after = await site.ask("", Live.stats)
+        site.close()
+        return after["total-connections"] - before["total-connections"]
+
+    with start_beanlite(tmp_path, "--no-journal") as server:
+        assert asyncio.run(ask_twice(server)) == 1
