@@ -188,6 +188,18 @@ def test_job_is_not_put_twice_if_a_reply_is_lost(server, wire):
     assert wire.stats()["current-jobs-ready"] == "3"
 
 
+def test_job_that_was_put_meanwhile_with_the_same_body_is_left_alone(web, wire):
+    wire.request("set-policy", pattern="default", set={"unique": "waiting"})
+    job_id = wire.put(b"job")
+    web.post("/change", {"ids": job_id, "do": "bury"})
+    page = delete(web, [job_id])
+    other = wire.put(b"job", delay_s=1000)
+    until(lambda: not wire.request("list-jobs", ids=[other], newer_s=0.5)["jobs"])
+    put_again(web, page)
+    assert [(job["id"], job["state"]) for job in jobs(wire)] == [(other, "delayed")]
+    wire.request("set-policy", pattern="default", unset="all")
+
+
 def test_deletion_of_very_many_jobs_is_not_remembered(server, wire, monkeypatch):
     monkeypatch.setattr(undeleting, "JOBS_MAX", 250)
     for number in range(450):
