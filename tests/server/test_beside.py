@@ -351,7 +351,7 @@ async def test_one_that_can_not_even_be_started(told):
     assert "No such file" in fields["error"]
 
 
-async def test_page_that_waits_for_its_next_start_is_started_at_once_by_a_change(told):
+async def test_page_that_waits_for_its_next_start_is_started_by_a_change(told):
     found = WebPage(asyncio.get_running_loop(), ["/none/such"])
     found._wait_s = 200.0
     found.begin()
