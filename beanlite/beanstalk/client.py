@@ -154,9 +154,13 @@ def _not_accepted(address: Server, beginning: bytes) -> ConnectionError:
 class Client:
     """A connection that sends a command and waits for the reply. Its methods raise OSError and UnexpectedReply."""
 
-    def __init__(self, address: Server) -> None:
-        """ConfigError: a file for TLS can't be used. Unauthorized: the token is not accepted."""
+    def __init__(self, address: Server, within_s: float = TIMEOUT_S) -> None:
+        """Connect; a reply has to come within a time. ConfigError: a file for TLS can't be used.
+
+        Unauthorized: the token is not accepted.
+        """
         self._socket = connect(address)
+        self.wait(within_s)
         self._lines = self._socket.makefile("rb")
         self._address = address
         self._is_accepted = False
@@ -219,6 +223,6 @@ class Client:
             raise ConnectionResetError(_CLOSED)
         return body[:size]
 
-    def wait_as_long_as_it_takes(self) -> None:
-        """Disable the timeout for replies."""
-        self._socket.settimeout(None)
+    def wait(self, within_s: float | None) -> None:
+        """Have replies come within this time from now on, or whenever they do."""
+        self._socket.settimeout(within_s)

@@ -94,11 +94,12 @@ class Beside:
 
 
 def _written(path: Path) -> str:
-    """Return when a file was written, as text; empty if there is none."""
+    """Return which file it is, and when it was changed, as text; empty if there is none."""
     try:
-        return str(path.stat().st_mtime_ns)
+        stat = path.stat()
     except OSError:
         return ""
+    return f"{stat.st_ino}:{stat.st_ctime_ns}"  # unlike its other times, a copy can't keep this one
 
 
 def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:

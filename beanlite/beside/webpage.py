@@ -134,6 +134,9 @@ class WebPage(Parent):
         if self._child is not None:
             self._changing = True
             self._child.process.terminate()
+        elif self._timer is not None and not self._is_over:  # what has kept it from starting may be mended
+            self._timer.cancel()
+            self.begin()
 
     async def wait(self) -> None:
         """Wait until the process has ended; to be called after ``end``."""

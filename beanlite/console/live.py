@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from hashlib import sha256
 from typing import Final, Self
 
-from beanlite.beanstalk.client import Client, Server, Unauthorized, UnexpectedReply, address_text
+from beanlite.beanstalk.client import TIMEOUT_S, Client, Server, Unauthorized, UnexpectedReply, address_text
 from beanlite.beanstalk.over_tls import in_plain_words
 from beanlite.console.filters import Record, encode_tube
 from beanlite.core.access import EVERYTHING, Rights
@@ -87,13 +87,16 @@ class Unreachable(BeanliteError):
 class Live:
     """A connection to a server. BeanliteError: it can't be reached, or refuses or does not know a command."""
 
-    def __init__(self, address: Server, person: str = "") -> None:
-        """Connect, and act for a person, if one is named. ConfigError: a file for TLS can't be used."""
+    def __init__(self, address: Server, person: str = "", within_s: float = TIMEOUT_S) -> None:
+        """Connect, and act for a person, if one is named; replies have to come within a time.
+
+        ConfigError: a file for TLS can't be used.
+        """
         self.name = address_text(address)
         self.person = person
         self._understands = False
         try:
-            self.client = Client(address)
+            self.client = Client(address, within_s)
         except OSError as error:
             raise Unreachable(f"no server can be reached at {self.name}: {in_plain_words(error)}") from error
         if person:
@@ -233,7 +236,7 @@ class Live:
     def watch(self, request: Record) -> Iterator[Record]:
         """Yield events as they happen, until the connection is lost, which raises BeanliteError."""
         self.ask("watch-events", request)
-        self.client.wait_as_long_as_it_takes()
+        self.client.wait(None)
         while True:
             with self.conversation():
                 event: Record = json.loads(self.client.body(self.client.line()))

@@ -29,6 +29,8 @@ _WHOLE: Final = re.compile(_QUOTED)
 _PLAIN: Final = re.compile(r'[^\s":]+')
 # What follows a key as it is: no blank, no quote, nothing that would be a comparison or a part of an address.
 _SAFE: Final = re.compile(r'(?![<>]|//)[^\s"]+')
+# A part of a path: a key in quotes, a place in an array, or a key as it is.
+_PART: Final = re.compile(rf'{_QUOTED}|\[[0-9]+\]|[^".\[\]]+')
 _BOUND: Final = re.compile(r"(>=?|<=?)(.*)", re.DOTALL)
 _ID: Final = "id"
 # The words that the values of some keys are, and what is behind a key in completions.
@@ -156,7 +158,7 @@ def _condition(word: Word) -> str:
         meant = quoted if value.startswith("//") else f"{word.key}:{quoted}"
         raise Misunderstood(f"{word.raw[:40]}: values in bodies are not compared; a text is in quotes: {meant[:60]}")
     if _WHOLE.fullmatch(value) is not None:
-        _unquoted(value)
+        _decoded(value)
     return f"{word.key}={value}"
 
 
@@ -196,9 +198,19 @@ def _number(word: Word, text: str, most: int) -> int:
 
 
 def _unquoted(text: str) -> str:
-    """Return a text without its quotes. Misunderstood: it is not in quotes as JSON has them."""
+    """Return a text without its quotes. Misunderstood: it is not in quotes as JSON has them, or is not UTF-8."""
     if _WHOLE.fullmatch(text) is None:
         return text
+    decoded = _decoded(text)
+    try:
+        decoded.encode()
+    except UnicodeEncodeError:
+        raise Misunderstood(f"{text[:40]}: half a pair of surrogates is no character") from None
+    return decoded
+
+
+def _decoded(text: str) -> str:
+    """Return the text that is in quotes. Misunderstood: it is not as JSON has it."""
     try:
         return str(json.loads(text, strict=False))
     except ValueError:
@@ -227,6 +239,17 @@ def write(key: str, value: str) -> str:
     return f"{key}:{value if _SAFE.fullmatch(value) else _quoted(value)}"
 
 
+def key_of(path: str) -> str:
+    """Return a path as the key of a word, in quotes where it would be read as something else."""
+    quotes = path in KEYS
+
+    def written(part: re.Match[str]) -> str:
+        is_bare = part[0][0] not in '"['
+        return _quoted(part[0]) if is_bare and (quotes or ":" in part[0]) else part[0]
+
+    return _PART.sub(written, path)
+
+
 def from_fields(fields: Mapping[str, str]) -> str:
     """Return the line that says the same as fields by the names of the criteria, one each, as older links have them."""
     words = []
@@ -241,7 +264,8 @@ def from_fields(fields: Mapping[str, str]) -> str:
             words.append(value if plain else _quoted(value))
         elif name == "where":
             path, text = condition_of(value) or (value, "")
-            words.append(f"{path}:{text}" if _WHOLE.fullmatch(text) else write(path, text))
+            whole = key_of(path)
+            words.append(f"{whole}:{text}" if _WHOLE.fullmatch(text) else write(whole, text))
         elif name in CRITERIA:
             bare = CRITERIA[name].key.rstrip("<>")
             sign = CRITERIA[name].key[len(bare) :]

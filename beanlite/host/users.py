@@ -1,11 +1,14 @@
 """The users of the page in the browser, as a file has them: one line ``NAME:ROLE:HASH`` each."""
 
+import re
 from pathlib import Path
 from typing import Final
 
 from beanlite.errors import ConfigError
 
 USER_ROLES: Final = ("operator", "reader")
+# A hash with its salt; of one that was cut off, most can be told.
+_HASH: Final = re.compile(r"\$argon2(?:id|i|d)(?:\$v=[0-9]+)?\$[a-z0-9=,]+\$[A-Za-z0-9+/]{11,}\$[A-Za-z0-9+/]{16,}")
 
 
 def read_users(path: Path) -> dict[str, tuple[str, str]]:
@@ -22,7 +25,7 @@ def read_users(path: Path) -> dict[str, tuple[str, str]]:
             continue
         name, _, rest = line.partition(":")
         role, _, hash_text = rest.partition(":")
-        if not name or role not in USER_ROLES or not hash_text.startswith("$argon2"):
+        if not name or role not in USER_ROLES or _HASH.fullmatch(hash_text) is None:
             raise ConfigError(f"{path}, line {number}: a line is NAME:operator:HASH or NAME:reader:HASH")
         users[name] = role, hash_text
     if not users:

@@ -13,7 +13,7 @@ from beanlite.beanstalk.client import Unauthorized
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, filter_by
-from beanlite.console.live import Live, Unreachable, on_behalf_of
+from beanlite.console.live import Live, Unreachable
 from beanlite.console.policies import in_words
 from beanlite.console.query import without
 from beanlite.core.job import U32_MAX
@@ -21,14 +21,14 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import delete_old, fields_of, fields_of_deleted
-from beanlite.web.notices import Mistake, Notice, WrongForm
-from beanlite.web.pages import filter_of, form, link, number, render, schedule_in, tube_name, whole_seconds
-from beanlite.web.recent import PageChange
-from beanlite.web.running import WORDS, Running, description
+from beanlite.web.notices import Mistake, WrongForm
+from beanlite.web.pages import filter_of, form, number, render, schedule_in, tube_name, whole_seconds
+from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
+from beanlite.web.running import WORDS, description
 from beanlite.web.seeing import deleted_job, from_database
 from beanlite.web.site import Site, person_of, site_of
-from beanlite.web.undeleting import PutAgain, is_of, not_kept
-from beanlite.web.undoing import JOBS_MAX, UndoJobs, UndoPause, count, pause_left, unrecoverable
+from beanlite.web.undeleting import JOBS_MAX, PutAgain, is_of, not_kept
+from beanlite.web.undoing import UndoJobs, UndoPause, count, pause_left, unrecoverable
 
 # How long to wait for a change before showing a page with its progress instead.
 WAIT_S: Final = 0.5
@@ -46,22 +46,22 @@ _AS_NEW: Final = "Deleted jobs can be put again as new jobs, with new ids, as lo
 async def change(request: Request) -> Response:
     """Change the jobs that a form selects; if that can't be undone, ask for confirmation with their number first."""
     site, fields = site_of(request), await form(request)
-    back = _back(fields)
+    back = back_of(fields)
     try:
         what, which = _request(fields)
     except Mistake as mistake:
-        return _tell(request, back, WrongForm("/change", mistake.name, mistake.why, fields))
+        return tell(request, back, WrongForm("/change", mistake.name, mistake.why, fields))
     if site.hide_bodies and which.looks_into_bodies:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     kept_bytes = await _kept_bytes(site) if what["do"] == "delete" else 0
-    undo = _undo_of({**what, **_on_behalf(request)}, site.db if kept_bytes else None)
+    undo = _undo_of({**what, **on_behalf(request)}, site.db if kept_bytes else None)
     if fields.get("sure"):
         return await _carry_out(request, what, which, back, undo if isinstance(undo, PutAgain) else None)
     outlook = partial(_outlook, what=what, which=which, kept_bytes=kept_bytes)
     would, lost = await site.questions.ask(person_of(request), outlook)
     which = which.model_copy(update={"up_to_id": would.last_id})
     if not would.done:
-        return _redirect(request, back, _in_words(what, would))
+        return redirect(request, back, _in_words(what, would))
     if not lost:
         if isinstance(undo, UndoJobs):
             undo.most = would.done
@@ -92,7 +92,8 @@ def _why_asked(do: str, lost: int, number: int, kept_bytes: int) -> str:
             return "What is deleted can't be brought back, unless there is a backup."
         if lost < number:
             return f"{units.jobs(lost)} can't be brought back: workers have them. {_AS_NEW}"
-        return f"They are many, or large: how many the history keeps for long is not certain. {_AS_NEW}"
+        together = f" More than {JOBS_MAX:,} are put again one by one, from their pages." if number > JOBS_MAX else ""
+        return f"They are many, or large: how many the history keeps for long is not certain. {_AS_NEW}{together}"
     if do in _NO_WAY_BACK:
         return _NO_WAY_BACK[do]
     if lost > JOBS_MAX:
@@ -107,46 +108,61 @@ async def _carry_out(
     site = site_of(request)
     live = await asyncio.to_thread(Live, site.address, person_of(request))
     steps = slices if undo is None else undo.change
-    running, task = site.changes.begin(live, {**what, **_on_behalf(request)}, which, back, steps)
+    running, task = site.changes.begin(live, {**what, **on_behalf(request)}, which, back, steps)
     if undo is not None:
         running.undo = site.undos.keep(person_of(request), undo)
-    _note(request, running.title, back, running.undo, running)
+    note(request, running.title, back, running.undo, running)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
-        return _redirect(request, back, _in_words(what, running.outcome), running.undo if running.outcome.done else "")
+        return redirect(request, back, _in_words(what, running.outcome), running.undo if running.outcome.done else "")
     return RedirectResponse(f"/change/{running.number}", 303)
 
 
 async def undo(request: Request) -> Response:
     """Undo a change that was made here, as far as nothing has changed since."""
     site, fields = site_of(request), await form(request)
-    back, person, token = _back(fields), person_of(request), fields.get("undo", "")
+    back, person, token = back_of(fields), person_of(request), fields.get("undo", "")
     change = site.undos.take(person, token)
+    try:
+        if isinstance(change, UndoPause):
+            return await _undo_pause(request, change, token, back)
+        return await _undo_jobs(request, change, token, back)
+    except BeanliteError:  # before anything was undone
+        site.undos.keep(person, change, token)
+        raise
+
+
+async def _undo_jobs(request: Request, change: UndoJobs | PutAgain, token: str, back: str) -> Response:
+    site, person, by = site_of(request), person_of(request), on_behalf(request)
+    what, which = {"do": change.do}, filter_by(ids=change.ids)
+
+    def steps(live: Live, _what: Record, _which: Filter, outcome: Result) -> Iterator[Result]:
+        try:
+            yield from change.undo(live, by, outcome)
+        except BeanliteError:
+            running.undo = site.undos.keep(person, change, token)  # for what is left
+            raise
+        site.recent.undone(token)
+
+    live = await asyncio.to_thread(Live, site.address, person)
+    running, task = site.changes.begin(live, what, which, back, steps)
+    note(request, running.title, back, running=running)
+    await asyncio.wait([task], timeout=WAIT_S)
+    if running.ended and not running.error:
+        return redirect(request, back, _in_words(what, running.outcome))
+    return RedirectResponse(f"/change/{running.number}", 303)
+
+
+async def _undo_pause(request: Request, change: UndoPause, token: str, back: str) -> Response:
+    site = site_of(request)
+    is_undone = await site.questions.ask_once(person_of(request), partial(change.undo, by=on_behalf(request)))
+    if not is_undone:
+        return redirect(request, back, f"The pause of {change.tube} has changed since, and was left as it is")
     site.recent.undone(token)
-    if not isinstance(change, UndoPause):
-        by = _on_behalf(request)
-        what, which = {"do": change.do}, filter_by(ids=change.ids)
-
-        def steps(live: Live, _what: Record, _which: Filter, outcome: Result) -> Iterator[Result]:
-            try:
-                yield from change.undo(live, by, outcome)
-            except BeanliteError:
-                running.undo = site.undos.keep(person, change)  # for what is left
-                raise
-
-        live = await asyncio.to_thread(Live, site.address, person)
-        running, task = site.changes.begin(live, what, which, back, steps)
-        _note(request, running.title, back, running=running)
-        await asyncio.wait([task], timeout=WAIT_S)
-        if running.ended and not running.error:
-            return _redirect(request, back, _in_words(what, running.outcome))
-        return RedirectResponse(f"/change/{running.number}", 303)
-    if await site.questions.ask_once(person, partial(change.undo, by=_on_behalf(request))):
-        left_s = round(change.before_s)
-        message = f"{change.tube} is {'paused as before' if left_s else 'not paused any more'}"
-        _note(request, message, back)
-        return _redirect(request, back, message)
-    return _redirect(request, back, f"The pause of {change.tube} has changed since, and was left as it is")
+    left_s = round(change.before_s)
+    message = f"{change.tube} is {'paused as before' if left_s else 'not paused any more'}"
+    note(request, message, back)
+    return redirect(request, back, message)
 
 
 def _in_words(what: Record, outcome: Result) -> str:
@@ -179,15 +195,15 @@ async def follow(request: Request) -> Response:
 async def pause(request: Request) -> Response:
     """Pause a tube."""
     site, fields = site_of(request), await form(request)
-    tube, back = fields.get("tube", ""), _back(fields)
+    tube, back = fields.get("tube", ""), back_of(fields)
     try:
         pause_s = whole_seconds(fields, "for")
     except Mistake as mistake:
-        return _tell(request, back, WrongForm("/pause", mistake.name, mistake.why, fields))
+        return tell(request, back, WrongForm("/pause", mistake.name, mistake.why, fields))
     if pause_s is None:
-        return _tell(request, back, WrongForm("/pause", "for", f"{_LENGTH}; 0 ends a pause", fields))
+        return tell(request, back, WrongForm("/pause", "for", f"{_LENGTH}; 0 ends a pause", fields))
 
-    person, by = person_of(request), _on_behalf(request)
+    person, by = person_of(request), on_behalf(request)
 
     def pause(live: Live) -> UndoPause:
         before_s = pause_left(live, tube)
@@ -196,8 +212,8 @@ async def pause(request: Request) -> Response:
 
     token = site.undos.keep(person, await site.questions.ask_once(person, pause))
     message = f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused any more"
-    _note(request, message, back, token)
-    return _redirect(request, back, message, token)
+    note(request, message, back, token)
+    return redirect(request, back, message, token)
 
 
 async def policy(request: Request) -> Response:
@@ -205,21 +221,21 @@ async def policy(request: Request) -> Response:
     site, fields = site_of(request), await form(request)
     pattern, key, value = (fields.get(name, "").strip() for name in ("pattern", "key", "value"))
     if not pattern:
-        return _tell(request, _back(fields), WrongForm("/policy", "pattern", "say for which tubes", fields))
+        return tell(request, back_of(fields), WrongForm("/policy", "pattern", "say for which tubes", fields))
     if not value and not fields.get("unset"):
-        return _tell(request, _back(fields), WrongForm("/policy", "value", "say which", fields))
+        return tell(request, back_of(fields), WrongForm("/policy", "value", "say which", fields))
     how: Record = {"unset": [key]} if fields.get("unset") else {"set": {key: value}}
-    what = {"pattern": pattern, **how, **_on_behalf(request)}
+    what = {"pattern": pattern, **how, **on_behalf(request)}
     try:
         reply = await site.questions.ask_once(person_of(request), lambda live: live.ask("set-policy", what))
     except (Unreachable, Unauthorized):
         raise
     except BeanliteError as error:
-        return _tell(request, _back(fields), WrongForm("/policy", "value", str(error), fields))
+        return tell(request, back_of(fields), WrongForm("/policy", "value", str(error), fields))
     lines = in_words(reply["changes"]) or ["Nothing has changed"]
     if reply["changes"]:
-        _note(request, "; ".join(lines), _back(fields))
-    return _redirect(request, _back(fields), "; ".join([*lines, *reply["warnings"]]))
+        note(request, "; ".join(lines), back_of(fields))
+    return redirect(request, back_of(fields), "; ".join([*lines, *reply["warnings"]]))
 
 
 async def schedule(request: Request) -> Response:
@@ -230,26 +246,26 @@ async def schedule(request: Request) -> Response:
         return await _set_schedule(request, name, fields)
     if do not in {"run", "unset"}:
         raise ConfigError("do: missing")
-    what = {"name": name, **_on_behalf(request)}
+    what = {"name": name, **on_behalf(request)}
     reply = await site.questions.ask_once(person_of(request), lambda live: live.ask(f"{do}-schedule", what))
     message = f"Job {reply['id']} was put by {name}" if do == "run" else f"The schedule {name} was removed"
-    _note(request, message, _back(fields))
-    return _redirect(request, _back(fields), message)
+    note(request, message, back_of(fields))
+    return redirect(request, back_of(fields), message)
 
 
 async def _set_schedule(request: Request, name: str, fields: dict[str, str]) -> Response:
-    site, back = site_of(request), _back(fields)
+    site, back = site_of(request), back_of(fields)
     try:
-        what = {**schedule_in(fields), **_on_behalf(request)}
+        what = {**schedule_in(fields), **on_behalf(request)}
         await site.questions.ask_once(person_of(request), lambda live: live.ask("set-schedule", what))
     except (Unreachable, Unauthorized):
         raise
     except BeanliteError as error:
         field, why = (error.name, error.why) if isinstance(error, Mistake) else ("when", str(error))
-        return _tell(request, back, WrongForm("/schedule", field, why, fields))
+        return tell(request, back, WrongForm("/schedule", field, why, fields))
     message = f"The schedule {name} was set"
-    _note(request, message, back)
-    return _redirect(request, back, message)
+    note(request, message, back)
+    return redirect(request, back, message)
 
 
 async def put(request: Request) -> Response:
@@ -268,18 +284,18 @@ async def put(request: Request) -> Response:
             "ttr_s": 60 if ttr_s is None else ttr_s,
             "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
         }
-        what = {"jobs": [job], **_on_behalf(request)}
+        what = {"jobs": [job], **on_behalf(request)}
         reply = await questions.ask_once(person, lambda live: live.ask("put-jobs", what))
     except BeanliteError as error:
         name, why = (error.name, error.why) if isinstance(error, Mistake) else ("", str(error))
         context = {"fields": fields, "wrong": WrongForm("/put", name, why, fields)}
         return render(request, "put.html", context, 422)
     page, message = f"/job/{reply['ids'][0]}", "The job was put"
-    _note(request, f"put into {job['tube']}: job {reply['ids'][0]}", page)
+    note(request, f"put into {job['tube']}: job {reply['ids'][0]}", page)
     if old is not None:
-        state, by = fields.get("old_state", ""), _on_behalf(request)
+        state, by = fields.get("old_state", ""), on_behalf(request)
         message = await questions.ask_once(person, partial(delete_old, job_id=old, state=state, person=by))
-    return _redirect(request, page, message)
+    return redirect(request, page, message)
 
 
 async def _fields_to_put(request: Request) -> dict[str, str]:
@@ -310,12 +326,7 @@ async def back_up(request: Request) -> Response:
     await asyncio.wait([making], timeout=WAIT_S)
     if folder.is_busy or folder.error:
         return RedirectResponse("/backups", 303)
-    return _redirect(request, "/backups", "A backup was made")
-
-
-def _on_behalf(request: Request) -> Record:
-    """Return the user as a part of a request to the server."""
-    return on_behalf_of(person_of(request))
+    return redirect(request, "/backups", "A backup was made")
 
 
 def _request(fields: dict[str, str]) -> tuple[Record, Filter]:
@@ -363,30 +374,3 @@ def _outlook(live: Live, what: Record, which: Filter, kept_bytes: int) -> tuple[
     if kept_bytes:
         return outcome, not_kept(live, which, outcome.done, kept_bytes)
     return outcome, unrecoverable(live, what, which, outcome.done) if outcome.done else 0
-
-
-def _back(fields: dict[str, str]) -> str:
-    """Return the page that the form was on, if it is on this site; otherwise the first page."""
-    back = fields.get("back", "/")
-    return back if back.startswith("/") and not back.startswith(("//", "/\\")) and len(back) < 4000 else "/"
-
-
-def _note(request: Request, what: str, back: str, undo: str = "", running: Running | None = None) -> None:
-    """Remember a change, for the list of recent ones."""
-    address = "unix" if request.client is None else request.client.host
-    site_of(request).recent.note(PageChange(person_of(request), address, what, back, undo, running))
-
-
-def _tell(request: Request, path: str, wrong: WrongForm) -> Response:
-    """Redirect to a page, which then shows what is wrong in its form."""
-    return _redirect_with(request, path, Notice(wrong=wrong))
-
-
-def _redirect(request: Request, path: str, message: str, undo: str = "") -> Response:
-    """Redirect to a page, which then shows what was done."""
-    return _redirect_with(request, path, Notice(message, undo))
-
-
-def _redirect_with(request: Request, path: str, notice: Notice) -> Response:
-    token = site_of(request).notices.leave(notice)
-    return RedirectResponse(f"{path}{'&' if '?' in path else '?'}{link('', done=token)[1:]}", 303)

@@ -127,9 +127,9 @@ class _Find:
 
     def with_value(self, value: str) -> dict[str, str] | None:
         """Return the query of the jobs of a group; None if they can't be looked for."""
-        word = query.write(self.group, value)
         if self.by is None or query.is_cut(value):
             return None
+        word = query.write(self.group if self.group in FACTS else query.key_of(self.group), value)
         line = query.without(self.line, self.group) if self.group in FACTS else self.line
         return {**self.query, "q": f"{line} {word}".strip(), "group": ""}
 

@@ -142,7 +142,7 @@ def _environment() -> Environment:
     return environment
 
 
-def link(path: str, **query: object) -> str:
+def link(path: str, /, **query: object) -> str:
     """Return a path with a query of the given values, except those that are empty or None."""
     values = {name: value for name, value in query.items() if value not in {None, ""}}
     return f"{path}?{urlencode(values)}" if values else path

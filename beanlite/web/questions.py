@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
-from beanlite.beanstalk.client import Server
+from beanlite.beanstalk.client import TIMEOUT_S, Server
 from beanlite.console.live import Live, Unreachable
 from beanlite.errors import BeanliteError
 
@@ -17,6 +17,8 @@ CONNECTIONS: Final = 4
 # How long an answer is reused for the same question, and how many answers are kept.
 KEEP_S: Final = 1.0
 KEEP_MAX: Final = 100
+# How long a reply may take for a page that only shows something; what changes something may wait for the disk.
+REPLY_S: Final = 10.0
 
 
 class Questions:
@@ -41,7 +43,7 @@ class Questions:
     async def ask_once(self, person: str, question: Callable[[Live], Answer]) -> Answer:
         """Return the answer to a question that must not be repeated, because it changes something."""
         async with self._free:
-            return await asyncio.to_thread(self._ask_anew, person, question)
+            return await asyncio.to_thread(self._ask_anew, person, question, TIMEOUT_S)
 
     async def ask_seldom(self, person: str, question_key: Hashable, question: Callable[[Live], Answer]) -> Answer:
         """Return the answer to a question that many requests of a person share under a key; it may be KEEP_S old.
@@ -73,14 +75,17 @@ class Questions:
     def _ask(self, person: str, question: Callable[[Live], Answer]) -> Answer:
         live = self._take_idle(person)
         if live is not None:
+            live.client.wait(REPLY_S)
             try:
                 return self._put_to(live, question)
-            except Unreachable:  # the server was restarted, or is gone, which the next connection will show
-                pass
-        return self._ask_anew(person, question)
+            except Unreachable as error:
+                if isinstance(error.__cause__, TimeoutError):
+                    raise
+                # The server was restarted, or is gone, which the next connection will show.
+        return self._ask_anew(person, question, REPLY_S)
 
-    def _ask_anew(self, person: str, question: Callable[[Live], Answer]) -> Answer:
-        return self._put_to(Live(self._address, person), question)
+    def _ask_anew(self, person: str, question: Callable[[Live], Answer], within_s: float) -> Answer:
+        return self._put_to(Live(self._address, person, within_s), question)
 
     def _take_idle(self, person: str) -> Live | None:
         """Return an idle connection that acts for this person; None if there is none of use."""

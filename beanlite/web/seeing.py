@@ -30,7 +30,7 @@ from beanlite.web.finding import LIVE, ask, show_jobs
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.operating import Asked, Deed, deeds, last_pause
 from beanlite.web.pages import number, render
-from beanlite.web.site import Site, person_of, rights_of, site_of
+from beanlite.web.site import UNKNOWN, Site, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -234,8 +234,8 @@ async def policies(request: Request) -> Response:
 
 async def changes(request: Request) -> Response:
     """Show what operators have done, and the last changes made here: of a user who may not do everything, its own."""
-    site, user = site_of(request), person_of(request)
-    person = None if rights_of(request).everything else user
+    site, user, rights = site_of(request), person_of(request), rights_of(request)
+    person = None if rights.everything and rights is not UNKNOWN else user
     context: Record = {"entries": site.recent.entries(person), "deeds": [], "unreadable": ""}
     asked = Asked.of(request.query_params)
     status = 200

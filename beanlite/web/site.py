@@ -9,7 +9,7 @@ from starlette.requests import Request
 
 from beanlite.beanstalk.client import Server, Unauthorized, address_text
 from beanlite.console.live import Live
-from beanlite.core.access import EVERYTHING, NOTHING, Rights
+from beanlite.core.access import ALL_TUBES, NOTHING, OPERATOR, Rights
 from beanlite.errors import BeanliteError
 from beanlite.web.backups import Folder
 from beanlite.web.counting import GroupCounts
@@ -21,6 +21,8 @@ from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
 from beanlite.web.undoing import Undos
 
+# What a user may do as long as the server does not say: it decides in any case.
+UNKNOWN: Final = Rights([(OPERATOR, ALL_TUBES)])
 # How long a page waits for the server to say what its user may do.
 RIGHTS_S: Final = 0.5
 
@@ -57,7 +59,7 @@ class Site:
             self.guesses = Guesses(self.passwords)
 
     async def rights(self, user: User) -> Rights:
-        """Return what the server's rules allow to a user; everything if it does not say: it decides in any case."""
+        """Return what the server's rules allow to a user; UNKNOWN if it does not say."""
         if not user.may_change:
             return NOTHING
         try:
@@ -66,7 +68,7 @@ class Site:
         except Unauthorized:
             return NOTHING
         except (BeanliteError, TimeoutError):
-            return EVERYTHING
+            return UNKNOWN
 
     @property
     def name(self) -> str:

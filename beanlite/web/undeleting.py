@@ -11,13 +11,15 @@ from typing import Final, NamedTuple
 from beanlite.console.changes import Result, parts_of, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.listing import slices as slices_of_list
-from beanlite.console.live import Live
+from beanlite.console.live import Live, Unreachable
 from beanlite.core.job import SLICE
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.tools.look import Look, looking
 from beanlite.protocol.operators.filters import Filter
 from beanlite.protocol.operators.requests import CHANGED_MAX
 
+# How many jobs the changes that can be undone may have in all.
+JOBS_MAX: Final = 100_000
 # How many jobs are deleted without a question, and which part of the history their bodies may take: they are to be kept
 # for a while.
 UNASKED_MAX: Final = 1000
@@ -27,6 +29,10 @@ BODY_MAX: Final = 700_000
 _BODIES_MAX: Final = 600_000
 # How long a job is delayed that is about to be buried again.
 _MEANWHILE_S: Final = 24 * 3600
+# How much older than it seems a job may be: two clocks are compared.
+_MARGIN_S: Final = 0.1
+# How many ids a message names.
+_IDS_TOLD: Final = 10
 # No event has this number.
 _NO_END: Final = (1 << 63) - 1
 
@@ -50,11 +56,12 @@ def _facts(job: Record) -> _Deleted:
 class PutAgain:
     """A deletion of jobs that can be put again."""
 
-    label = "Put them again"
     do = "again"
 
     def __init__(self, db: Path) -> None:
         self._db = db
+        self.label = "Put them again"
+        """What the button says; empty if they can't be."""
         self._jobs: dict[int, _Deleted] = {}
         """Those that were deleted, and have not been put again."""
         self._after = 0
@@ -75,10 +82,15 @@ class PutAgain:
         return sorted(self._jobs)
 
     def change(self, live: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
-        """Delete jobs as ``slices`` does, and remember what they were."""
+        """Delete jobs as ``slices`` does, and remember what they were, unless they are too many."""
         self._after = self._end_of_history()
         try:
             for jobs in jobs_of(live, which):
+                if len(self._jobs) + len(jobs) > JOBS_MAX:
+                    self.label = ""
+                    self._jobs.clear()
+                    yield from slices(live, what, which, outcome)
+                    return
                 by_state: dict[str, dict[int, _Deleted]] = {}
                 for job in jobs:
                     by_state.setdefault(job["state"], {})[job["id"]] = _facts(job)
@@ -130,13 +142,24 @@ class PutAgain:
             bodies = look.bodies(list(rows.values()))
         ids = [job_id for job_id in rows if rows[job_id] in bodies]
         request = [_new_job(self._jobs[job_id], bodies[rows[job_id]]) for job_id in ids]
-        new_ids = live.ask("put-jobs", {"jobs": request, **person})["ids"]
+        began_s = time.monotonic()
+        try:
+            new_ids = live.ask("put-jobs", {"jobs": request, **person})["ids"]
+        except Unreachable as error:  # the next attempt must not put them twice
+            for job_id in ids:
+                del self._jobs[job_id]
+            more = f" and {len(ids) - _IDS_TOLD:,} more" if len(ids) > _IDS_TOLD else ""
+            told = f"{', '.join(map(str, ids[:_IDS_TOLD]))}{more}"
+            raise Unreachable(f"{error}; it is not known whether these were put again: {told}") from error
         facts = [self._jobs.pop(job_id) for job_id in ids]
         self.new_ids += new_ids
-        outcome.done += len(new_ids)
+        outcome.done += len(set(new_ids))
         buried = [new_id for new_id, each in zip(new_ids, facts, strict=True) if each.state == "buried"]
         if buried:
-            for _ in slices(live, {"do": "bury", **person}, filter_by(ids=buried, state="delayed"), Result()):
+            # In a tube whose bodies are unique, an id may be that of a job that was there.
+            new_s = time.monotonic() - began_s + _MARGIN_S
+            which = filter_by(ids=buried, state="delayed", newer_s=new_s)
+            for _ in slices(live, {"do": "bury", **person}, which, Result()):
                 pass
 
 

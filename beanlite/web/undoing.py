@@ -13,11 +13,10 @@ from beanlite.console.live import Live
 from beanlite.core.operator import CONCERNS
 from beanlite.errors import BeanliteError
 from beanlite.protocol.operators.filters import Filter
-from beanlite.web.undeleting import PutAgain, jobs_of
+from beanlite.web.undeleting import JOBS_MAX, PutAgain, jobs_of
 
-# How many changes can be undone, and of how many jobs in all; the oldest are forgotten.
+# How many changes can be undone; the oldest are forgotten.
 CHANGES_MAX: Final = 100
-JOBS_MAX: Final = 100_000
 # What brings jobs back to each state, by what was done to them. A client does not get back what was taken from it, and
 # nothing delays a buried job.
 _WAYS_BACK: Final = {
@@ -188,9 +187,9 @@ class Undos:
     def __init__(self) -> None:
         self._all: dict[str, tuple[str, Undo]] = {}
 
-    def keep(self, person: str, undo: Undo) -> str:
-        """Keep a change, and return its token."""
-        token = secrets.token_urlsafe(16)
+    def keep(self, person: str, undo: Undo, token: str = "") -> str:
+        """Keep a change, and return its token; with ``token``, the one that it had before."""
+        token = token or secrets.token_urlsafe(16)
         self._all[token] = person, undo
         while len(self._all) > CHANGES_MAX or sum(each.most for _, each in self._all.values()) > JOBS_MAX:
             del self._all[next(iter(self._all))]

@@ -248,7 +248,7 @@ def test_help_lists_the_commands(line, capsys):
     titles = re.findall(r"^(Commands .*):$", out, re.MULTILINE)
     assert titles == list(epilogs.SECTIONS)
     changes = out.partition("to change jobs:\n")[2].partition("\n\n")[0]
-    others = {"put", "undelete", "pause", *[name for name, file in cli.COMMANDS.items() if file == "change"]}
+    others = {"put", "work", "undelete", "pause", *[name for name, file in cli.COMMANDS.items() if file == "change"]}
     assert {line.split()[0] for line in changes.splitlines()} == others
 
 

@@ -10,6 +10,7 @@ from beanlite.console.query import (
     from_fields,
     hint,
     is_cut,
+    key_of,
     parse,
     syntax,
     without,
@@ -112,6 +113,19 @@ def test_each_example_can_be_looked_for(example, help_):
 def test_word_that_is_written_is_read_as_the_same(key, value):
     (condition,) = parse(write(key, value), NOW_S)["where"]
     assert condition in {f"{key}={value}", f"{key}={write('', value)[1:]}"}
+
+
+@pytest.mark.parametrize(
+    ("path", "key"),
+    [
+        ("customer", "customer"), ("items[0].id", "items[0].id"), ("id", '"id"'), ('"id"', '"id"'), ("pri", '"pri"'),
+        ("a:b", '"a:b"'), ("a.b:c[1].d", 'a."b:c"[1].d'), ('"a b".c:d', '"a b"."c:d"'), ("a:\\", '"a:\\\\"'),
+    ],
+)  # fmt: skip
+def test_path_becomes_the_key_of_a_word(path, key):
+    assert key_of(path) == key
+    assert parse(f"{key}:5", NOW_S) == {"where": [f"{key}=5"]}
+    assert from_fields({"where": f"{path}=5"}) == f"{key}:5"
 
 
 def test_older_fields_become_a_line():

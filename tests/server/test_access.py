@@ -224,7 +224,7 @@ def test_config_check_tells_what_keeps_people_from_logging_in(file, capfd, tmp_p
         capfd.readouterr().err
         == f"{said}beanlite: web_password_file: {users} can't be read: No such file or directory\n"
     )
-    users.write_text("ann:reader:$argon2\n")
+    users.write_text(password_line("ann", "reader", "horse") + "\n")
     assert main(check) == 0
     assert capfd.readouterr().err == said
     file.write_text(allow(["page"], ["*"], ["operator"]))

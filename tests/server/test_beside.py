@@ -131,6 +131,16 @@ def test_reload_has_the_page_read_its_users_again(tmp_path, users):
         assert ask(where, login="bob:battery")[0] == 200
 
 
+def test_users_are_read_again_from_a_file_that_looks_as_old(tmp_path, users):
+    with with_users(tmp_path / "q", users) as server:
+        assert ask(near(page_of(server)[0]), login="ann:horse")[0] == 200
+        written_ns = users.stat().st_mtime_ns
+        users.write_text(password_line("bob", "operator", "horse") + "\n")
+        os.utime(users, ns=(written_ns, written_ns))
+        server.signal(signal.SIGHUP)
+        assert ask(near(page_of(server, 2)[0]), login="ann:horse")[0] == 401
+
+
 def test_reload_never_lets_everybody_in_where_others_reach_the_page(tmp_path, users):
     """The new settings are consistent, but their address needs a restart: the page would stay where others reach it."""
     file = tmp_path / "settings.toml"
@@ -144,12 +154,16 @@ def test_reload_never_lets_everybody_in_where_others_reach_the_page(tmp_path, us
         assert ask(where, login="")[0] == 401
 
 
+NO_USER = "line 1: a line is NAME:operator:HASH or NAME:reader:HASH"
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
         (None, "can't be read: No such file or directory"),
         ("", "has no user in it"),
-        ("ann:boss:x", "line 1: a line is NAME:operator:HASH or NAME:reader:HASH"),
+        ("ann:boss:x", NO_USER),
+        ("ann:reader:$argon2id$v=19$m=65536,t=3,p=4$c2FsdHNhbHQ", NO_USER),
     ],
 )
 def test_file_of_users_that_can_not_be_used_ends_the_start(tmp_path, text, why):
@@ -335,6 +349,15 @@ async def test_one_that_can_not_even_be_started(told):
     await end(found)
     ((_, fields),) = told
     assert "No such file" in fields["error"]
+
+
+async def test_page_that_waits_for_its_next_start_is_started_by_a_change(told):
+    found = WebPage(asyncio.get_running_loop(), ["/none/such"])
+    found._wait_s = 200.0
+    found.begin()
+    found.change([sys.executable, "-c", "import sys; print('http://x', file=sys.stderr, flush=True); input()"])
+    await until_inside(lambda: told[-1][0] == "serving the web page")
+    await end(found)
 
 
 async def test_what_goes_wrong_in_it_is_told_by_the_last_line(told):

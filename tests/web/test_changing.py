@@ -232,9 +232,12 @@ def test_a_job_waits_at_least_as_long_as_asked(web, wire):
 
 def test_it_leads_back_to_pages_of_its_own_only(web, wire):
     wire.put(b"job")
-    for back in ("https://example.org/", "//example.org/", "/\\example.org"):
+    for back in ("https://example.org/", "//example.org/", "/\\example.org", "/\t/example.org", "/\n\\example.org"):
         page = web.post("/pause", {"tube": "default", "for": "0", "back": back})
         assert (page.status, "Overview" in page.text) == (200, True)
+    assert "example.org" not in web.get("/changes").text
+    page = web.post("/pause", {"tube": "default", "for": "0", "back": "/tube/default?q=a%2Fb"})
+    assert page.path.startswith("/tube/default?q=a%2Fb&")
 
 
 def test_what_operators_did_is_in_the_history(web, wire):

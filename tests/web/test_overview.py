@@ -3,12 +3,15 @@
 import asyncio
 import json
 import re
+import signal
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from beanlite.console.live import Live
+from beanlite.beanstalk.client import TIMEOUT_S
+from beanlite.console.live import Live, Unreachable
 from beanlite.web import overview, questions
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
@@ -156,3 +159,25 @@ def test_tube_in_arrears_has_a_time_until_it_is_empty():
     assert [(tube["name"], tube.get("drain_s", "untold")) for tube in found] == [
         ("grows", None), ("quick", "untold"), ("slow", 60),
     ]  # fmt: skip
+
+
+def test_server_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(questions, "REPLY_S", 0.3)
+
+    async def ask_twice(server):
+        site = questions.Questions((server.host, server.port))
+        before = await site.ask("", Live.stats)
+        server.signal(signal.SIGSTOP)
+        began_s = time.monotonic()
+        try:
+            with pytest.raises(Unreachable, match="does not answer"):
+                await site.ask("", Live.stats)
+        finally:
+            server.signal(signal.SIGCONT)
+        assert time.monotonic() - began_s < TIMEOUT_S
+        after = await site.ask("", Live.stats)
+        site.close()
+        return after["total-connections"] - before["total-connections"]
+
+    with start_beanlite(tmp_path, "--no-journal") as server:
+        assert asyncio.run(ask_twice(server)) == 1

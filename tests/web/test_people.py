@@ -232,6 +232,15 @@ def test_backup_is_for_those_that_may_everything(queue, tmp_path):
         until(lambda: list(folder.glob("*.db")))
 
 
+def test_changes_of_others_are_not_shown_while_rights_are_not_known(web, queue):
+    of(web, "root").post("/change", {"ids": "2", "do": "bury"})
+    assert "buried: job 2" in web.get("/changes").text
+    assert "read only" in of(web, "carl").get("/changes").text
+    queue.server.kill()
+    until(lambda: "read only" not in web.get("/changes").text)
+    assert "buried: job 2" not in web.get("/changes").text
+
+
 def test_connections_are_few_however_many_people_there_are(web, queue):
     for number in range(12):
         of(web, f"person{number}").get("/jobs")

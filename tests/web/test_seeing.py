@@ -144,6 +144,21 @@ def test_jobs_are_grouped_by_what_is_in_bodies(web):
     assert "No job fits" in web.get("/jobs?q=tube:none&group=state").text
 
 
+def test_link_of_a_group_leads_to_its_jobs(web, wire):
+    wire.ask("use grouped")
+    values = [5, "5", 5.0, True, None, "", "a b", 'q"q', "a:b", "//x", "<b>", "a\nb", "50%", "a&b=c", "\\"]
+    for value in values:
+        wire.put(json.dumps(dict.fromkeys(("k", "pri", "id", "a:b", "x y"), value)).encode())
+    for path in ("k", "pri", "id", "a:b", '"x y"'):
+        page = web.get("/jobs?" + urllib.parse.urlencode({"q": "tube:grouped", "group": path}))
+        row = '<td class="value"><a href="([^"]*)">.*?</a></td>\\s*<td class="n">([0-9]+)<'
+        groups = re.findall(row, page.html, re.DOTALL)
+        assert sum(int(number) for _, number in groups) == len(values)
+        for link, number in groups:
+            assert len(ids_on(web.get(html.unescape(link)))) == int(number), (path, link)
+    wire.request("change-jobs", do="delete", tube="grouped")
+
+
 def test_words_of_the_filter_are_completed(web):
     def words(word, **also):
         page = web.get(f"/complete?{urllib.parse.urlencode({'word': word, **also})}")
@@ -294,6 +309,7 @@ def test_what_makes_no_sense_is_told_and_no_failure(web, path):
         ("q", "tries:5 mail", "tries:5: write tries:>=5"),
         ("q", 'text "of', 'the quote is not closed: "of'),
         ("q", "tube:a tube:b", "tube is given twice"),
+        ("q", 'tube:"\\ud800"', "half a pair of surrogates is no character"),
         ("columns", "customer, a..b", "'a..b' is not a path, such as customer"),
         ("group", "a b", "'a b' is no path, such as error.type, and not tube, state, why, note"),
     ],
@@ -317,6 +333,19 @@ def test_a_name_that_no_tube_can_have_is_told_in_the_filter(web):
 
 def test_unknown_form_of_bodies_is_told_with_those_that_there_are(web):
     assert "body: there is no form 'song', only auto, text, json, hex, raw" in web.get("/job/1?body=song").text
+
+
+def test_groups_of_notes_tell_that_their_links_may_lead_to_more(web):
+    web.post("/change", {"ids": 1, "do": "note", "note": "INC-1", "sure": 1})
+    assert "INC-1" in web.get("/jobs?group=note").text
+    assert "a link leads to all jobs that have this text" in web.get("/jobs?group=note").text
+    assert "a link leads to all jobs" not in web.get("/jobs?group=state").text
+    web.post("/change", {"ids": 1, "do": "note", "note": "", "sure": 1})
+
+
+def test_any_query_makes_a_page(web):
+    for path in ("/", "/jobs", "/tube/mail", "/clients", "/changes"):
+        assert web.get(f"{path}?path=x&name=y&request=z").status == 200
 
 
 def test_each_page_keeps_to_itself(web):

@@ -4,7 +4,11 @@ import re
 
 import pytest
 
+from beanlite.console.changes import Result
+from beanlite.console.filters import filter_by
+from beanlite.console.live import Live, Unreachable
 from beanlite.web import undeleting
+from beanlite.web.undeleting import PutAgain
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire, until
@@ -153,6 +157,58 @@ def test_deletion_is_asked_for_where_no_body_is_kept(tmp_path, wire, server):
     with Web(f"127.0.0.1:{server.port}", "--db", tmp_path / "queue.db") as web:  # another file
         asked = web.post("/change", {"ids": wire.put(b"job"), "do": "delete"})
         assert "What is deleted can't be brought back" in asked.text
+
+
+class Losing(Live):
+    """A connection that is lost before the reply to the second put."""
+
+    puts = 0
+
+    def ask(self, word, request):
+        reply = super().ask(word, request)
+        self.puts += word == "put-jobs"
+        if word == "put-jobs" and self.puts == 2:
+            raise Unreachable("lost")
+        return reply
+
+
+def test_job_is_not_put_twice_if_a_reply_is_lost(server, wire):
+    ids = [wire.put(b"%d" % number + b"x" * 400_000) for number in range(3)]
+    again = PutAgain(server.directory / "queue.db")
+    with Losing((server.host, server.port)) as live:
+        for _ in again.change(live, {"do": "delete"}, filter_by(ids=ids), Result()):
+            pass
+        with pytest.raises(Unreachable, match=f"lost; it is not known whether these were put again: {ids[1]}"):
+            for _ in again.undo(live, {}, Result()):
+                pass
+        outcome = Result()
+        for _ in again.undo(live, {}, outcome):
+            pass
+    assert (outcome.done, outcome.skipped) == (1, 0)
+    assert wire.stats()["current-jobs-ready"] == "3"
+
+
+def test_job_that_was_put_meanwhile_with_the_same_body_is_left_alone(web, wire):
+    wire.request("set-policy", pattern="default", set={"unique": "waiting"})
+    job_id = wire.put(b"job")
+    web.post("/change", {"ids": job_id, "do": "bury"})
+    page = delete(web, [job_id])
+    other = wire.put(b"job", delay_s=1000)
+    until(lambda: not wire.request("list-jobs", ids=[other], newer_s=0.5)["jobs"])
+    put_again(web, page)
+    assert [(job["id"], job["state"]) for job in jobs(wire)] == [(other, "delayed")]
+    wire.request("set-policy", pattern="default", unset="all")
+
+
+def test_deletion_of_very_many_jobs_is_not_remembered(server, wire, monkeypatch):
+    monkeypatch.setattr(undeleting, "JOBS_MAX", 250)
+    for number in range(450):
+        wire.put(b"%d" % number)
+    again, outcome = PutAgain(server.directory / "queue.db"), Result()
+    with Live((server.host, server.port)) as live:
+        for _ in again.change(live, {"do": "delete"}, filter_by(tube="default"), outcome):
+            pass
+    assert (outcome.done, outcome.skipped, again.most, again.label) == (450, 0, 0, "")
 
 
 def test_failure_amid_putting_again_keeps_the_rest(tmp_path):

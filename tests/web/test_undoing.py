@@ -1,6 +1,8 @@
 """What the pages undo: exactly what was changed, as far as it is still unchanged."""
 
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -152,6 +154,28 @@ def test_pause_is_undone_to_what_it_was(web, wire):
     page = web.post("/pause", {"tube": "default", "for": "5min", "back": "/tube/default"})
     assert wire.ask("pause-tube default 500") == "PAUSED"
     assert "has changed since, and was left as it is" in undo(web, page).text
+
+
+def test_undo_that_failed_is_tried_again(tmp_path):
+    with start_beanlite(tmp_path) as server, Web(f"127.0.0.1:{server.port}") as web:
+        with Wire(server.connect()) as wire:
+            job_id = wire.put(b"job")
+            web.post("/change", {"ids": job_id, "do": "bury"})
+            web.post("/pause", {"tube": "default", "for": "1h"})
+        server.kill()
+        tokens = re.findall('name="undo" value="([^"]*)"', web.get("/changes").html)
+        assert [web.post("/undo", {"undo": token}).status for token in tokens] == [503, 503]
+        page = web.get("/changes")
+        assert "undone" not in page.text
+        command = [sys.executable, "-m", "beanlite", "serve", "-l", "127.0.0.1", "-p", str(server.port)]
+        with subprocess.Popen([*command, "--db", tmp_path / "queue.db"], stderr=subprocess.DEVNULL) as again:
+            until(lambda: web.get("/clients").status == 200)
+            for token in tokens:
+                assert "can't be undone" not in ended(web, web.post("/undo", {"undo": token})).text
+            tube = web.get("/tube/default")
+            again.terminate()
+    assert "ready 1" in tube.text
+    assert "Paused" not in tube.text
 
 
 def test_undo_belongs_to_the_user_that_made_the_change():

@@ -3,7 +3,7 @@
 "use strict";
 
 const WAIT_MS = 120;
-const WORD = /(?:"(?:[^"\\]|\\.)*"?|[^\s"])*$/;
+const WORDS = /(?:"(?:[^"\\]|\\.)*(?:"|\\?$)|[^\s"])+/g;
 
 const field = document.querySelector("[data-complete]");
 let list = null;
@@ -15,7 +15,9 @@ function isOpen() {
 }
 
 function word() {
-  return WORD.exec(field.value.slice(0, field.selectionStart))[0];
+  const before = field.value.slice(0, field.selectionStart);
+  const last = [...before.matchAll(WORDS)].at(-1);
+  return last && last.index + last[0].length === before.length ? last[0] : "";
 }
 
 function shut() {

@@ -49,6 +49,17 @@ def test_line_is_typed_and_completed_by_keys_alone(web, visit):
     assert all("Timeout" in row for row in page.locator("tbody tr").all_inner_texts())
 
 
+@pytest.mark.parametrize("before", ['error.type:"a b" ', '"a b" "c d" ', 'x:"say \\"a b\\" "  ', "a" * 20_000 + " "])
+def test_word_behind_a_quoted_one_is_completed(web, visit, before):
+    page = visit(web, "/jobs")
+    line_of(page).fill(before)
+    line_of(page).press("End")
+    page.keyboard.type("stat")
+    expect(options(page)).to_have_text([re.compile("^state:")])
+    page.keyboard.press("Tab")
+    expect(line_of(page)).to_have_value(f"{before}state:")
+
+
 def test_escape_closes_completions_and_enter_sends_the_line(web, visit):
     page = visit(web, "/jobs")
     line = line_of(page)
