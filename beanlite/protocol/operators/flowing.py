@@ -2,10 +2,12 @@
 
 from typing import Final
 
+from beanlite.core.access import READER
 from beanlite.core.flows import RANGES, KeptFlow, Series, series_of
 from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS
 from beanlite.core.tube import Tube
 from beanlite.protocol.blocked import LOOKING
+from beanlite.protocol.operators.lists import permits_for
 from beanlite.protocol.operators.replies import Record, as_json
 from beanlite.protocol.operators.requests import ShowFlow
 from beanlite.protocol.session import Session
@@ -27,7 +29,7 @@ def show_flow(session: Session, request: ShowFlow, now_ns: int) -> bytes | None:
 class FlowLook:
     """A look at a flow for a client, slice by slice."""
 
-    __slots__ = ("_bounds", "_due", "_name", "_place", "_range", "_since_ns", "_tube", "_tubes")
+    __slots__ = ("_bounds", "_due", "_name", "_permits", "_place", "_range", "_since_ns", "_tube", "_tubes")
 
     def __init__(self, session: Session, request: ShowFlow, now_ns: int) -> None:
         engine = session.engine
@@ -38,13 +40,14 @@ class FlowLook:
         self._range = request.range
         self._name = request.tube
         self._tube = None if request.tube is None else engine.tubes.get(request.tube)
+        self._permits = permits_for(session, READER)
         self._tubes: list[Tube] = []
         self._place = 0
         self._since_ns = now_ns - session.service.facts().uptime_s * SECOND_NS
         if self._tube is not None:
             self._tubes = [self._tube]
         elif request.tube is None and engine.counts.delayed:
-            self._tubes = list(engine.tubes.values())
+            self._tubes = engine.tubes_in_order()
 
     def go_on(self, session: Session, now_ns: int) -> bytes | None:
         """Do a slice; returns the reply, or None if there is more to do, which is set aside."""
@@ -61,6 +64,8 @@ class FlowLook:
         """Count the delayed jobs of a tube that are due soon; returns the cost."""
         keys = tube.delayed.keys
         if not keys or keys[0] > self._bounds[-1]:
+            return 1
+        if self._permits is not None and not self._permits(tube.name):
             return 1
         counts, looks = tube.delayed.about_between(self._bounds, DUE_EXACT)
         for part, count in enumerate(counts):
@@ -80,6 +85,9 @@ class FlowLook:
                 since_ns = now_ns if flow is None else max(since_ns, flow.made_ns)
         put, reserved, deleted = (0.0, 0.0, 0.0) if flow is None else flow.rates(now_ns)
         series = series_of(flow, self._range, ready, since_ns, now_ns)
+        if self._name is None and self._permits is not None:  # it may know the counts, which ``stats`` has, but no more
+            unknown: list[float | None] = [None] * len(series.put)
+            series = series._replace(wait_p50_s=unknown, wait_p99_s=unknown)
         return {
             "since_at": round(session.service.utc_s(since_ns), 3),
             "kept": is_kept,
