@@ -100,11 +100,10 @@ class Ring:
             begin_ns = min(place * self._step_ns, now_ns - SECOND_NS)
             if self._place >= 0:
                 before = len(self._points)
-                is_next = place == self._place + 1
-                self._close(self._to_ns if is_next else (self._place + 1) * self._step_ns)
-                more = (len(self._points) - before) // _WIDTH
-                if is_next:
+                if now_ns - self._to_ns <= _TALLY_NS:
                     begin_ns = self._to_ns
+                self._close(min(begin_ns, (self._place + 1) * self._step_ns))
+                more = (len(self._points) - before) // _WIDTH
             self._place, self._from_ns = place, begin_ns
             self._put = self._reserved = self._deleted = self._delay_over = 0
             self._waits = None
@@ -133,19 +132,34 @@ class Ring:
         counts = float(self._put), float(self._reserved), float(self._deleted), float(self._delay_over)
         return float(self._place), float(max(to_ns - self._from_ns, 1)), *counts, float(self._ready), p50, p99
 
-    def rows(self, first: int, now_ns: int) -> list[tuple[float, ...]]:
-        """Return the points from the place ``first`` on, the open one as it is now."""
+    def rows(self, now_ns: int) -> list[tuple[float, ...]]:
+        """Return the points, the open one as it is now."""
         points = self._points
-        begin = len(points)
-        while begin and points[begin - _WIDTH] >= first:
-            begin -= _WIDTH
-        rows = [tuple(points[at : at + _WIDTH]) for at in range(begin, len(points), _WIDTH)]
+        rows = [tuple(points[at : at + _WIDTH]) for at in range(0, len(points), _WIDTH)]
         if self._place >= 0:
             to_ns = self._to_ns
             if now_ns - to_ns > _TALLY_NS:  # nothing has happened since
                 to_ns = max(to_ns, min(now_ns, (self._place + 1) * self._step_ns))
             rows.append(self._open_point(to_ns))
         return rows
+
+    def sums(self, first: int) -> tuple[float, float, float, float]:
+        """Return the nanoseconds, and the counts of jobs put, reserved and deleted, from the place ``first`` on."""
+        if self._place < first:
+            return 0.0, 0.0, 0.0, 0.0
+        counted_ns: float = self._to_ns - self._from_ns
+        put: float = self._put
+        reserved: float = self._reserved
+        deleted: float = self._deleted
+        points = self._points
+        at = len(points) - _WIDTH
+        while at >= 0 and points[at] >= first:
+            counted_ns += points[at + 1]
+            put += points[at + 2]
+            reserved += points[at + 3]
+            deleted += points[at + 4]
+            at -= _WIDTH
+        return counted_ns, put, reserved, deleted
 
 
 class KeptFlow:
@@ -167,7 +181,7 @@ class KeptFlow:
 
     def rows(self, span: str, now_ns: int) -> list[tuple[float, ...]]:
         """Return the points of a range."""
-        return self._rings[list(RANGES).index(span)].rows(0, now_ns)
+        return self._rings[list(RANGES).index(span)].rows(now_ns)
 
     def rates(self, now_ns: int) -> tuple[float, float, float]:
         """Return how many jobs were put, reserved and deleted per second in the last RATE_S or so."""
@@ -175,10 +189,10 @@ class KeptFlow:
             return 0.0, 0.0, 0.0
         step_ns = RANGES["5min"][0] * SECOND_NS
         first = (now_ns - RATE_S * SECOND_NS) // step_ns
-        rows = self._rings[0].rows(first, now_ns)
-        took_s = max(sum([row[1] for row in rows]), RATE_S * SECOND_NS - step_ns) / SECOND_NS
-        put, reserved, deleted = [sum([row[at] for row in rows]) / took_s for at in (2, 3, 4)]
-        return put, reserved, deleted
+        counted_ns, put, reserved, deleted = self._rings[0].sums(first)
+        to_ns = now_ns if now_ns - self.noted_ns > _TALLY_NS else self.noted_ns
+        took_s = max(counted_ns, to_ns - first * step_ns) / SECOND_NS
+        return put / took_s, reserved / took_s, deleted / took_s
 
 
 class Flows:

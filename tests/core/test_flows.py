@@ -137,6 +137,40 @@ def test_rates_are_those_of_the_last_seconds(core):
     assert flow.rates(core.now_ns) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("every_s", [1, 2, 4, 9])
+def test_rates_are_those_of_bursts_and_the_silence_between(core, every_s):
+    core.fill(b"mail", 1)
+    core.live(1)
+    seconds = iter(range(90))
+    rates = []
+
+    def act():
+        if next(seconds) % every_s == 0:
+            core.fill(b"mail", 60)
+        flow = core.engine.ledger.flows.find(b"mail")
+        rates.append(flow.rates(core.now_ns)[0])
+
+    core.live(90, each=act)
+    mean = sum(rates[20:]) / len(rates[20:])
+    assert mean == pytest.approx(60 / every_s, rel=0.25)
+    assert max(rates[20:]) <= 60 * -(-10 // every_s) / 8
+
+
+def test_point_before_a_silence_was_counted_to_its_end(core):
+    step_s = 600
+    core.now_ns -= core.now_ns % (step_s * SECOND_NS)
+    core.fill(b"mail", 100)
+    core.live(1)
+    core.live(step_s + step_s // 2)
+    core.fill(b"mail", 1)
+    core.live(1)
+    rows = core.engine.ledger.flows.find(b"mail").rows("day", core.now_ns)
+    assert [(row[1] / SECOND_NS, row[2]) for row in rows] == [
+        (pytest.approx(step_s, abs=2), 100),
+        (pytest.approx(step_s // 2, abs=3), 1),
+    ]
+
+
 def test_tube_that_comes_and_goes_keeps_its_flow(core):
     worker = core.worker()
     for _ in range(3):
