@@ -15,8 +15,8 @@ from beanlite.protocol.session import Session
 # Into how many parts the time is divided in which delayed jobs are looked for that become ready, a fifth of the range.
 DUE_PARTS: Final = 12
 DUE_SHARE: Final = 5
-# Up to so many delayed jobs of a tube are counted, more are estimated.
-DUE_EXACT: Final = 500
+# With so many looks the delayed jobs of a tube are counted, or else they are estimated.
+DUE_LOOKS: Final = 2000
 # A slice ends when so many tubes and delayed jobs have been looked at.
 SLICE: Final = 3000
 
@@ -67,7 +67,7 @@ class FlowLook:
             return 1
         if self._permits is not None and not self._permits(tube.name):
             return 1
-        counts, looks = tube.delayed.about_between(self._bounds, DUE_EXACT)
+        counts, looks = tube.delayed.about_between(self._bounds, DUE_LOOKS)
         for part, count in enumerate(counts):
             self._due[part] += count
         return 1 + looks
