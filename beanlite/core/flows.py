@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from beanlite.core.job import SECOND_NS
@@ -19,6 +20,8 @@ from beanlite.core.tube import Tube
 RANGES: Final[dict[str, tuple[int, int]]] = {"5min": (3, 100), "hour": (30, 120), "day": (600, 144)}
 # Waits are counted between these bounds, of which four are an octave: at most 0; from 0.1 ms up to ten days.
 _WAITS_NS: Final[list[int]] = [0] + [round(100_000 * 2 ** (step / 4)) for step in range(133)]
+# No wait between any two of them.
+_NO_WAITS: Final = array("q", [0] * (len(_WAITS_NS) + 1))
 # How many numbers a point has: its place in time, the nanoseconds for which it was counted, the counts of jobs put,
 # reserved and deleted and of delays over, the jobs ready at its end, and two waits in seconds, or -1.
 _WIDTH: Final = 9
@@ -89,7 +92,7 @@ class Ring:
         """From when the open point was counted, and up to when."""
         self._to_ns = 0
         self._put = self._reserved = self._deleted = self._delay_over = self._ready = 0
-        self._waits: list[int] | None = None
+        self._waits: array[int] | None = None
         """How many waits fell between each two bounds; None: none yet."""
 
     def note(self, tally: Tally, weights: list[tuple[int, int]], ready: int, now_ns: int) -> int:
@@ -116,7 +119,7 @@ class Ring:
         if weights:
             waits = self._waits
             if waits is None:
-                waits = self._waits = [0] * (len(_WAITS_NS) + 1)
+                waits = self._waits = array("q", _NO_WAITS)
             for at, weight in weights:
                 waits[at] += weight
         return more
@@ -262,7 +265,7 @@ def weigh(tally: Tally) -> list[tuple[int, int]]:
     return [(bisect_left(_WAITS_NS, wait_ns), weight) for wait_ns in tally.waits]
 
 
-def quantile_s(counts: list[int], share: float) -> float:
+def quantile_s(counts: Sequence[int], share: float) -> float:
     """Return the wait in seconds that such a share of those that were counted does not exceed, about."""
     rank = share * sum(counts)
     for at, count in enumerate(counts):

@@ -1,6 +1,7 @@
 """What came and went over time."""
 
 import random
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -274,3 +275,23 @@ def test_few_keys_of_very_many_are_neither_lost_nor_exaggerated(due):
         assert counts == [due // 4] * 4
     else:
         assert min(counts) > 0
+
+
+def test_flow_takes_no_more_memory_than_is_counted():
+    chance = random.Random(1)
+    tallies = []
+    for _ in range(300):
+        tally = Tally(b"")
+        tally.reserved, tally.waits_mask = 4000, 127
+        tally.waits = [round(chance.lognormvariate(1, 3) * SECOND_NS) for _ in range(31)]
+        tallies.append((tally, weigh(tally)))
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        flow = flows.KeptFlow(0)
+        for second, (tally, weights) in enumerate(tallies):
+            flow.note(tally, weights, 5_000_000, 10**18 + second * SECOND_NS)
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken <= FLOW_BYTES + flow.points * POINT_BYTES
