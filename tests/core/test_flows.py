@@ -242,6 +242,15 @@ def test_tube_that_is_gone_at_once_has_no_flow(core):
     assert sum(series(core, "5min").put) == 50
 
 
+def test_tube_whose_jobs_are_gone_at_once_has_a_flow_while_it_is_used(core):
+    client = core.producer(b"mail")
+    for _ in range(3):
+        core.send(client, b"delete %d\r\n" % put(core, client))
+        core.live(1)
+    known = series(core, "5min", b"mail")
+    assert (sum(known.put), sum(known.deleted)) == (3, 3)
+
+
 @pytest.mark.parametrize("size", [0, 1, 300, 20_000])
 def test_keys_between_bounds_are_counted_or_estimated(size):
     chance = random.Random(size)
