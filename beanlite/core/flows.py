@@ -230,7 +230,7 @@ class Flows:
         self.total.note(tally, weights, ready, now_ns)
         flow = self._flows.get(tube.name)
         if flow is None:
-            if not (tube.holds_jobs or tube.watching or tube.using):  # it is gone, and there may be very many such tubes
+            if not (tube.holds_jobs or tube.watching or tube.using):  # it is gone; there may be very many
                 return
             if not self._makes_room(now_ns):
                 self.lost = True
