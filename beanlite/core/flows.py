@@ -150,10 +150,8 @@ class Ring:
         """Return the nanoseconds, and the counts of jobs put, reserved and deleted, from the place ``first`` on."""
         if self._place < first:
             return 0.0, 0.0, 0.0, 0.0
-        counted_ns: float = self._to_ns - self._from_ns
-        put: float = self._put
-        reserved: float = self._reserved
-        deleted: float = self._deleted
+        counted_ns = float(self._to_ns - self._from_ns)
+        put, reserved, deleted = float(self._put), float(self._reserved), float(self._deleted)
         points = self._points
         at = len(points) - _WIDTH
         while at >= 0 and points[at] >= first:
