@@ -199,7 +199,7 @@ class KeptFlow:
 class Flows:
     """The flow of the whole server, and those of tubes in which something has happened, as long as there is room."""
 
-    __slots__ = ("_flows", "_points", "lost", "max_bytes", "total")
+    __slots__ = ("_flows", "_points", "lost", "max_bytes", "since_ns", "total")
 
     def __init__(self) -> None:
         self.total = KeptFlow(0)
@@ -209,6 +209,8 @@ class Flows:
         self.lost = False
         """Whether there was ever no room for a flow."""
         self.max_bytes = FLOWS_BYTES
+        self.since_ns = 0
+        """When the server began to serve; what was before is not known, be it that it stood by."""
 
     def __len__(self) -> int:
         return len(self._flows)

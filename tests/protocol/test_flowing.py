@@ -4,7 +4,6 @@ import pytest
 
 from beanlite.core.access import READER
 from beanlite.core.flows import FLOW_BYTES, RANGES
-from beanlite.core.job import SECOND_NS
 from beanlite.protocol.operators import flowing
 from beanlite.protocol.operators.requests import ShowFlow
 from tests.protocol.test_access import ask
@@ -19,9 +18,7 @@ REFUSED = b"UNAUTHORIZED\r\n"
 @pytest.fixture
 def core():
     core = Diagnosed()
-    began_ns = core.now_ns
-    facts = core.service.facts()
-    core.service.facts = lambda: facts._replace(uptime_s=(core.now_ns - began_ns) // SECOND_NS)
+    core.engine.ledger.flows.since_ns = core.now_ns
     return core
 
 

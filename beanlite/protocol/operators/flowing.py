@@ -29,7 +29,7 @@ def show_flow(session: Session, request: ShowFlow, now_ns: int) -> bytes | None:
 class FlowLook:
     """A look at a flow for a client, slice by slice."""
 
-    __slots__ = ("_bounds", "_due", "_name", "_permits", "_place", "_range", "_since_ns", "_tube", "_tubes")
+    __slots__ = ("_bounds", "_due", "_name", "_permits", "_place", "_range", "_tube", "_tubes")
 
     def __init__(self, session: Session, request: ShowFlow, now_ns: int) -> None:
         engine = session.engine
@@ -43,7 +43,6 @@ class FlowLook:
         self._permits = permits_for(session, READER)
         self._tubes: list[Tube] = []
         self._place = 0
-        self._since_ns = now_ns - session.service.facts().uptime_s * SECOND_NS
         if self._tube is not None:
             self._tubes = [self._tube]
         elif request.tube is None and engine.counts.delayed:
@@ -73,7 +72,8 @@ class FlowLook:
         return 1 + looks
 
     def _record(self, session: Session, now_ns: int) -> Record:
-        engine, flows, since_ns = session.engine, session.engine.ledger.flows, self._since_ns
+        engine, flows = session.engine, session.engine.ledger.flows
+        since_ns = flows.since_ns
         flow: KeptFlow | None = flows.total
         is_kept = True
         ready = engine.ready
