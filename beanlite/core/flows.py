@@ -261,7 +261,7 @@ class Flows:
 
 def weigh(tally: Tally) -> list[tuple[int, int]]:
     """Return for some waits of a tally their places among the bounds, and how many reservations each stands for."""
-    weight = tally.waits_mask + 1
+    weight = max(1, tally.reserved // max(1, len(tally.waits)))
     return [(bisect_left(_WAITS_NS, wait_ns), weight) for wait_ns in tally.waits]
 
 

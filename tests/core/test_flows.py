@@ -114,7 +114,21 @@ def test_few_waits_stand_for_all_reservations(core, reserved):
     tally = core.engine.tubes[b"mail"].tally
     assert 0 < len(tally.waits) < WAITS_MAX
     standing = sum(weight for _, weight in weigh(tally))
-    assert reserved - tally.waits_mask <= standing <= reserved
+    assert reserved - len(tally.waits) < standing <= reserved
+
+
+@pytest.mark.parametrize("turns", [2, 3, 4, 8])
+def test_waits_of_jobs_that_take_turns_are_all_in_the_sample(core, turns):
+    """As those of a fair tube do: one group has a backlog, the others have not."""
+    client = core.client()
+    for number in range(4000):
+        job = core.engine.jobs.find(put(core, client))
+        job.since_ns = core.now_ns - (100 * SECOND_NS if number % turns == 0 else 0)
+        core.send(client, b"reserve\r\n")
+    waits = core.engine.tubes[b"default"].tally.waits
+    assert len(waits) >= WAITS_MAX // 2
+    assert sum(wait > 0 for wait in waits) / len(waits) == pytest.approx(1 / turns, abs=0.25)
+    assert any(waits)
 
 
 def test_quantiles_are_within_a_fifth_of_the_truth():
@@ -291,7 +305,7 @@ def test_flow_takes_no_more_memory_than_is_counted():
     tallies = []
     for _ in range(300):
         tally = Tally(b"")
-        tally.reserved, tally.waits_mask = 4000, 127
+        tally.reserved = 4000
         tally.waits = [round(chance.lognormvariate(1, 3) * SECOND_NS) for _ in range(31)]
         tallies.append((tally, weigh(tally)))
     tracemalloc.start()
