@@ -30,7 +30,7 @@ _TAIL: Final = 0.99
 UNKNOWN: Final = -1.0
 # What a point takes, and what a flow takes besides, at most, in bytes.
 POINT_BYTES: Final = 84
-FLOW_BYTES: Final = 4700
+FLOW_BYTES: Final = 5400
 # All flows together take at most so many bytes, and at most such a part of the memory that may be used.
 FLOWS_BYTES: Final = 32 << 20
 PART: Final = 64
