@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from beanlite.core.job import SECOND_NS
@@ -19,6 +20,8 @@ from beanlite.core.tube import Tube
 RANGES: Final[dict[str, tuple[int, int]]] = {"5min": (3, 100), "hour": (30, 120), "day": (600, 144)}
 # Waits are counted between these bounds, of which four are an octave: at most 0; from 0.1 ms up to ten days.
 _WAITS_NS: Final[list[int]] = [0] + [round(100_000 * 2 ** (step / 4)) for step in range(133)]
+# No wait between any two of them.
+_NO_WAITS: Final = array("q", [0] * (len(_WAITS_NS) + 1))
 # How many numbers a point has: its place in time, the nanoseconds for which it was counted, the counts of jobs put,
 # reserved and deleted and of delays over, the jobs ready at its end, and two waits in seconds, or -1.
 _WIDTH: Final = 9
@@ -27,7 +30,7 @@ _TAIL: Final = 0.99
 UNKNOWN: Final = -1.0
 # What a point takes, and what a flow takes besides, at most, in bytes.
 POINT_BYTES: Final = 84
-FLOW_BYTES: Final = 4700
+FLOW_BYTES: Final = 5400
 # All flows together take at most so many bytes, and at most such a part of the memory that may be used.
 FLOWS_BYTES: Final = 32 << 20
 PART: Final = 64
@@ -89,7 +92,7 @@ class Ring:
         """From when the open point was counted, and up to when."""
         self._to_ns = 0
         self._put = self._reserved = self._deleted = self._delay_over = self._ready = 0
-        self._waits: list[int] | None = None
+        self._waits: array[int] | None = None
         """How many waits fell between each two bounds; None: none yet."""
 
     def note(self, tally: Tally, weights: list[tuple[int, int]], ready: int, now_ns: int) -> int:
@@ -100,11 +103,10 @@ class Ring:
             begin_ns = min(place * self._step_ns, now_ns - SECOND_NS)
             if self._place >= 0:
                 before = len(self._points)
-                is_next = place == self._place + 1
-                self._close(self._to_ns if is_next else (self._place + 1) * self._step_ns)
-                more = (len(self._points) - before) // _WIDTH
-                if is_next:
+                if now_ns - self._to_ns <= _TALLY_NS:
                     begin_ns = self._to_ns
+                self._close(min(begin_ns, (self._place + 1) * self._step_ns))
+                more = (len(self._points) - before) // _WIDTH
             self._place, self._from_ns = place, begin_ns
             self._put = self._reserved = self._deleted = self._delay_over = 0
             self._waits = None
@@ -117,7 +119,7 @@ class Ring:
         if weights:
             waits = self._waits
             if waits is None:
-                waits = self._waits = [0] * (len(_WAITS_NS) + 1)
+                waits = self._waits = array("q", _NO_WAITS)
             for at, weight in weights:
                 waits[at] += weight
         return more
@@ -133,19 +135,32 @@ class Ring:
         counts = float(self._put), float(self._reserved), float(self._deleted), float(self._delay_over)
         return float(self._place), float(max(to_ns - self._from_ns, 1)), *counts, float(self._ready), p50, p99
 
-    def rows(self, first: int, now_ns: int) -> list[tuple[float, ...]]:
-        """Return the points from the place ``first`` on, the open one as it is now."""
+    def rows(self, now_ns: int) -> list[tuple[float, ...]]:
+        """Return the points, the open one as it is now."""
         points = self._points
-        begin = len(points)
-        while begin and points[begin - _WIDTH] >= first:
-            begin -= _WIDTH
-        rows = [tuple(points[at : at + _WIDTH]) for at in range(begin, len(points), _WIDTH)]
+        rows = [tuple(points[at : at + _WIDTH]) for at in range(0, len(points), _WIDTH)]
         if self._place >= 0:
             to_ns = self._to_ns
             if now_ns - to_ns > _TALLY_NS:  # nothing has happened since
                 to_ns = max(to_ns, min(now_ns, (self._place + 1) * self._step_ns))
             rows.append(self._open_point(to_ns))
         return rows
+
+    def sums(self, first: int) -> tuple[float, float, float, float]:
+        """Return the nanoseconds, and the counts of jobs put, reserved and deleted, from the place ``first`` on."""
+        if self._place < first:
+            return 0.0, 0.0, 0.0, 0.0
+        counted_ns = float(self._to_ns - self._from_ns)
+        put, reserved, deleted = float(self._put), float(self._reserved), float(self._deleted)
+        points = self._points
+        at = len(points) - _WIDTH
+        while at >= 0 and points[at] >= first:
+            counted_ns += points[at + 1]
+            put += points[at + 2]
+            reserved += points[at + 3]
+            deleted += points[at + 4]
+            at -= _WIDTH
+        return counted_ns, put, reserved, deleted
 
 
 class KeptFlow:
@@ -167,7 +182,7 @@ class KeptFlow:
 
     def rows(self, span: str, now_ns: int) -> list[tuple[float, ...]]:
         """Return the points of a range."""
-        return self._rings[list(RANGES).index(span)].rows(0, now_ns)
+        return self._rings[list(RANGES).index(span)].rows(now_ns)
 
     def rates(self, now_ns: int) -> tuple[float, float, float]:
         """Return how many jobs were put, reserved and deleted per second in the last RATE_S or so."""
@@ -175,16 +190,16 @@ class KeptFlow:
             return 0.0, 0.0, 0.0
         step_ns = RANGES["5min"][0] * SECOND_NS
         first = (now_ns - RATE_S * SECOND_NS) // step_ns
-        rows = self._rings[0].rows(first, now_ns)
-        took_s = max(sum([row[1] for row in rows]), RATE_S * SECOND_NS - step_ns) / SECOND_NS
-        put, reserved, deleted = [sum([row[at] for row in rows]) / took_s for at in (2, 3, 4)]
-        return put, reserved, deleted
+        counted_ns, put, reserved, deleted = self._rings[0].sums(first)
+        to_ns = now_ns if now_ns - self.noted_ns > _TALLY_NS else self.noted_ns
+        took_s = max(counted_ns, to_ns - first * step_ns) / SECOND_NS
+        return put / took_s, reserved / took_s, deleted / took_s
 
 
 class Flows:
     """The flow of the whole server, and those of tubes in which something has happened, as long as there is room."""
 
-    __slots__ = ("_flows", "_points", "lost", "max_bytes", "total")
+    __slots__ = ("_flows", "_points", "lost", "max_bytes", "since_ns", "total")
 
     def __init__(self) -> None:
         self.total = KeptFlow(0)
@@ -194,6 +209,8 @@ class Flows:
         self.lost = False
         """Whether there was ever no room for a flow."""
         self.max_bytes = FLOWS_BYTES
+        self.since_ns = 0
+        """When the server began to serve; what was before is not known, be it that it stood by."""
 
     def __len__(self) -> int:
         return len(self._flows)
@@ -213,7 +230,7 @@ class Flows:
         self.total.note(tally, weights, ready, now_ns)
         flow = self._flows.get(tube.name)
         if flow is None:
-            if not (tube.holds_jobs or tube.watching):  # it may be gone, and there may be very many such tubes
+            if not (tube.holds_jobs or tube.watching or tube.using):  # it is gone; there may be very many
                 return
             if not self._makes_room(now_ns):
                 self.lost = True
@@ -244,11 +261,11 @@ class Flows:
 
 def weigh(tally: Tally) -> list[tuple[int, int]]:
     """Return for some waits of a tally their places among the bounds, and how many reservations each stands for."""
-    weight = tally.waits_mask + 1
+    weight = max(1, tally.reserved // max(1, len(tally.waits)))
     return [(bisect_left(_WAITS_NS, wait_ns), weight) for wait_ns in tally.waits]
 
 
-def quantile_s(counts: list[int], share: float) -> float:
+def quantile_s(counts: Sequence[int], share: float) -> float:
     """Return the wait in seconds that such a share of those that were counted does not exceed, about."""
     rank = share * sum(counts)
     for at, count in enumerate(counts):

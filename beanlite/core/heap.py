@@ -13,8 +13,9 @@ MANY: Final = 1024
 
 # A row of at most so many keys is moved up when its first one is popped, which costs less than what a heap has to do.
 ROW_MAX: Final = 1024
-# How many keys at least a sample of a heap has.
+# How many keys at least a sample of a heap has, by which one number is estimated, or how many keys are where.
 SAMPLE: Final = 256
+LARGE_SAMPLE: Final = 2048
 # As constants of this module, which compiled code need not look up.
 _push: Final = heappush
 _pop: Final = heappop
@@ -125,17 +126,17 @@ class KeyHeap:
         sample = [each for each in keys[::step] if not gone or each not in gone]
         return max(passed, len([each for each in sample if each <= key]) * len(self) // len(sample))
 
-    def about_between(self, bounds: list[int], exact_max: int) -> tuple[list[int], int]:
+    def about_between(self, bounds: list[int], looks_max: int) -> tuple[list[int], int]:
         """Return how many keys are at most the first of ascending bounds, and between each two; and the keys looked at.
 
-        If more than ``exact_max`` are at most the last bound, these are as a sample says.
+        These are exact up to ``looks_max`` looks, and above that as a sample says, but no less than has been counted.
         """
         keys, gone = self.keys, self._gone
         size = len(keys)
         counts = [0] * len(bounds)
         looks = 0
         places = [0] if keys else []
-        while places and looks <= exact_max:
+        while places and looks <= looks_max:
             at = places.pop()
             looks += 1
             if keys[at] > bounds[-1]:
@@ -145,11 +146,14 @@ class KeyHeap:
             places.extend(range(2 * at + 1, min(2 * at + 3, size)))
         if not places:
             return counts, looks
-        sample = [each for each in keys[:: size // SAMPLE + 1] if not gone or each not in gone]
-        counts = [0] * (len(bounds) + 1)
+        step = size // LARGE_SAMPLE + 1
+        sample = [each for each in keys[step // 2 :: step] if not gone or each not in gone]  # the top is no sample
+        sampled = [0] * (len(bounds) + 1)
         for key in sample:
-            counts[bisect_left(bounds, key)] += 1
-        return [count * len(self) // len(sample) for count in counts[:-1]], looks + len(sample)
+            sampled[bisect_left(bounds, key)] += 1
+        each_stands_for = len(self) / max(1, len(sample))
+        estimates = [round(count * each_stands_for) for count in sampled[:-1]]
+        return list(map(max, counts, estimates)), looks + len(sample)
 
     def _clear_top(self) -> None:
         keys, gone = self.keys, self._gone

@@ -30,8 +30,8 @@ FEW_TUBES_MAX: Final = 1000
 SCANNED_EACH: Final = 1024
 PARSED_EACH: Final = 4096
 PARSED_FACTOR: Final = 32
-# Bytes of bodies that a slice searches, copies or has fetched, which the last body may exceed; and how much of each
-# body is searched.
+# Bytes of notes and bodies that a slice searches, copies or has fetched, which the last one may exceed; and how much of
+# each body is searched.
 BYTES_MAX: Final = 2 << 20
 SEARCHED_MAX: Final = 1 << 20
 
@@ -132,13 +132,18 @@ class Filter:
             return False
         return self.where is None or (len(body) <= PARSED_MAX and self.where.fits(body))
 
+    def note_cost_of(self, job: Job) -> int:
+        """Return the bytes that looking into a job's note counts for."""
+        return 0 if self.note is None else len(self._engine.notes.text(job))
+
     def cost_of(self, job: Job) -> int:
         """Return the bytes that looking into a job's body counts for."""
         body = job.body
         if not self.parses or job.size > PARSED_MAX:
             return job.size
-        if body is not None and self.where is not None and not self.where.may_fit(body):
-            return SCANNED_EACH + job.size
+        looks = 0 if body is None or self.where is None else self.where.looks(body)
+        if looks:
+            return SCANNED_EACH + looks * job.size
         return PARSED_EACH + PARSED_FACTOR * job.size
 
 
@@ -203,17 +208,19 @@ def find(
     for place in places:
         matches.looks += 1
         job = engine.jobs.find(place & ID_MASK)
-        if job is None or (by_queue and job.key != place) or not conditions.fits(job):
+        if job is None or (by_queue and job.key != place):
             continue
-        body = job.body
-        if searches or need_bodies:
-            budget -= conditions.cost_of(job)
-            if body is None:
-                matches.missing.append(job)
-        if body is None or not searches or conditions.fits_body(body):
-            matches.jobs.append(job)
-            if need_bodies and body is not None:
-                matches.bodies[job] = body
+        budget -= conditions.note_cost_of(job)
+        if conditions.fits(job):
+            body = job.body
+            if searches or need_bodies:
+                budget -= conditions.cost_of(job)
+                if body is None:
+                    matches.missing.append(job)
+            if body is None or not searches or conditions.fits_body(body):
+                matches.jobs.append(job)
+                if need_bodies and body is not None:
+                    matches.bodies[job] = body
         if len(matches.jobs) == limit or budget <= 0:
             more = more or place != places[-1]
             break

@@ -19,6 +19,7 @@ from beanlite.core.ruled import Ruled
 from beanlite.core.rules import WAITING
 from beanlite.core.table import JobTable
 from beanlite.core.timers import Timers
+from beanlite.core.totals import WAITS_MAX
 from beanlite.core.tube import FULL, NO_JOBS, Client, Peer, Tube
 
 DEFAULT_TUBE: Final = b"default"
@@ -125,10 +126,12 @@ class Queues:
         tally.reserved = reserved = tally.reserved + 1
         waited_ns = now_ns - job.since_ns if job.state is READY else 0  # it may come from another state
         tally.waited_ns += waited_ns
-        if not reserved & tally.waits_mask:
+        if reserved == tally.wait_at:
             tally.waits += [waited_ns]
-            if reserved == tally.waits_full:
-                tally.thin_waits()
+            if reserved < WAITS_MAX:
+                tally.wait_at = reserved + 1
+            else:
+                tally.choose_wait()
         if ledger.measures is not None:
             ledger.measures.waits.note(waited_ns)
         job.state = RESERVED

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
-# Of so many reservations the waits are noted at most: of each, or else of every second, every fourth and so on.
+# Of so many reservations the waits are noted at most: of each, or else of one in two, one in four and so on, by chance,
+# as reservations may take turns.
 WAITS_MAX: Final = 32
+# The chance, which is the same each time.
+_FACTOR: Final = 1_103_515_245
+_MORE: Final = 12_345
+_CHANCES: Final = 1 << 31
+_LOW_BITS: Final = 16
 
 
 class Tally:
     """Counts since the previous tally of the tube was taken."""
 
     __slots__ = (
+        "_chance",
         "buried",
         "client_gone",
         "dead",
@@ -27,10 +34,10 @@ class Tally:
         "released",
         "reserved",
         "timed_out",
+        "wait_at",
         "waited_ns",
         "waits",
-        "waits_full",
-        "waits_mask",
+        "waits_apart",
     )
 
     def __init__(self, name: bytes) -> None:
@@ -60,21 +67,30 @@ class Tally:
         self.held_ns = 0
         """How long jobs had been reserved when their reservations ended, in total."""
         self.waits: list[int] = []
-        """How long some of the jobs that were reserved had been ready: those of whose number no bit is in the mask."""
-        self.waits_mask = 0
-        self.waits_full = WAITS_MAX
-        """With that many reservations ``waits`` are as many as there may be."""
+        """How long some of the jobs that were reserved had been ready."""
+        self.waits_apart = 1
+        """How many reservations there are from one of these to the next, on average."""
+        self.wait_at = 1
+        """The number of the reservation whose wait is noted next."""
+        self._chance = 1
 
     @property
     def is_told(self) -> bool:
         """Whether it counts what operators are told of each tube, even where nobody measures."""
         return bool(self.released or self.timed_out or self.buried or self.client_gone or self.delay_over)
 
-    def thin_waits(self) -> None:
-        """Keep every second of the waits, and note only as many from now on."""
-        self.waits = self.waits[1::2]
-        self.waits_mask = 2 * self.waits_mask + 1
-        self.waits_full *= 2
+    def choose_wait(self) -> None:
+        """Choose the reservation whose wait is noted next; if there are too many waits, keep one of each two."""
+        waits = self.waits
+        if len(waits) >= WAITS_MAX:
+            self.waits = [waits[at + self._throw(2)] for at in range(0, len(waits), 2)]
+            self.waits_apart *= 2
+        self.wait_at = self.reserved + 1 + self._throw(2 * self.waits_apart - 1)
+
+    def _throw(self, sides: int) -> int:
+        """Return a number from 0 on, below ``sides``, by chance."""
+        self._chance = (self._chance * _FACTOR + _MORE) % _CHANCES
+        return (self._chance >> _LOW_BITS) % sides
 
     def add(self, other: Tally) -> None:
         """Add the counts of another tally, but no waits."""

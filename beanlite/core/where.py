@@ -15,6 +15,8 @@ _STEPS: Final = rf"(?:{_KEY}|{_PLACE})(?:\.(?:{_KEY})|{_PLACE})*"
 _PATH: Final = re.compile(_STEPS)
 _CONDITION: Final = re.compile(rf"({_STEPS})=")
 _STEP: Final = re.compile(rf"({_KEY})|{_PLACE}")
+# So many bytes of a value are looked for before a body is parsed: with more, a body can be made that takes long.
+_NEEDLE_MAX: Final = 32
 # The longest text of a value that is told, in characters.
 VALUE_MAX: Final = 200
 # What is at a path where there is nothing.
@@ -85,9 +87,8 @@ class Condition:
         if not isinstance(parsed, str):
             self._wanted.append(value)  # what looks like a number may be text
         # What the body has in it, unless it is written otherwise: a fraction, or text with an escape.
-        self._needle = (
-            b"" if isinstance(parsed, float) else str(self._wanted[-1]).strip().encode(errors="surrogatepass")
-        )
+        text = "" if isinstance(parsed, float) else str(self._wanted[-1]).strip()
+        self._needle = text.encode(errors="surrogatepass")[:_NEEDLE_MAX]
 
     def may_fit(self, body: bytes) -> bool:
         """Whether a body has to be parsed: most that do not fit are told without that."""
@@ -108,13 +109,16 @@ class Where:
         """Parse the conditions. ValueError: one is not so."""
         self._conditions = [Condition(text) for text in texts]
 
-    def may_fit(self, body: bytes) -> bool:
-        """Whether a body has to be parsed."""
-        return all(condition.may_fit(body) for condition in self._conditions)
+    def looks(self, body: bytes) -> int:
+        """Return with how many conditions it is told that a body does not fit; 0 if it has to be parsed."""
+        for at, condition in enumerate(self._conditions):
+            if not condition.may_fit(body):
+                return at + 1
+        return 0
 
     def fits(self, body: bytes) -> bool:
         """Whether a body is JSON, in UTF-8, with all the values."""
-        if not self.may_fit(body):
+        if self.looks(body):
             return False
         value = _parsed(body)
         return all(condition.fits(value) for condition in self._conditions)

@@ -1,6 +1,7 @@
 """The users of the page in the browser, as a file has them: one line ``NAME:ROLE:HASH`` each."""
 
 import re
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,9 @@ def read_users(path: Path) -> dict[str, tuple[str, str]]:
     """Return the role and the hash of each user. ConfigError: the file can't be read, or is malformed."""
     users: dict[str, tuple[str, str]] = {}
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # a pipe would keep all clients waiting
+            raise ConfigError(f"{path} is no regular file")
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise ConfigError(f"{path} can't be read: {error.strerror}") from error

@@ -137,6 +137,7 @@ def wire(
 ) -> Wiring:
     """Wire the parts of a server whose journal is recovered. ``tell_failure`` is called when it has to stop."""
     engine, journal, roster = parts.engine, parts.journal, parts.roster
+    engine.ledger.flows.since_ns = clock()
     crossings = Crossings(engine.memory)
 
     def tell_room() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from beanlite.core.access import READER
 from beanlite.core.flows import FLOW_BYTES, RANGES
-from beanlite.core.job import SECOND_NS
 from beanlite.protocol.operators import flowing
+from beanlite.protocol.operators.requests import ShowFlow
 from tests.protocol.test_access import ask
 from tests.support.core import put
 from tests.support.diagnosed import Diagnosed
@@ -18,9 +18,7 @@ REFUSED = b"UNAUTHORIZED\r\n"
 @pytest.fixture
 def core():
     core = Diagnosed()
-    began_ns = core.now_ns
-    facts = core.service.facts()
-    core.service.facts = lambda: facts._replace(uptime_s=(core.now_ns - began_ns) // SECOND_NS)
+    core.engine.ledger.flows.since_ns = core.now_ns
     return core
 
 
@@ -102,6 +100,32 @@ def test_client_is_told_of_the_tubes_that_it_may_read(core):
     reader = core.limited((READER, b"mail"))
     assert ask(core, reader, "show-flow", tube="news", range="day") == REFUSED
     assert ask(core, reader, "show-flow", tube="mail", range="day").startswith(b"OK ")
+
+
+def test_limited_client_is_told_no_waits_and_delays_of_other_tubes(core, operator):
+    worker = core.worker(b"news")
+    core.fill(b"news", 5)
+    core.live(2)
+    core.work(worker, 5)
+    core.fill(b"news", 3, delay_s=9)
+    core.fill(b"mail", 2, delay_s=9)
+    core.live(1)
+    replies = []
+    for pattern in (b"mail", b"*"):
+        operator.session = core.limited((READER, pattern))
+        replies.append(operator.ask("show-flow", range="5min"))
+    assert [sum(reply["put"]) for reply in replies] == [10, 10]
+    assert [set(reply["wait_p99_s"]) == {None} for reply in replies] == [True, False]
+    assert [set(reply["wait_p50_s"]) == {None} for reply in replies] == [True, False]
+    assert [sum(reply["due"]) for reply in replies] == [2, 5]
+
+
+def test_looks_at_many_tubes_share_one_list(core, operator, monkeypatch):
+    monkeypatch.setattr(flowing, "SLICE", 1)
+    put(core, core.producer(b"mail"), delay_s=1)
+    request = ShowFlow(range="hour")
+    looks = [flowing.FlowLook(operator.session, request, core.now_ns) for _ in range(2)]
+    assert looks[0]._tubes is looks[1]._tubes
 
 
 @pytest.mark.parametrize(

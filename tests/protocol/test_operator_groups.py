@@ -117,3 +117,29 @@ def test_jobs_are_chosen_by_tries_timeouts_releases_why_and_note(core, operator)
     operator.change("kick", ids=[3])
     assert operator.ids(tries_min=1) == [1, 2]
     assert operator.ids(where=["a=1", "b=2"]) == []
+
+
+def test_slice_ends_when_so_many_bytes_of_notes_were_searched(core, operator, monkeypatch):
+    for _ in range(10):
+        operator.change("note", ids=[put(core, operator.session)], note="n" * 400)
+    monkeypatch.setattr(operator_find, "BYTES_MAX", 1000)
+    assert operator.ask("list-jobs", note_text="other")["looked"] == 3
+    assert operator.ask("list-jobs", note_text="n")["looked"] == 3
+    assert operator.ask("group-jobs", note_text="other", fact="state")["looked"] == 3
+    assert len(operator.all("list-jobs", "jobs", note_text="n")) == 10
+
+
+def test_slice_ends_sooner_with_more_conditions(core, operator, monkeypatch):
+    for _ in range(20):
+        put(core, operator.session, b'{"a": 1, "b": "%b"}' % (b"x" * 5000))
+    monkeypatch.setattr(operator_find, "BYTES_MAX", 30_000)
+    looked = [operator.ask("list-jobs", where=where)["looked"] for where in (["c=2"], ["a=1"] * 7 + ["c=2"])]
+    assert looked == [5, 1]
+
+
+def test_first_lines_of_fewer_notes_are_told_in_a_slice(core, operator, monkeypatch):
+    monkeypatch.setattr(operator_lists, "GROUPED_MAX", 3)
+    for _ in range(5):
+        put(core, operator.session)
+    assert operator.ask("group-jobs", fact="note")["looked"] == 3
+    assert operator.ask("group-jobs", fact="state")["looked"] == 5

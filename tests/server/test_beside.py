@@ -154,6 +154,17 @@ def test_reload_never_lets_everybody_in_where_others_reach_the_page(tmp_path, us
         assert ask(where, login="")[0] == 401
 
 
+def test_reload_refuses_a_pipe_instead_of_the_file_of_users(tmp_path, users):
+    with with_users(tmp_path / "q", users) as server:
+        where = near(page_of(server)[0])
+        users.unlink()
+        os.mkfifo(users)
+        server.signal(signal.SIGHUP)
+        until(lambda: "not reloaded" in server.log_text())
+        assert f"web_password_file: {users} is no regular file" in server.log_text()
+        assert ask(where, login="ann:horse")[0] == 200
+
+
 NO_USER = "line 1: a line is NAME:operator:HASH or NAME:reader:HASH"
 
 

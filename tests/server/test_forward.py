@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -303,3 +304,18 @@ def test_standby_refuses_clients_if_the_active_server_has_no_address(nodes, tmp_
     until(lambda: not refuses(standby))
     with standby.connect() as wire:
         assert wire.put(b"x") == 1
+
+
+def test_what_happened_while_a_server_stood_by_is_not_known_to_it(nodes):
+    active, standby = nodes.active(), nodes.standby()
+    stood_by_s = time.time()
+    with active.connect() as wire:
+        wire.put(b"before")
+    until(lambda: time.time() > stood_by_s + 2.5)
+    took_over_s = time.time()
+    active.stop()
+    standby.says("started")
+    with standby.connect() as wire:
+        flow = wire.request("show-flow", range="5min")
+        assert flow["since_at"] >= took_over_s - 0.1
+        assert (flow["put"][0], flow["ready"][-1]) == (0, 1)

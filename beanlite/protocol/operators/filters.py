@@ -45,7 +45,9 @@ def check_like(pattern: str) -> str:
 
 
 def check_where(where: list[str] | None) -> list[str] | None:
-    """Return paths with a value each. ValueError: one is not so, or too long."""
+    """Return paths with a value each. ValueError: one is not so, or too long, or they are too many or none."""
+    if where is not None and not 0 < len(where) <= CONDITIONS_MAX:
+        raise ValueError(f"there are 1 to {CONDITIONS_MAX}, not {len(where)}")
     if any(len(condition) > WHERE_MAX for condition in where or ()):
         raise ValueError(f"{WHERE_MAX} characters at most")
     Where(where or [])
@@ -161,8 +163,7 @@ class Filter(BaseModel):
     where: Annotated[
         list[str] | None,
         BeforeValidator(lambda where: [where] if isinstance(where, str) else where),
-        Field(min_length=1, max_length=CONDITIONS_MAX),
-        AfterValidator(check_where),
+        AfterValidator(check_where),  # the length, too: behind another validator pydantic would take that of None
         Criterion(
             "With this value at this path in a JSON body: customer=4711, items[0].state=new. Repeatable.",
             "whose body has {}",

@@ -2,10 +2,12 @@
 
 from typing import Final
 
+from beanlite.core.access import READER
 from beanlite.core.flows import RANGES, KeptFlow, Series, series_of
 from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS
 from beanlite.core.tube import Tube
 from beanlite.protocol.blocked import LOOKING
+from beanlite.protocol.operators.lists import permits_for
 from beanlite.protocol.operators.replies import Record, as_json
 from beanlite.protocol.operators.requests import ShowFlow
 from beanlite.protocol.session import Session
@@ -13,8 +15,8 @@ from beanlite.protocol.session import Session
 # Into how many parts the time is divided in which delayed jobs are looked for that become ready, a fifth of the range.
 DUE_PARTS: Final = 12
 DUE_SHARE: Final = 5
-# Up to so many delayed jobs of a tube are counted, more are estimated.
-DUE_EXACT: Final = 500
+# With so many looks the delayed jobs of a tube are counted, or else they are estimated.
+DUE_LOOKS: Final = 2000
 # A slice ends when so many tubes and delayed jobs have been looked at.
 SLICE: Final = 3000
 
@@ -27,7 +29,7 @@ def show_flow(session: Session, request: ShowFlow, now_ns: int) -> bytes | None:
 class FlowLook:
     """A look at a flow for a client, slice by slice."""
 
-    __slots__ = ("_bounds", "_due", "_name", "_place", "_range", "_since_ns", "_tube", "_tubes")
+    __slots__ = ("_bounds", "_due", "_name", "_permits", "_place", "_range", "_tube", "_tubes")
 
     def __init__(self, session: Session, request: ShowFlow, now_ns: int) -> None:
         engine = session.engine
@@ -38,13 +40,13 @@ class FlowLook:
         self._range = request.range
         self._name = request.tube
         self._tube = None if request.tube is None else engine.tubes.get(request.tube)
+        self._permits = permits_for(session, READER)
         self._tubes: list[Tube] = []
         self._place = 0
-        self._since_ns = now_ns - session.service.facts().uptime_s * SECOND_NS
         if self._tube is not None:
             self._tubes = [self._tube]
         elif request.tube is None and engine.counts.delayed:
-            self._tubes = list(engine.tubes.values())
+            self._tubes = engine.tubes_in_order()
 
     def go_on(self, session: Session, now_ns: int) -> bytes | None:
         """Do a slice; returns the reply, or None if there is more to do, which is set aside."""
@@ -62,13 +64,16 @@ class FlowLook:
         keys = tube.delayed.keys
         if not keys or keys[0] > self._bounds[-1]:
             return 1
-        counts, looks = tube.delayed.about_between(self._bounds, DUE_EXACT)
+        if self._permits is not None and not self._permits(tube.name):
+            return 1
+        counts, looks = tube.delayed.about_between(self._bounds, DUE_LOOKS)
         for part, count in enumerate(counts):
             self._due[part] += count
         return 1 + looks
 
     def _record(self, session: Session, now_ns: int) -> Record:
-        engine, flows, since_ns = session.engine, session.engine.ledger.flows, self._since_ns
+        engine, flows = session.engine, session.engine.ledger.flows
+        since_ns = flows.since_ns
         flow: KeptFlow | None = flows.total
         is_kept = True
         ready = engine.ready
@@ -80,6 +85,9 @@ class FlowLook:
                 since_ns = now_ns if flow is None else max(since_ns, flow.made_ns)
         put, reserved, deleted = (0.0, 0.0, 0.0) if flow is None else flow.rates(now_ns)
         series = series_of(flow, self._range, ready, since_ns, now_ns)
+        if self._name is None and self._permits is not None:  # it may know the counts, which ``stats`` has, but no more
+            unknown: list[float | None] = [None] * len(series.put)
+            series = series._replace(wait_p50_s=unknown, wait_p99_s=unknown)
         return {
             "since_at": round(session.service.utc_s(since_ns), 3),
             "kept": is_kept,

@@ -117,7 +117,7 @@ def group_jobs(session: Session, request: GroupJobs, now_ns: int) -> bytes | Non
     conditions = filter_of(session, READER, request, now_ns)
     path = None if request.path is None else Paths([request.path])
     conditions.parses = conditions.parses or path is not None
-    limit = LOOKS_MAX if path is None else GROUPED_MAX
+    limit = LOOKS_MAX if path is None and request.fact != "note" else GROUPED_MAX
     matches = find(engine, conditions, place_of(request), limit, need_bodies=path is not None)
 
     def reply(late_bodies: dict[Job, bytes | None], _then_ns: int) -> bytes:
