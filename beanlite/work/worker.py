@@ -21,7 +21,7 @@ from beanlite.errors import BeanliteError
 from beanlite.host import log
 from beanlite.host.signals import STOPS
 from beanlite.host.stderr import last_words
-from beanlite.work.function import CallInThread, JobInThread, call_async, is_async
+from beanlite.work.function import CallInThread, JobInThread, call_async, is_async, line_of
 from beanlite.work.outcomes import GIVEN_BACK, Ended, finish
 
 # A job that takes no longer is not touched at all.
@@ -244,7 +244,7 @@ async def _keep(job: Job, ttr_s: int) -> None:
 
 
 def _ended(job: Job, stats: Statistics, outcome: str, seconds: float, error: BaseException | None) -> Ended:
-    what = None if error is None else " ".join(f"{type(error).__name__}: {error}".split())
+    what = None if error is None else line_of(error)
     return Ended(job.id, str(stats["tube"]), outcome, round(seconds, 6), int(stats["reserves"]), what)
 
 

@@ -47,11 +47,24 @@ def test_failing_job_is_tried_again_and_then_buried(work, wire, function, body):
     assert work.errors().count("ERROR beanlite: job failed id=") == 5
 
 
-def test_plain_function_that_returns_an_awaitable_has_failed(work, wire):
-    job_id = wire.put(b"async x")
-    work.begin("work", "--tries", "1")
-    until(lambda: state(wire, job_id) == "buried")
-    assert "is not an async function" in job_of(wire, job_id)["note"]
+@FUNCTIONS
+@pytest.mark.parametrize(("kind", "what"), [("async", "coroutine"), ("generates", "generator")])
+def test_function_that_returns_work_to_be_done_has_failed(work, wire, function, kind, what):
+    job_id = wire.put(f"{kind} x".encode())
+    work.begin(function, "--tries", "1")
+    until(lambda: state(wire, job_id) != "ready")
+    until(work.outcomes)
+    assert work.outcomes() == ["buried"]
+    assert job_of(wire, job_id)["note"] == f"TypeError: the function has returned a {what}, which nobody runs\n"
+
+
+@FUNCTIONS
+def test_error_without_text_does_not_end_the_worker(work, wire, function):
+    job_id = wire.put(b"odd x")
+    worker = work.begin(function, "--tries", "1")
+    until(lambda: worker.poll() is not None or work.outcomes())
+    assert (work.outcomes(), state(wire, job_id)) == (["buried"], "buried")
+    assert work.lines()[0]["error"].startswith("Odd: ")
 
 
 def test_policy_of_the_tube_has_the_delay_and_buries(work, wire):
