@@ -67,6 +67,14 @@ def test_error_without_text_does_not_end_the_worker(work, wire, function):
     assert work.lines()[0]["error"].startswith("Odd: ")
 
 
+def test_child_that_is_terminated_ends_and_the_worker_does_not(work, wire):
+    wire.put(b"forks x")
+    worker = work.begin()
+    until(lambda: worker.poll() is not None or work.outcomes())
+    assert (work.log("child"), work.outcomes()) == ([f"-{signal.SIGTERM:d}"], ["done"])
+    assert "stopping" not in work.errors()
+
+
 def test_policy_of_the_tube_has_the_delay_and_buries(work, wire):
     wire.request("set-policy", pattern=work.tube, set={"max_tries": "3", "retry": "1000s"})
     job_id = wire.put(b"fails x")
@@ -103,6 +111,23 @@ def test_job_longer_than_its_ttr_is_given_to_nobody_else(work, wire, function):
     assert (state(wire, job_id), work.lines()[0]["seconds"] > 2) == (None, True)
 
 
+def test_function_that_returns_when_it_is_cancelled_has_failed(work, wire):
+    job_id = wire.put(b"waits returns")
+    work.begin("work_async", "--timeout", "1s", "--tries", "1")
+    until(work.outcomes)
+    assert (work.log("cancelled"), work.outcomes()) == (["returns"], ["buried"])
+    assert job_of(wire, job_id)["note"] == "TimeoutError: not done within 1 s\n"
+
+
+def test_worker_ends_when_all_async_functions_hang(work, wire):
+    job_id = wire.put(b"stays long", ttr_s=1)
+    worker = work.begin("work_async", "--timeout", "1s", "--tries", "1")
+    assert worker.wait(30) == 1
+    assert (work.outcomes(), state(wire, job_id)) == (["buried"], "buried")
+    assert "It was cancelled, and goes on." in job_of(wire, job_id)["note"]
+    assert "beanlite: all calls of the function (1) have taken longer than --timeout" in work.errors()
+
+
 def test_async_function_is_cancelled_when_its_time_is_over(work, wire):
     job_id = wire.put(b"waits long", ttr_s=1)
     next_id = wire.put(b"quick next")
@@ -137,7 +162,7 @@ def test_worker_ends_when_all_threads_hang(work, wire):
     wire.put(b"waits long")
     worker = work.begin("work", "--timeout", "1s")
     assert worker.wait(30) == 1
-    assert "beanlite: each of 1 threads is at a job that has taken longer than --timeout" in work.errors()
+    assert "beanlite: all calls of the function (1) have taken longer than --timeout" in work.errors()
 
 
 @FUNCTIONS
@@ -225,6 +250,16 @@ def test_function_that_can_not_be_cancelled_does_not_hold_up_the_stop(work, wire
     assert worker.wait(20) == 1
     until(lambda: state(wire, job_id) == "ready")
     assert (work.log("cancelled"), work.outcomes()) == (["long"], ["given back"])
+
+
+def test_thread_of_an_async_function_does_not_hold_up_the_stop(work, wire):
+    job_id = wire.put(b"threads long")
+    worker = work.begin("work_async", "--grace", "0s")
+    until(lambda: work.log("begin"))
+    worker.terminate()
+    assert worker.wait(20) == 1
+    until(lambda: state(wire, job_id) == "ready")
+    assert work.outcomes() == ["given back"]
 
 
 @FUNCTIONS
