@@ -64,12 +64,17 @@ class Worker:
         self._stopped = asyncio.Event()
         self._error: Exception | None = None
         self.jobs_in_hand = 0
-        self.is_connected = False
+        self._queue: Queue | None = None
 
     @property
     def is_stopping(self) -> bool:
         """Whether no more jobs are begun."""
         return self._stopped.is_set()
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to the server."""
+        return self._queue is not None and self._queue.is_connected
 
     async def run(self) -> int:
         """Work until a signal, and return the exit code. BeanliteError: the server refuses something."""
@@ -151,7 +156,7 @@ class Worker:
                 failures += 1
                 await asyncio.sleep(wait_s(failures, random.random()))  # noqa: S311 - no secret
             else:
-                self.is_connected = True
+                self._queue = queue
                 return queue
 
     async def _fill(self, queue: Queue) -> None:
