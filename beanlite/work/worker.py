@@ -5,6 +5,7 @@ not async is called in one of as many threads.
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -121,7 +122,8 @@ class Worker:
         """End the process, in which something goes on, or may go on, that can't be stopped."""
         if error is not None:
             last_words(f"beanlite: {error}")
-        sys.stdout.flush()
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or the function has closed it
+            sys.stdout.flush()
         os._exit(exit_code)
 
     # -- stopping

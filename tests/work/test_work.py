@@ -1,5 +1,6 @@
 """``beanlite work`` with a real server: what becomes of jobs, touches, limits and stops."""
 
+import io
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from beanlite.cli.printing import print_done
 from tests.clients.test_workers import kicked, state
 from tests.support.servers import free_port
 from tests.support.wire import until
@@ -298,6 +300,22 @@ def stats_are_empty(wire, tube):
 
 
 # -- what others see
+
+
+class Writes(io.StringIO):
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+
+    def write(self, text):
+        self.texts.append(text)
+        return len(text)
+
+
+def test_line_of_a_job_is_one_write(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Writes())
+    print_done("{}")
+    assert [text for text in sys.stdout.texts if text] == ["{}\n"]
 
 
 def test_metrics_readiness_and_name_are_shown(work, wire):
