@@ -41,7 +41,7 @@ def missing(package: str) -> str:
     return f"{package} is missing: {sys.executable} -m pip install {package}"
 
 
-def place_of(bug: Exception) -> str:
+def place_of(bug: BaseException) -> str:
     """Return the file and line in which a bug was raised."""
     trace = bug.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -10,7 +10,7 @@ def print_done(text: str, failure: str = "done, but the result can't be printed"
     An exit code other than 0 would have a script do it again. A reader that has gone wants to hear no more.
     """
     try:
-        print(text, flush=True)
+        print(f"{text}\n", end="", flush=True)  # in one write, so that no other thread's comes between
     except BrokenPipeError:
         print_no_more()
     except OSError as error:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 EPILOG: Final = (
     "Each job is a line of JSON on stdout: its id, tube, outcome (done, released, buried, own, lost or given back),"
     " seconds, tries and error. The log is on stderr. Exit codes: 0 stopped, and all jobs that were begun are finished;"
-    " 1 jobs were given back unfinished, the server refuses something, or each thread hangs; 2 a wrong setting or flag,"
-    " or there is no such function; 5 can't listen on the address of --health."
+    " 1 jobs were given back unfinished, the server refuses something, or all calls of the function hang; 2 a wrong"
+    " setting or flag, or there is no such function; 5 can't listen on the address of --health."
 )
 EXAMPLES: Final = """
 beanlite work app:send --tube mail

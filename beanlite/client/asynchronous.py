@@ -69,6 +69,11 @@ class Queue:
         """Close all connections: jobs that are not finished are ready again."""
         await self._pool.close()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to a server now; if not, one is being made, or will be for the next command."""
+        return self._pool.is_connected
+
     # -- putting
 
     async def put(

@@ -33,6 +33,11 @@ class Pool:
         self._again = asyncio.Lock()
         self._is_closed = False
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return bool(self._channels)
+
     async def close(self) -> None:
         """Close all connections, for good."""
         self._is_closed = True

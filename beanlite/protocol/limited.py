@@ -55,7 +55,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"peek-delayed": (READER, USED),
     b"peek-buried": (READER, USED),
     b"stats-job": (WORKER_OR_READER, BY_ID),
-    b"stats-tube": (READER, NAMED),
+    b"stats-tube": (WORKER_OR_READER, NAMED),
     b"list-tubes": (READER, SOME),
     b"pause-tube": (OPERATOR, NAMED),
     b"put-jobs": (PRODUCER, SOME),

@@ -76,13 +76,9 @@ class CallInThread:
         self._thread = threading.get_ident()
         try:
             result = self._function(self._job)
-            if inspect.isawaitable(result):
-                if inspect.iscoroutine(result):
-                    result.close()
-                raise TypeError("the function has returned something to be awaited, and is not an async function")  # noqa: TRY301 - as if raised by it
         except BaseException as error:  # noqa: BLE001 - SystemExit as well is the job's failure
             return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
-        return None
+        return _undone(result)
 
     def stack(self) -> str:
         """Return where the thread is now."""
@@ -95,10 +91,28 @@ class CallInThread:
 async def call_async(function: Callable[[Job], Coroutine[Any, Any, object]], job: Job) -> BaseException | None:
     """Call an async function, and return its error."""
     try:
-        await function(job)
+        result = await function(job)
     except BaseException as error:  # noqa: BLE001 - as above; that it was cancelled the caller knows
         return error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
-    return None
+    return _undone(result)
+
+
+def _undone(result: object) -> TypeError | None:
+    """Return an error if the function has returned what would do the work, such as a coroutine or a generator."""
+    if not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
+        return None
+    if inspect.iscoroutine(result):
+        result.close()  # or Python would warn
+    return TypeError(f"the function has returned a {type(result).__name__}, which nobody runs")
+
+
+def line_of(error: BaseException) -> str:
+    """Return an error as one line, even if it has no text to show."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - its __str__ has failed
+        text = "its text can't be shown"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def load(name: str) -> Callable[[Any], Any]:
@@ -113,26 +127,25 @@ def load(name: str) -> Callable[[Any], Any]:
         if error.name is None or f"{module_name}.".startswith(f"{error.name}."):
             raise ConfigError(f"{name}: there is no module {error.name} in {Path.cwd()}, or installed") from error
         raise _not_imported(name, module_name, error) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _not_imported(name, module_name, error) from error
     try:
         function = reduce(getattr, path.split("."), module)
     except AttributeError:
-        raise ConfigError(f"{name}: {module.__file__ or module_name} has no {path}") from None
+        raise ConfigError(f"{name}: {getattr(module, '__file__', None) or module_name} has no {path}") from None
     _check(name, function)
     return function  # type: ignore[return-value]  # it was checked
 
 
-def _not_imported(name: str, module_name: str, error: Exception) -> ConfigError:
-    what = " ".join(f"{type(error).__name__}: {error}".split())
+def _not_imported(name: str, module_name: str, error: Exception | SystemExit) -> ConfigError:
     place = "" if isinstance(error, SyntaxError) else f" ({place_of(error)})"  # which its message has
-    return ConfigError(f"{name}: {module_name} can't be imported: {what}{place}")
+    return ConfigError(f"{name}: {module_name} can't be imported: {line_of(error)}{place}")
 
 
 def _check(name: str, function: object) -> None:
     if not callable(function):
         raise ConfigError(f"{name} is no function, but {type(function).__name__}")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if _is(inspect.isgeneratorfunction, function) or _is(inspect.isasyncgenfunction, function):
         raise ConfigError(f"{name} is a generator, which does nothing when it is called")
     try:
         inspect.signature(function).bind(None)
@@ -144,4 +157,8 @@ def _check(name: str, function: object) -> None:
 
 def is_async(function: Callable[..., Any]) -> bool:
     """Whether a function, or an object that can be called, is async."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004 - not whether it can be called
+    return _is(inspect.iscoroutinefunction, function)
+
+
+def _is(kind: Callable[[object], bool], function: object) -> bool:
+    return kind(function) or kind(getattr(function, "__call__", None))  # noqa: B004 - not whether it can be called

@@ -5,6 +5,7 @@ not async is called in one of as many threads.
 """
 
 import asyncio
+import contextlib
 import os
 import random
 import signal
@@ -21,7 +22,7 @@ from beanlite.errors import BeanliteError
 from beanlite.host import log
 from beanlite.host.signals import STOPS
 from beanlite.host.stderr import last_words
-from beanlite.work.function import CallInThread, JobInThread, call_async, is_async
+from beanlite.work.function import CallInThread, JobInThread, call_async, is_async, line_of
 from beanlite.work.outcomes import GIVEN_BACK, Ended, finish
 
 # A job that takes no longer is not touched at all.
@@ -59,23 +60,29 @@ class Worker:
         self._calls: set[Future[BaseException | None] | asyncio.Task[BaseException | None]] = set()
         """The calls of the function that have not ended."""
         self._idle: set[asyncio.Task[Any]] = set()
-        """The tasks without a job in hand: they wait for a server, for a job, or for a thread that hangs."""
+        """The tasks without a job in hand: they wait for a server, for a job, or for a call that hangs."""
         self._hung = 0
         self._stopped = asyncio.Event()
         self._error: Exception | None = None
         self.jobs_in_hand = 0
-        self.is_connected = False
+        self._queue: Queue | None = None
 
     @property
     def is_stopping(self) -> bool:
         """Whether no more jobs are begun."""
         return self._stopped.is_set()
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection to the server."""
+        return self._queue is not None and self._queue.is_connected
+
     async def run(self) -> int:
         """Work until a signal, and return the exit code. BeanliteError: the server refuses something."""
         loop = asyncio.get_running_loop()
         for number in STOPS:
             loop.add_signal_handler(number, self._hear)
+        os.register_at_fork(after_in_child=_leave_signals)
         opening = asyncio.create_task(self._open())
         self._idle.add(opening)
         await asyncio.wait({opening})
@@ -93,7 +100,7 @@ class Worker:
         await queue.close()
         error = None if self._error is None else _in_our_words(self._error)
         exit_code = 1 if error is not None or late else 0
-        if self._calls:
+        if self._calls or late:
             self._cut_off(error, exit_code)
         if error is not None:
             raise error
@@ -112,10 +119,11 @@ class Worker:
         return late
 
     def _cut_off(self, error: Exception | None, exit_code: int) -> None:
-        """End the process, in which something goes on that can't be stopped."""
+        """End the process, in which something goes on, or may go on, that can't be stopped."""
         if error is not None:
             last_words(f"beanlite: {error}")
-        sys.stdout.flush()
+        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or the function has closed it
+            sys.stdout.flush()
         os._exit(exit_code)
 
     # -- stopping
@@ -144,13 +152,13 @@ class Worker:
         while True:
             try:
                 queue = await self._connect().__aenter__()
-            except CannotConnect as error:
+            except (CannotConnect, ConnectionLost) as error:
                 if failures == 0:
                     log.warning("waiting for the server", reason=str(error))
                 failures += 1
                 await asyncio.sleep(wait_s(failures, random.random()))  # noqa: S311 - no secret
             else:
-                self.is_connected = True
+                self._queue = queue
                 return queue
 
     async def _fill(self, queue: Queue) -> None:
@@ -179,8 +187,8 @@ class Worker:
         touching = asyncio.create_task(_keep(job, int(stats["ttr"])))
         try:
             done, _ = await asyncio.wait({running}, timeout=self._limits.timeout_s)
-            touching.cancel()
             error = running.result() if done else await self._late(running, call)
+            touching.cancel()
             outcome = await finish(queue, job, stats, error, self._limits.tries)
         except asyncio.CancelledError:
             running.cancel()
@@ -190,7 +198,7 @@ class Worker:
             self.jobs_in_hand -= 1
             self._record(_ended(job, stats, outcome, time.monotonic() - began_s, error))
         if not running.done():
-            await self._wait_for_thread(running, task)
+            await self._wait_for_end(running, task)
 
     def _begin(self, job: Job) -> "tuple[asyncio.Future[BaseException | None], CallInThread | None]":
         """Call the function, and return what will be its error; and the call if it is one in a thread."""
@@ -205,28 +213,37 @@ class Worker:
         future.add_done_callback(self._calls.discard)
         return asyncio.wrap_future(future), call
 
-    async def _late(
-        self, running: "asyncio.Future[BaseException | None]", call: CallInThread | None
-    ) -> BaseException | None:
-        """Stop a function that has had its time, if that is possible, and return its error."""
+    async def _late(self, running: "asyncio.Future[BaseException | None]", call: CallInThread | None) -> TimeoutError:
+        """Stop a function that has had its time, if that is possible, and return the error of its job."""
         error = TimeoutError(f"not done within {age(self._limits.timeout_s)}")
         if call is not None:
             error.add_note(f"The thread can't be stopped, and is at:\n{call.stack()}")
             return error
         running.cancel()
-        error.__cause__ = await running
-        return None if error.__cause__ is None else error
+        done, _ = await asyncio.wait({running}, timeout=_CANCEL_S)
+        if done:
+            error.__cause__ = running.result()
+        else:
+            error.add_note("It was cancelled, and goes on.")
+        return error
 
-    async def _wait_for_thread(self, running: "asyncio.Future[BaseException | None]", task: asyncio.Task[Any]) -> None:
-        """Wait for a thread whose job is given up; a worker with no other thread ends."""
+    async def _wait_for_end(self, running: "asyncio.Future[BaseException | None]", task: asyncio.Task[Any]) -> None:
+        """Wait for a call whose job is given up; a worker with no other slot ends."""
         self._hung += 1
-        threads = self._limits.concurrency
-        if self._hung == threads:
-            self.stop(BeanliteError(f"each of {threads} threads is at a job that has taken longer than --timeout"))
+        slots = self._limits.concurrency
+        if self._hung == slots:
+            self.stop(BeanliteError(f"all calls of the function ({slots}) have taken longer than --timeout"))
         if not self.is_stopping:
             self._idle.add(task)
             await asyncio.wait({running})
             self._hung -= 1
+
+
+def _leave_signals() -> None:
+    """Let signals end a fork of this process, such as one of multiprocessing: the handlers would tell this one."""
+    signal.set_wakeup_fd(-1)
+    for number in STOPS:
+        signal.signal(number, signal.SIG_DFL)
 
 
 async def _keep(job: Job, ttr_s: int) -> None:
@@ -244,7 +261,7 @@ async def _keep(job: Job, ttr_s: int) -> None:
 
 
 def _ended(job: Job, stats: Statistics, outcome: str, seconds: float, error: BaseException | None) -> Ended:
-    what = None if error is None else " ".join(f"{type(error).__name__}: {error}".split())
+    what = None if error is None else line_of(error)
     return Ended(job.id, str(stats["tube"]), outcome, round(seconds, 6), int(stats["reserves"]), what)
 
 

@@ -21,7 +21,7 @@ MAY = {
     PRODUCER: {"use", "put", "put-jobs"},
     WORKER: {
         *("use", "watch", "ignore", "reserve", "reserve-with-timeout", "reserve-job", "reserve-batch", "delete"),
-        *("release", "bury", "touch", "kick", "kick-job", "stats-job", "note"),
+        *("release", "bury", "touch", "kick", "kick-job", "stats-job", "stats-tube", "note"),
     },
     READER: {
         *("use", "peek", "peek-ready", "peek-delayed", "peek-buried", "stats-job", "stats-tube", "list-tubes"),

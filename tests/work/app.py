@@ -1,6 +1,7 @@
 """The functions that workers of the tests call. Each writes a line into a log when it begins and one when it ends."""
 
 import asyncio
+import multiprocessing
 import sys
 import time
 from pathlib import Path
@@ -23,11 +24,38 @@ def act(job):
         raise ValueError("as it is meant to")
     if kind == "exits":
         sys.exit("as it is meant to")
+    if kind == "odd":
+        raise Odd(5)
     return kind, key
+
+
+class Odd(Exception):
+    def __str__(self):
+        return self.args[0]
+
+
+def stay(key):
+    note("stay", key)
+    time.sleep(100)
+
+
+def generate(job):
+    yield act(job)
 
 
 def work(job):
     kind, key = act(job)
+    if kind == "generates":
+        return generate(job)
+    if kind == "forks":
+        child = multiprocessing.get_context("fork").Process(target=stay, args=(key,))
+        child.start()
+        while b"stay" not in Path("log").read_bytes():
+            time.sleep(0.005)
+        child.terminate()
+        child.join(10)
+        note("child", str(child.exitcode))
+        child.kill()
     while not is_over(kind, key):
         time.sleep(0.005)
     if kind == "buries":
@@ -39,6 +67,12 @@ def work(job):
 
 async def work_async(job):
     kind, key = act(job)
+    if kind == "generates":
+        return generate(job)
+    if kind == "async":
+        return work_async(job)
+    if kind == "threads":
+        await asyncio.to_thread(time.sleep, 100)
     while kind == "stays":
         try:
             await asyncio.sleep(100)
@@ -49,11 +83,14 @@ async def work_async(job):
             await asyncio.sleep(0.005)
     except asyncio.CancelledError:
         note("cancelled", key)
+        if key == "returns":
+            return None
         raise
     if kind == "buries":
         await job.touch()
         await job.bury(note=f"{key} of {(await job.stats())['tube']}")
     note("end", key)
+    return None
 
 
 class Caller:

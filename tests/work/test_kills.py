@@ -1,5 +1,8 @@
 """Workers go on through kills of the server and of themselves: each job is done, and none stays held."""
 
+import socket
+import urllib.error
+import urllib.request
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -9,6 +12,7 @@ from threading import Event, Thread
 import pytest
 
 from tests.clients.test_workers import Scene, state
+from tests.support.servers import free_port
 from tests.support.wire import until
 from tests.work.conftest import Work
 
@@ -89,20 +93,48 @@ def test_all_acknowledged_jobs_are_done_through_kills(work, kills):
 
 def test_worker_waits_for_a_server_and_ends_when_it_is_told(work):
     work.scene.kill()
-    worker = work.begin()
+    port = free_port()
+    worker = work.begin("work", "--health", f"127.0.0.1:{port}")
     until(lambda: "waiting for the server" in work.errors())
-    assert work.errors().count("\n") == 1
+    assert work.errors().count("\n") == 2
+    assert readiness(port) == (503, "waiting for the server\n")
     work.scene.start()
     with work.connect() as wire:
         job_id = wire.put(b"quick x")
         until(lambda: state(wire, job_id) is None)
+    assert readiness(port) == (200, "ready\n")
     work.scene.kill()
+    until(lambda: readiness(port) == (503, "waiting for the server\n"))
     worker.terminate()
     assert worker.wait(20) == 0
     other = work.begin()
     until(lambda: work.errors().count("waiting for the server") == 2)
     other.terminate()
     assert other.wait(20) == 0
+
+
+def readiness(port):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as reply:
+        return reply.code, reply.read().decode()
+
+
+def test_server_that_ends_amid_the_first_commands_is_waited_for(work):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        worker = work.begin("work", "--connect", f"127.0.0.1:{listener.getsockname()[1]}")
+        for _ in range(2):
+            connection, _ = listener.accept()
+            with connection, connection.makefile("rb") as lines:
+                for reply in (b"UNKNOWN_COMMAND\r\n", b"USING default\r\n"):  # to name and list-tube-used
+                    lines.readline()
+                    connection.sendall(reply)
+                assert lines.readline().startswith(b"watch ")
+    worker.terminate()
+    assert worker.wait(20) == 0
+    assert "waiting for the server" in work.errors()
 
 
 def test_job_in_hand_at_a_restart_is_lost_and_done_again(work):

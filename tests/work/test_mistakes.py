@@ -17,6 +17,9 @@ def two(job, other): pass
 def some(job, other=None): pass
 def several(job): yield
 async def several_async(job): yield
+class Several:
+    def __call__(self, job): yield
+several_called = Several()
 """
 
 
@@ -36,6 +39,9 @@ async def several_async(job): yield
         ("wrong:two", "wrong:two can't be called with a job alone: missing a required argument: 'other'"),
         ("wrong:several", "wrong:several is a generator, which does nothing when it is called"),
         ("wrong:several_async", "wrong:several_async is a generator, which does nothing when it is called"),
+        ("wrong:several_called", "wrong:several_called is a generator, which does nothing when it is called"),
+        ("sys:send", "sys:send: sys has no send"),
+        ("exits:x", "exits:x: exits can't be imported: SystemExit: 0 ({folder}/exits.py:1)"),
         ("imports:x", "imports:x: imports can't be imported: ModuleNotFoundError: No module named 'none'"),
         ("raises:x", "raises:x: raises can't be imported: ZeroDivisionError: division by zero ({folder}/raises.py:1)"),
         ("syntax:x", "syntax:x: syntax can't be imported: SyntaxError: invalid syntax (syntax.py, line 1)"),
@@ -43,7 +49,8 @@ async def several_async(job): yield
 )
 def test_function_that_can_not_be_called_is_one_line(name, said, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [*sys.path])
-    for module, text in {"wrong": MODULE, "imports": "import none", "raises": "1 / 0", "syntax": "1 +"}.items():
+    modules = {"imports": "import none", "raises": "1 / 0", "syntax": "1 +", "exits": "raise SystemExit(0)"}
+    for module, text in ({"wrong": MODULE} | modules).items():
         monkeypatch.delitem(sys.modules, module, raising=False)
         Path(f"{module}.py").write_text(text)
     assert main(["work", name]) == 2

@@ -1,5 +1,6 @@
 """``beanlite work`` with a real server: what becomes of jobs, touches, limits and stops."""
 
+import io
 import json
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from functools import partial
 
 import pytest
 
+from beanlite.cli.printing import print_done
 from tests.clients.test_workers import kicked, state
 from tests.support.servers import free_port
 from tests.support.wire import until
@@ -47,11 +49,32 @@ def test_failing_job_is_tried_again_and_then_buried(work, wire, function, body):
     assert work.errors().count("ERROR beanlite: job failed id=") == 5
 
 
-def test_plain_function_that_returns_an_awaitable_has_failed(work, wire):
-    job_id = wire.put(b"async x")
-    work.begin("work", "--tries", "1")
-    until(lambda: state(wire, job_id) == "buried")
-    assert "is not an async function" in job_of(wire, job_id)["note"]
+@FUNCTIONS
+@pytest.mark.parametrize(("kind", "what"), [("async", "coroutine"), ("generates", "generator")])
+def test_function_that_returns_work_to_be_done_has_failed(work, wire, function, kind, what):
+    job_id = wire.put(f"{kind} x".encode())
+    work.begin(function, "--tries", "1")
+    until(lambda: state(wire, job_id) != "ready")
+    until(work.outcomes)
+    assert work.outcomes() == ["buried"]
+    assert job_of(wire, job_id)["note"] == f"TypeError: the function has returned a {what}, which nobody runs\n"
+
+
+@FUNCTIONS
+def test_error_without_text_does_not_end_the_worker(work, wire, function):
+    job_id = wire.put(b"odd x")
+    worker = work.begin(function, "--tries", "1")
+    until(lambda: worker.poll() is not None or work.outcomes())
+    assert (work.outcomes(), state(wire, job_id)) == (["buried"], "buried")
+    assert work.lines()[0]["error"].startswith("Odd: ")
+
+
+def test_child_that_is_terminated_ends_and_the_worker_does_not(work, wire):
+    wire.put(b"forks x")
+    worker = work.begin()
+    until(lambda: worker.poll() is not None or work.outcomes())
+    assert (work.log("child"), work.outcomes()) == ([f"-{signal.SIGTERM:d}"], ["done"])
+    assert "stopping" not in work.errors()
 
 
 def test_policy_of_the_tube_has_the_delay_and_buries(work, wire):
@@ -90,6 +113,23 @@ def test_job_longer_than_its_ttr_is_given_to_nobody_else(work, wire, function):
     assert (state(wire, job_id), work.lines()[0]["seconds"] > 2) == (None, True)
 
 
+def test_function_that_returns_when_it_is_cancelled_has_failed(work, wire):
+    job_id = wire.put(b"waits returns")
+    work.begin("work_async", "--timeout", "1s", "--tries", "1")
+    until(work.outcomes)
+    assert (work.log("cancelled"), work.outcomes()) == (["returns"], ["buried"])
+    assert job_of(wire, job_id)["note"] == "TimeoutError: not done within 1 s\n"
+
+
+def test_worker_ends_when_all_async_functions_hang(work, wire):
+    job_id = wire.put(b"stays long", ttr_s=1)
+    worker = work.begin("work_async", "--timeout", "1s", "--tries", "1")
+    assert worker.wait(30) == 1
+    assert (work.outcomes(), state(wire, job_id)) == (["buried"], "buried")
+    assert "It was cancelled, and goes on." in job_of(wire, job_id)["note"]
+    assert "beanlite: all calls of the function (1) have taken longer than --timeout" in work.errors()
+
+
 def test_async_function_is_cancelled_when_its_time_is_over(work, wire):
     job_id = wire.put(b"waits long", ttr_s=1)
     next_id = wire.put(b"quick next")
@@ -124,7 +164,7 @@ def test_worker_ends_when_all_threads_hang(work, wire):
     wire.put(b"waits long")
     worker = work.begin("work", "--timeout", "1s")
     assert worker.wait(30) == 1
-    assert "beanlite: each of 1 threads is at a job that has taken longer than --timeout" in work.errors()
+    assert "beanlite: all calls of the function (1) have taken longer than --timeout" in work.errors()
 
 
 @FUNCTIONS
@@ -214,6 +254,16 @@ def test_function_that_can_not_be_cancelled_does_not_hold_up_the_stop(work, wire
     assert (work.log("cancelled"), work.outcomes()) == (["long"], ["given back"])
 
 
+def test_thread_of_an_async_function_does_not_hold_up_the_stop(work, wire):
+    job_id = wire.put(b"threads long")
+    worker = work.begin("work_async", "--grace", "0s")
+    until(lambda: work.log("begin"))
+    worker.terminate()
+    assert worker.wait(20) == 1
+    until(lambda: state(wire, job_id) == "ready")
+    assert work.outcomes() == ["given back"]
+
+
 @FUNCTIONS
 def test_second_signal_ends_the_worker_at_once(work, wire, function):
     job_id = wire.put(b"waits long")
@@ -250,6 +300,22 @@ def stats_are_empty(wire, tube):
 
 
 # -- what others see
+
+
+class Writes(io.StringIO):
+    def __init__(self):
+        super().__init__()
+        self.texts = []
+
+    def write(self, text):
+        self.texts.append(text)
+        return len(text)
+
+
+def test_line_of_a_job_is_one_write(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", Writes())
+    print_done("{}")
+    assert [text for text in sys.stdout.texts if text] == ["{}\n"]
 
 
 def test_metrics_readiness_and_name_are_shown(work, wire):
