@@ -107,6 +107,8 @@ class Dialogue:
                     self._keep(data[at:], after - at)
                     break
                 body = data[start : after - 2]
+                if data[after - 2 : after] != b"\r\n":
+                    _give_up(line)
             at = after
             if not self.sent:
                 _give_up(line)
