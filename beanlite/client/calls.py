@@ -28,7 +28,7 @@ _TEXTS: Final = frozenset({"hostname", "name", "os", "platform", "tube", "versio
 class Shape(Generic[T]):
     """How the reply to a command begins if it is carried out, what to make of it, and what a lost reply means."""
 
-    __slots__ = ("has_body", "lost", "read", "word")
+    __slots__ = ("has_body", "lost", "read", "returns_body", "word")
 
     def __init__(
         self,
@@ -37,12 +37,17 @@ class Shape(Generic[T]):
         lost: type[ConnectionLost] = ConnectionLost,
         *,
         has_body: bool = False,
+        returns_body: bool = False,
     ) -> None:
-        """``read`` gets the words of the line, and the body; ``has_body``: the command, which not all servers know."""
+        """``read`` gets the words of the line, and the body if the reply has one.
+
+        ``has_body``: the command has a body, and not all servers know it.
+        """
         self.word = word
         self.read = read
         self.lost = lost
         self.has_body = has_body
+        self.returns_body = returns_body
 
 
 Call = tuple[bytes, Shape[T]]
@@ -101,16 +106,16 @@ def _names(_words: list[bytes], body: bytes) -> list[str]:
 _PUT: Final = Shape(b"INSERTED", _number, PutUnknown)
 _USE: Final = Shape(b"USING", _nothing, NotSent)
 _WATCHING: Final = Shape(b"WATCHING", _number, NotSent)
-_RESERVE: Final = Shape(b"RESERVED", _job, NotSent)
+_RESERVE: Final = Shape(b"RESERVED", _job, NotSent, returns_body=True)
 _DELETE: Final = Shape(b"DELETED", _nothing)
 _RELEASE: Final = Shape(b"RELEASED", _nothing)
 _BURY: Final = Shape(b"BURIED", _nothing)
 _TOUCH: Final = Shape(b"TOUCHED", _nothing)
 _KICK: Final = Shape(b"KICKED", _number)
 _KICK_JOB: Final = Shape(b"KICKED", _nothing)
-_PEEK: Final = Shape(b"FOUND", _seen, NotSent)
-_STATS: Final = Shape(b"OK", _statistics, NotSent)
-_LIST: Final = Shape(b"OK", _names, NotSent)
+_PEEK: Final = Shape(b"FOUND", _seen, NotSent, returns_body=True)
+_STATS: Final = Shape(b"OK", _statistics, NotSent, returns_body=True)
+_LIST: Final = Shape(b"OK", _names, NotSent, returns_body=True)
 _PAUSE: Final = Shape(b"PAUSED", _nothing)
 _AUTH: Final = Shape(b"AUTHENTICATED", _nothing, NotSent)
 _NAME: Final = Shape(b"NAMED", _nothing, NotSent)

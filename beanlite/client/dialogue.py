@@ -18,7 +18,6 @@ Answer = tuple[Any, Any]
 
 DEFAULT: Final = "default"
 """The tube that a new connection uses and watches."""
-_HAVE_BODY: Final = frozenset({b"RESERVED", b"FOUND", b"OK"})
 # No line of the protocol is longer, but that of a list of errors of another program.
 _LINE_MAX: Final = 1024
 _SHOWN: Final = 60
@@ -86,19 +85,19 @@ class Dialogue:
                     break
                 line = data[at:end]
                 words = line.split(b" ")
-                body = b""
-                after = end + 2
-                if words[0] in _HAVE_BODY:
-                    after += _length(words) + 2
-                    if after > size:
-                        self._keep(data[at:], after - at)
-                        break
-                    body = _body(data[end + 2 : after])
-                at = after
                 shape, token = self.sent[0]
+                start, at = at, end + 2
                 if words[0] != shape.word:
                     self._decline(line, shape, token, answers)
-                elif token is _SWITCH:
+                    continue
+                body = b""
+                if shape.returns_body:
+                    at += _length(words) + 2
+                    if at > size:
+                        self._keep(data[start:], at - start)
+                        break
+                    body = _body(data[end + 2 : at])
+                if token is _SWITCH:
                     self.sent.popleft()
                     self._switched(None, answers)
                 else:

@@ -61,7 +61,7 @@ async def test_body_that_is_longer_than_its_length_is_recognised():
         blocking.close()
 
 
-@pytest.mark.parametrize("reply", [b"x" * 5000, b"\0\0\0\r\n", b"INSERTED 1\r\nINSERTED 2\r\n"])
+@pytest.mark.parametrize("reply", [b"x" * 5000, b"RESERVED 1 9\r\n", b"\0\0\0\r\n", b"INSERTED 1\r\nINSERTED 2\r\n"])
 async def test_client_goes_on_after_garbage(reply):
     async with Odd(reply, b"INSERTED 7\r\n", b"INSERTED 8\r\n") as server, connect(server.url) as queue:
         with contextlib.suppress(UnexpectedReply):
