@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 # A large buffer is mapped, and unmapped, for each reply.
 _RECEIVE_BYTES: Final = 1 << 14
+# What is this small Python has at hand.
+_LINE_BYTES: Final = 256
 
 
 class Wire:
@@ -97,7 +99,7 @@ class Wire:
             try:
                 dialogue.sent.append((shape, None))
                 self._socket.sendall(data)
-                answers = dialogue.receive(self._socket.recv(_RECEIVE_BYTES))
+                answers = dialogue.receive(self._socket.recv(_RECEIVE_BYTES if shape.returns_body else _LINE_BYTES))
             except OSError:
                 answers = self._lost()
             except BaseException:
