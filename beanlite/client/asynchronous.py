@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from beanlite.client import calls
-from beanlite.client.calls import BATCH_MAX, PRI, TTR_S, Call, Found, Statistics
+from beanlite.client.calls import AHEAD_MAX, BATCH_MAX, PRI, TTR_S, Call, Found, Statistics
 from beanlite.client.dialogue import DEFAULT
 from beanlite.client.errors import (
     ClientError,
@@ -44,6 +44,7 @@ class Queue:
     """A client of one server; `connect` makes it."""
 
     def __init__(self, where: tuple[Target, ...], use: str, watch: str | Iterable[str]) -> None:
+        calls.use(use)
         self._pool = Pool(where)
         self._used = use
         self._watched = calls.tubes(watch)
@@ -99,7 +100,11 @@ class Queue:
         tube = self._used if tube is None else tube
         results: list[int | ClientError] = []
         for at in range(0, len(puts), BATCH_MAX):
-            results += await self._ask_all(puts[at : at + BATCH_MAX], tube)
+            part = puts[at : at + BATCH_MAX]
+            try:
+                results += await self._ask_all(part, tube)
+            except ClientError as error:
+                results += [error] * len(part)
         ids, errors = calls.outcome(results)
         if errors:
             raise SomePutsFailed(ids, errors)
@@ -114,33 +119,36 @@ class Queue:
 
     async def watch(self, tube: str) -> int:
         """Reserve from this tube as well from now on, and return how many there are. Unauthorized, OutOfMemory."""
-        return await self._watch(self._watched | {tube})
+        await self._try_to_watch(self._watched | {tube})
+        self._watched |= {tube}  # another task may have changed it
+        return len(self._watched)
 
     async def ignore(self, tube: str) -> int:
         """Reserve from this tube no more, and return how many are left. NotIgnored: it is the only one."""
         left = self._watched - {tube}
         if not left:
             raise NotIgnored(f"{tube} is the only tube that is watched")
-        return await self._watch(left)
+        self._watched = left  # of what remains all is allowed
+        return len(left)
 
-    async def _watch(self, tubes: frozenset[str]) -> int:
-        channel = await self._pool.take(tubes)
-        self._pool.put_back(channel)
-        self._watched = tubes
-        return len(tubes)
+    async def _try_to_watch(self, tubes: frozenset[str]) -> None:
+        """Have the server say whether these tubes may be watched."""
+        self._pool.put_back(await self._pool.take(tubes))
 
     async def reserve(self, timeout_s: int | None = None) -> Job:
         """Return the next job of the tubes that are watched; wait for it so long, or as long as it takes.
 
         TimedOut: no job came. If this is cancelled, no job stays reserved.
         """
+        if timeout_s is not None:
+            calls.in_range("timeout_s", math.ceil(timeout_s))
         until = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         (job,) = await self._reserved(self._watched, until)
         return job
 
     async def reserve_job(self, job_id: int) -> Job:
         """Reserve the job of this id, be it ready, delayed or buried. NotFound."""
-        (job,) = await self._reserved(self._watched, job_id=job_id)
+        (job,) = await self._reserved(self._watched, call=calls.reserve_job(job_id))
         return job
 
     async def jobs(self, *tubes: str, ahead: int = 0) -> AsyncIterator[Job]:
@@ -150,6 +158,7 @@ class Queue:
         runs meanwhile. When the loop ends they go back to the server; to be sure of the moment, use
         ``contextlib.aclosing``.
         """
+        calls.in_range("ahead", ahead, AHEAD_MAX)
         watched = calls.tubes(tubes or self._watched)
         waiting: deque[Job] = deque()
         try:
@@ -164,18 +173,23 @@ class Queue:
             await give_back(waiting)
 
     async def _reserved(
-        self, watched: frozenset[str], until: float | None = None, *, ahead: int = 0, job_id: int = 0
+        self,
+        watched: frozenset[str],
+        until: float | None = None,
+        *,
+        ahead: int = 0,
+        call: Call[tuple[int, bytes]] | None = None,
     ) -> list[Job]:
-        """Return the next job, or that of an id, and those ahead that there are."""
+        """Return the next job, or that which another call reserves, and those ahead that there are."""
         while True:
             channel = await self._pool.take(watched, until)
             try:
-                call = _reserve(until) if job_id == 0 else calls.reserve_job(job_id)
+                first = call or _reserve(until)
                 if ahead == 0:
-                    job_id, body = await channel.ask(call)
+                    job_id, body = await channel.ask(first)
                     channel.held = 1
                     return [Job(channel, job_id, body)]
-                results = await channel.ask_all([call, *[calls.reserve(0)] * ahead])
+                results = await channel.ask_all([first, *[calls.reserve(0)] * ahead])
             except NotSent:
                 continue
             except Declined:
@@ -214,15 +228,15 @@ class Queue:
 
     async def peek_ready(self, tube: str | None = None) -> Found:
         """Return the job of a tube that is next to be reserved. NotFound: there is none."""
-        return await self._ask(calls.peek("ready"), self._used if tube is None else tube)
+        return await self._ask(calls.PEEK_READY, self._used if tube is None else tube)
 
     async def peek_delayed(self, tube: str | None = None) -> Found:
         """Return the job of a tube whose delay ends first. NotFound: there is none."""
-        return await self._ask(calls.peek("delayed"), self._used if tube is None else tube)
+        return await self._ask(calls.PEEK_DELAYED, self._used if tube is None else tube)
 
     async def peek_buried(self, tube: str | None = None) -> Found:
         """Return the job of a tube that was buried first. NotFound: there is none."""
-        return await self._ask(calls.peek("buried"), self._used if tube is None else tube)
+        return await self._ask(calls.PEEK_BURIED, self._used if tube is None else tube)
 
     async def stats(self) -> Statistics:
         """Return the statistics of the server."""

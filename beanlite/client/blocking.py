@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from beanlite.client import calls
-from beanlite.client.calls import BATCH_MAX, PRI, TTR_S, Call, Found, Statistics
+from beanlite.client.calls import AHEAD_MAX, BATCH_MAX, PRI, TTR_S, Call, Found, Statistics
 from beanlite.client.dialogue import DEFAULT
 from beanlite.client.errors import (
     CannotConnect,
@@ -31,6 +31,7 @@ from beanlite.client.errors import (
     NotIgnored,
     NotSent,
     SomePutsFailed,
+    TimedOut,
 )
 from beanlite.client.reserved_blocking import BlockingJob, give_back
 from beanlite.client.target import Target, targets, wait_s
@@ -45,6 +46,9 @@ class BlockingQueue:
     def __init__(
         self, where: tuple[Target, ...], use: str, watch: str | Iterable[str], timeout_s: float | None
     ) -> None:
+        calls.use(use)
+        if timeout_s is not None and not timeout_s > 0:
+            raise ValueError(f"timeout_s is more than 0, not {timeout_s}")
         self._targets = where
         """The one to be tried next comes first."""
         self._timeout_s = timeout_s
@@ -98,11 +102,10 @@ class BlockingQueue:
         results: list[int | ClientError] = []
         for at in range(0, len(puts), BATCH_MAX):
             part = puts[at : at + BATCH_MAX]
-            while True:
-                new = self._connection().ask_all(part, self._used if tube is None else tube)
-                if not isinstance(new[0], NotSent):  # then all were held back
-                    break
-            results += new
+            try:
+                results += self._ask_all(part, self._used if tube is None else tube)
+            except ClientError as error:
+                results += [error] * len(part)
         ids, errors = calls.outcome(results)
         if errors:
             raise SomePutsFailed(ids, errors)
@@ -129,15 +132,17 @@ class BlockingQueue:
     def reserve(self, timeout_s: int | None = None) -> BlockingJob:
         """Return the next job of the tubes that are watched; wait for it so long, or as long as it takes.
 
-        TimedOut: no job came. DeadwireSoon: a job that we have is in the last second of its ttr.
+        TimedOut: no job came. DeadlineSoon: a job that we have is in the last second of its ttr.
         """
+        if timeout_s is not None:
+            calls.in_range("timeout_s", math.ceil(timeout_s))
         until = None if timeout_s is None else time.monotonic() + timeout_s
         (job,) = self._reserved(self._watched, until)
         return job
 
     def reserve_job(self, job_id: int) -> BlockingJob:
         """Reserve the job of this id, be it ready, delayed or buried. NotFound."""
-        (job,) = self._reserved(self._watched, job_id=job_id)
+        (job,) = self._reserved(self._watched, call=calls.reserve_job(job_id))
         return job
 
     def jobs(self, *tubes: str, ahead: int = 0) -> Iterator[BlockingJob]:
@@ -146,6 +151,7 @@ class BlockingQueue:
         Up to ``ahead`` jobs are reserved before their turn, which saves time if there are many short jobs. Their ttr
         runs meanwhile. When the loop ends they go back to the server.
         """
+        calls.in_range("ahead", ahead, AHEAD_MAX)
         watched = calls.tubes(tubes or self._watched)
         waiting: deque[BlockingJob] = deque()
         try:
@@ -159,23 +165,31 @@ class BlockingQueue:
             give_back(waiting)
 
     def _reserved(
-        self, watched: frozenset[str], until: float | None = None, *, ahead: int = 0, job_id: int = 0
+        self,
+        watched: frozenset[str],
+        until: float | None = None,
+        *,
+        ahead: int = 0,
+        call: Call[tuple[int, bytes]] | None = None,
     ) -> list[BlockingJob]:
-        """Return the next job, or that of an id, and those ahead that there are."""
+        """Return the next job, or that which another call reserves, and those ahead that there are."""
         while True:
-            wire = self._connection(until)
-            left_s = None if until is None else math.ceil(max(0, until - time.monotonic()))
-            call = calls.RESERVE if left_s is None else calls.reserve(left_s)
-            if job_id:
-                call, left_s = calls.reserve_job(job_id), 0
+            try:
+                wire = self._connection(until)
+            except CannotConnect as error:
+                if until is None:
+                    raise
+                raise TimedOut(str(error)) from None
+            left_s = 0 if call is not None else None if until is None else math.ceil(max(0, until - time.monotonic()))
+            first = call or (calls.RESERVE if left_s is None else calls.reserve(left_s))
             try:
                 if wire.watched != watched:
                     wire.watch(watched)
                 if ahead == 0:
-                    job_id, body = wire.ask(call, None, left_s)
+                    job_id, body = wire.ask(first, None, left_s)
                     wire.held += 1
                     return [BlockingJob(wire, job_id, body)]
-                results = wire.ask_all([call, *[calls.reserve(0)] * ahead], None, left_s)
+                results = wire.ask_all([first, *[calls.reserve(0)] * ahead], None, left_s)
             except NotSent:
                 continue
             if wire.is_lost:  # with all that it has reserved
@@ -216,15 +230,15 @@ class BlockingQueue:
 
     def peek_ready(self, tube: str | None = None) -> Found:
         """Return the job of a tube that is next to be reserved. NotFound: there is none."""
-        return self._ask(calls.peek("ready"), self._used if tube is None else tube)
+        return self._ask(calls.PEEK_READY, self._used if tube is None else tube)
 
     def peek_delayed(self, tube: str | None = None) -> Found:
         """Return the job of a tube whose delay ends first. NotFound: there is none."""
-        return self._ask(calls.peek("delayed"), self._used if tube is None else tube)
+        return self._ask(calls.PEEK_DELAYED, self._used if tube is None else tube)
 
     def peek_buried(self, tube: str | None = None) -> Found:
         """Return the job of a tube that was buried first. NotFound: there is none."""
-        return self._ask(calls.peek("buried"), self._used if tube is None else tube)
+        return self._ask(calls.PEEK_BURIED, self._used if tube is None else tube)
 
     def stats(self) -> Statistics:
         """Return the statistics of the server."""
@@ -257,6 +271,12 @@ class BlockingQueue:
                 return wire.ask(call, tube)
             except NotSent:
                 continue
+
+    def _ask_all(self, puts: list[Call[int]], tube: str) -> list[int | ClientError]:
+        while True:
+            results = self._connection().ask_all(puts, tube)
+            if not isinstance(results[0], NotSent):  # then all were held back
+                return results
 
     def _connection(self, until: float | None = None) -> Wire:
         """Return the connection, or a new one if it has ended; try that for so long."""

@@ -14,6 +14,8 @@ PRI: Final = 1024
 TTR_S: Final = 60
 # The most that the protocol has room for.
 _NUMBER_MAX: Final = (1 << 32) - 1
+_ID_MAX: Final = (1 << 64) - 1
+AHEAD_MAX: Final = 1000
 NOTE_BYTES_MAX: Final = 4096
 BATCH_MAX: Final = 500
 _TUBE: Final = re.compile(r"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
@@ -26,7 +28,7 @@ _TEXTS: Final = frozenset({"hostname", "name", "os", "platform", "tube", "versio
 class Shape(Generic[T]):
     """How the reply to a command begins if it is carried out, what to make of it, and what a lost reply means."""
 
-    __slots__ = ("has_body", "lost", "read", "word")
+    __slots__ = ("has_body", "lost", "read", "returns_body", "word")
 
     def __init__(
         self,
@@ -35,12 +37,17 @@ class Shape(Generic[T]):
         lost: type[ConnectionLost] = ConnectionLost,
         *,
         has_body: bool = False,
+        returns_body: bool = False,
     ) -> None:
-        """``read`` gets the words of the line, and the body; ``has_body``: the command, which not all servers know."""
+        """``read`` gets the words of the line, and the body if the reply has one.
+
+        ``has_body``: the command has a body, and not all servers know it.
+        """
         self.word = word
         self.read = read
         self.lost = lost
         self.has_body = has_body
+        self.returns_body = returns_body
 
 
 Call = tuple[bytes, Shape[T]]
@@ -99,16 +106,16 @@ def _names(_words: list[bytes], body: bytes) -> list[str]:
 _PUT: Final = Shape(b"INSERTED", _number, PutUnknown)
 _USE: Final = Shape(b"USING", _nothing, NotSent)
 _WATCHING: Final = Shape(b"WATCHING", _number, NotSent)
-_RESERVE: Final = Shape(b"RESERVED", _job, NotSent)
+_RESERVE: Final = Shape(b"RESERVED", _job, NotSent, returns_body=True)
 _DELETE: Final = Shape(b"DELETED", _nothing)
 _RELEASE: Final = Shape(b"RELEASED", _nothing)
 _BURY: Final = Shape(b"BURIED", _nothing)
 _TOUCH: Final = Shape(b"TOUCHED", _nothing)
 _KICK: Final = Shape(b"KICKED", _number)
 _KICK_JOB: Final = Shape(b"KICKED", _nothing)
-_PEEK: Final = Shape(b"FOUND", _seen, NotSent)
-_STATS: Final = Shape(b"OK", _statistics, NotSent)
-_LIST: Final = Shape(b"OK", _names, NotSent)
+_PEEK: Final = Shape(b"FOUND", _seen, NotSent, returns_body=True)
+_STATS: Final = Shape(b"OK", _statistics, NotSent, returns_body=True)
+_LIST: Final = Shape(b"OK", _names, NotSent, returns_body=True)
 _PAUSE: Final = Shape(b"PAUSED", _nothing)
 _AUTH: Final = Shape(b"AUTHENTICATED", _nothing, NotSent)
 _NAME: Final = Shape(b"NAMED", _nothing, NotSent)
@@ -132,19 +139,27 @@ def tubes(watch: str | Iterable[str]) -> frozenset[str]:
     return names
 
 
-def _in_range(what: str, number: int) -> None:
-    if not 0 <= number <= _NUMBER_MAX:
-        raise ValueError(f"{what} is from 0 to {_NUMBER_MAX}, not {number}")
+def in_range(what: str, number: int, most: int = _NUMBER_MAX) -> None:
+    """ValueError: the number is out of range. TypeError: it is none, or has a fraction, which would be cut off."""
+    if not isinstance(number, int):
+        raise TypeError(f"{what} is a whole number, not {number!r}")
+    if not 0 <= number <= most:
+        raise ValueError(f"{what} is from 0 to {most}, not {number}")
+
+
+def _id(number: int) -> int:
+    in_range("the id of a job", number, _ID_MAX)
+    return number
 
 
 def put(body: bytes | str, pri: int, delay_s: int, ttr_s: int) -> Call[int]:
     """Return a put. ValueError: a number is out of range."""
     if isinstance(body, str):
         body = body.encode()
-    if not (0 <= pri <= _NUMBER_MAX and 0 <= delay_s <= _NUMBER_MAX and 0 <= ttr_s <= _NUMBER_MAX):
-        _in_range("pri", pri)
-        _in_range("delay_s", delay_s)
-        _in_range("ttr_s", ttr_s)
+    if pri is not PRI or delay_s != 0 or ttr_s is not TTR_S:  # what most puts have is right
+        in_range("pri", pri)
+        in_range("delay_s", delay_s)
+        in_range("ttr_s", ttr_s)
     return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body), _PUT
 
 
@@ -169,52 +184,57 @@ RESERVE: Final = (b"reserve\r\n", _RESERVE)
 
 def reserve(timeout_s: int) -> Call[tuple[int, bytes]]:
     """Return a reserve that waits so long. ValueError: the number is out of range."""
-    _in_range("timeout_s", timeout_s)
+    in_range("timeout_s", timeout_s)
     return b"reserve-with-timeout %d\r\n" % timeout_s, _RESERVE
 
 
 def reserve_job(job_id: int) -> Call[tuple[int, bytes]]:
-    """Return a reserve of a job that is named."""
-    return b"reserve-job %d\r\n" % job_id, _RESERVE
+    """Return a reserve of a job that is named. ValueError: no job can have the id."""
+    return b"reserve-job %d\r\n" % _id(job_id), _RESERVE
 
 
 def delete(job_id: int) -> Call[None]:
-    """Return a delete."""
-    return b"delete %d\r\n" % job_id, _DELETE
+    """Return a delete. ValueError: no job can have the id."""
+    return b"delete %d\r\n" % _id(job_id), _DELETE
 
 
 def release(job_id: int, pri: int, delay_s: int) -> Call[None]:
     """Return a release. ValueError: a number is out of range."""
-    _in_range("pri", pri)
-    _in_range("delay_s", delay_s)
+    in_range("pri", pri)
+    in_range("delay_s", delay_s)
     return b"release %d %d %d\r\n" % (job_id, pri, delay_s), _RELEASE
 
 
 def bury(job_id: int, pri: int) -> Call[None]:
     """Return a bury. ValueError: a number is out of range."""
-    _in_range("pri", pri)
+    in_range("pri", pri)
     return b"bury %d %d\r\n" % (job_id, pri), _BURY
 
 
 def touch(job_id: int) -> Call[None]:
-    """Return a touch."""
-    return b"touch %d\r\n" % job_id, _TOUCH
+    """Return a touch. ValueError: no job can have the id."""
+    return b"touch %d\r\n" % _id(job_id), _TOUCH
 
 
 def kick(bound: int) -> Call[int]:
     """Return a kick. ValueError: the number is out of range."""
-    _in_range("bound", bound)
+    in_range("bound", bound)
     return b"kick %d\r\n" % bound, _KICK
 
 
 def kick_job(job_id: int) -> Call[None]:
-    """Return a kick of one job."""
-    return b"kick-job %d\r\n" % job_id, _KICK_JOB
+    """Return a kick of one job. ValueError: no job can have the id."""
+    return b"kick-job %d\r\n" % _id(job_id), _KICK_JOB
 
 
-def peek(what: int | str) -> Call[Found]:
-    """Return a peek at a job by its id, or at the first one that is ready, delayed or buried."""
-    return b"peek %d\r\n" % what if isinstance(what, int) else b"peek-%b\r\n" % what.encode(), _PEEK
+def peek(job_id: int) -> Call[Found]:
+    """Return a peek at a job. ValueError: no job can have the id."""
+    return b"peek %d\r\n" % _id(job_id), _PEEK
+
+
+PEEK_READY: Final = (b"peek-ready\r\n", _PEEK)
+PEEK_DELAYED: Final = (b"peek-delayed\r\n", _PEEK)
+PEEK_BURIED: Final = (b"peek-buried\r\n", _PEEK)
 
 
 def stats() -> Call[Statistics]:
@@ -223,8 +243,8 @@ def stats() -> Call[Statistics]:
 
 
 def stats_job(job_id: int) -> Call[Statistics]:
-    """Return a request for the statistics of a job."""
-    return b"stats-job %d\r\n" % job_id, _STATS
+    """Return a request for the statistics of a job. ValueError: no job can have the id."""
+    return b"stats-job %d\r\n" % _id(job_id), _STATS
 
 
 def stats_tube(tube: str) -> Call[Statistics]:
@@ -234,7 +254,7 @@ def stats_tube(tube: str) -> Call[Statistics]:
 
 def pause_tube(tube: str, pause_s: int) -> Call[None]:
     """Return a pause of a tube. ValueError: the number is out of range."""
-    _in_range("pause_s", pause_s)
+    in_range("pause_s", pause_s)
     return b"pause-tube %b %d\r\n" % (encoded(tube), pause_s), _PAUSE
 
 

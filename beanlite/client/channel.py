@@ -57,9 +57,14 @@ class Channel(asyncio.BufferedProtocol):
             raise NotSent(_ENDED)
         future: asyncio.Future[T] = self._loop.create_future()
         dialogue = self._dialogue
-        was_idle = not dialogue.sent
+        is_idle = not dialogue.sent
+        if is_idle and (tube is None or tube == dialogue.used):
+            data, shape = call
+            dialogue.sent.append((shape, future))
+            self._transport.write(data)
+            return future
         dialogue.send(call, future, tube)
-        if was_idle or len(call[0]) > _LARGE:
+        if is_idle or len(call[0]) > _LARGE:
             self._transport.write(dialogue.take())
         elif not self._flushes:
             self._flush_soon()

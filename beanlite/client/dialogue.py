@@ -7,7 +7,7 @@ it would go to a tube that nobody meant.
 """
 
 from collections import deque
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 from beanlite.client import calls
 from beanlite.client.calls import Call, Shape
@@ -18,7 +18,6 @@ Answer = tuple[Any, Any]
 
 DEFAULT: Final = "default"
 """The tube that a new connection uses and watches."""
-_HAVE_BODY: Final = frozenset({b"RESERVED", b"FOUND", b"OK"})
 # No line of the protocol is longer, but that of a list of errors of another program.
 _LINE_MAX: Final = 1024
 _SHOWN: Final = 60
@@ -75,53 +74,52 @@ class Dialogue:
     def receive(self, data: bytes) -> list[Answer]:
         """Return the answers in what has been received; if there is something else in it, `is_over` says so."""
         if self._parts:
-            self._parts.append(data)
-            self._size += len(data)
-            if self._size < self._wanted:
-                return []
-            data = b"".join(self._parts)
-            self._parts.clear()
+            data = self._whole(data)
         answers: list[Answer] = []
+        at, size, line = 0, len(data), data
         try:
-            self._read(data, answers)
-        except UnexpectedReply as error:
-            self.is_over = True
-            answers += self.lose(error)
+            while at < size:
+                end = data.find(b"\r\n", at)
+                if end < 0:
+                    self._keep_line(data[at:])
+                    break
+                line = data[at:end]
+                words = line.split(b" ")
+                shape, token = self.sent[0]
+                start, at = at, end + 2
+                if words[0] != shape.word:
+                    self._decline(line, shape, token, answers)
+                    continue
+                body = b""
+                if shape.returns_body:
+                    at += _length(words) + 2
+                    if at > size:
+                        self._keep(data[start:], at - start)
+                        break
+                    body = _body(data[end + 2 : at])
+                if token is _SWITCH:
+                    self.sent.popleft()
+                    self._switched(None, answers)
+                else:
+                    answers.append((token, shape.read(words, body)))
+                    self.sent.popleft()
+        except (IndexError, ValueError):  # nothing was asked, or there is no number where one has to be
+            self._break_off(line, answers)
         return answers
 
-    def _read(self, data: bytes, answers: list[Answer]) -> None:
-        at, size = 0, len(data)
-        while at < size:
-            end = data.find(b"\r\n", at)
-            if end < 0:
-                self._keep_line(data[at:])
-                break
-            line = data[at:end]
-            words = line.split(b" ")
-            body = b""
-            after = end + 2
-            if words[0] in _HAVE_BODY:
-                start = after
-                after += _length(line, words[-1]) + 2
-                if after > size:
-                    self._keep(data[at:], after - at)
-                    break
-                body = data[start : after - 2]
-            at = after
-            if not self.sent:
-                _give_up(line)
-            shape, token = self.sent[0]
-            if words[0] != shape.word:
-                self._decline(line, shape, token, answers)
-            elif token is _SWITCH:
-                self.sent.popleft()
-                self._switched(None, answers)
-            else:
-                try:
-                    answers.append((token, shape.read(words, body)))
-                except (IndexError, ValueError):
-                    _give_up(line)
-                self.sent.popleft()
+    def _whole(self, data: bytes) -> bytes:
+        """Return what has been received of a reply that was not complete; nothing if there is too little to read."""
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size < self._wanted:
+            return b""
+        data = b"".join(self._parts)
+        self._parts.clear()
+        return data
+
+    def _break_off(self, line: bytes, answers: list[Answer]) -> None:
+        self.is_over = True
+        answers += self.lose(UnexpectedReply(f"{line[:_SHOWN]!r} is not a reply to what was asked"))
 
     def lose(self, error: UnexpectedReply | None = None) -> list[Answer]:
         """Return the answers when the connection has ended: to each command that is not answered an error.
@@ -141,7 +139,7 @@ class Dialogue:
 
     def _keep_line(self, rest: bytes) -> None:
         if len(rest) > _LINE_MAX:
-            _give_up(rest)
+            raise ValueError
         self._keep(rest, len(rest) + 1)
 
     def _keep(self, rest: bytes, wanted: int) -> None:
@@ -152,7 +150,7 @@ class Dialogue:
     def _decline(self, line: bytes, shape: Shape[Any], token: object, answers: list[Answer]) -> None:
         error = declined(line)
         if error is None:
-            _give_up(line)
+            raise ValueError
         self.sent.popleft()
         if token is _SKIP:
             return
@@ -188,11 +186,13 @@ class Dialogue:
             self.send(call, token)
 
 
-def _length(line: bytes, word: bytes) -> int:
-    if not word.isdigit():
-        _give_up(line)
-    return int(word)
+def _length(words: list[bytes]) -> int:
+    if not words[-1].isdigit():
+        raise ValueError
+    return int(words[-1])
 
 
-def _give_up(line: bytes) -> NoReturn:
-    raise UnexpectedReply(f"{line[:_SHOWN]!r} is not a reply to what was asked")
+def _body(data: bytes) -> bytes:
+    if not data.endswith(b"\r\n"):
+        raise ValueError
+    return data[:-2]

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import random
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Final
 
 from beanlite.client.channel import Channel, connect_channel
@@ -31,6 +31,7 @@ class Pool:
         self._failures = 0
         """How many connections in a row could not be made, or ended."""
         self._again = asyncio.Lock()
+        self._new_main = asyncio.Lock()
         self._is_closed = False
 
     @property
@@ -51,12 +52,9 @@ class Pool:
 
     async def usable(self) -> Channel:
         """Return the connection for commands, once it takes more."""
-        if self.main is None or self.main.is_lost:
-            channel = self._free.pop() if self._free else await self._open()
+        async with self._new_main:  # one makes it for all
             if self.main is None or self.main.is_lost:
-                self.main = channel
-            else:
-                self.put_back(channel)
+                self.main = self._free.pop() if self._free else await self._open()
         await self.main.room()
         return self.main
 
@@ -97,7 +95,10 @@ class Pool:
         try:
             async with asyncio.timeout_at(None if until is None else until + CONNECT_S):
                 while True:
-                    async with self._again if self._failures else nullcontext():  # one tries for all
+                    if self._failures:
+                        async with self._again:  # one tries for all
+                            channel = await self._try() if self._failures else None
+                    else:
                         channel = await self._try()
                     if channel is not None:
                         return channel

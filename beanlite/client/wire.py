@@ -2,7 +2,7 @@
 
 import socket
 from contextlib import suppress
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from beanlite.client import calls
 from beanlite.client.calls import Call
@@ -14,6 +14,8 @@ T = TypeVar("T")
 
 # A large buffer is mapped, and unmapped, for each reply.
 _RECEIVE_BYTES: Final = 1 << 14
+# What is this small Python has at hand.
+_LINE_BYTES: Final = 256
 
 
 class Wire:
@@ -91,26 +93,56 @@ class Wire:
 
     def ask(self, call: Call[T], tube: str | None = None, waits_s: float | None = 0) -> T:
         """Send a command, and return its result; ``waits_s``: how long the server waits with it at most."""
-        self._dialogue.send(call, None, tube)
-        ((_, result),) = self._exchange(1, waits_s)
+        dialogue = self._dialogue
+        if (tube is None or tube == dialogue.used) and (waits_s == 0 or self._timeout_s is None):
+            data, shape = call
+            try:
+                dialogue.sent.append((shape, None))
+                self._socket.sendall(data)
+                answers = dialogue.receive(self._socket.recv(_RECEIVE_BYTES if shape.returns_body else _LINE_BYTES))
+            except OSError:
+                answers = self._lost()
+            except BaseException:
+                self.close()
+                raise
+            if dialogue.is_over:
+                self.close()
+            elif not answers:
+                answers = self._exchange(1)
+        else:
+            answers = self._sent([call], tube, waits_s)
+        result: Any = answers[0][1]
         if isinstance(result, ClientError):
             raise result
-        return cast("T", result)
+        return result  # type: ignore[no-any-return] # it is what the call promises
 
     def ask_all(
         self, several: list[Call[T]], tube: str | None = None, waits_s: float | None = 0
     ) -> list[T | ClientError]:
         """Send several commands at once, and return their results and errors."""
-        for call in several:
-            self._dialogue.send(call, None, tube)
-        return [result for _, result in self._exchange(len(several), waits_s)]
+        return [result for _, result in self._sent(several, tube, waits_s)]
 
-    def _exchange(self, count: int, waits_s: float | None) -> list[Answer]:
+    def _sent(self, several: list[Call[T]], tube: str | None, waits_s: float | None) -> list[Answer]:
+        if tube is not None:
+            calls.encoded(tube)
+        try:
+            for call in several:
+                self._dialogue.send(call, None, tube)
+            if waits_s != 0:
+                self._allow(waits_s)
+        except BaseException:
+            self.close()
+            raise
+        answers = self._exchange(len(several))
+        if waits_s != 0 and not self.is_lost:
+            self._allow(0)
+        return answers
+
+    def _exchange(self, count: int) -> list[Answer]:
+        """Send what is to be sent, and return so many answers."""
         dialogue, sock = self._dialogue, self._socket
         answers: list[Answer] = []
         try:
-            if waits_s != 0:
-                self._allow(waits_s)
             while len(answers) < count:
                 if dialogue.out:
                     sock.sendall(dialogue.take())
@@ -118,18 +150,19 @@ class Wire:
                 if not received:
                     raise ConnectionResetError("the server closed the connection")  # noqa: TRY301 - as recv does
                 answers += dialogue.receive(received)
-            if dialogue.is_over:
-                self.close()
-            elif waits_s != 0:
-                self._allow(0)
         except OSError:
-            self.is_broken = True
-            self.close()
-            answers += dialogue.lose()
-        except BaseException:
+            answers += self._lost()
+        except BaseException:  # an answer that came later would be taken for that to another command
             self.close()
             raise
+        if dialogue.is_over:
+            self.close()
         return answers
+
+    def _lost(self) -> list[Answer]:
+        self.is_broken = True
+        self.close()
+        return self._dialogue.lose()
 
     def _allow(self, waits_s: float | None) -> None:
         """Have the next answer take so long, beyond the time that any may take."""

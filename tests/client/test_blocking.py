@@ -1,9 +1,11 @@
 """The client that blocks, with beanlite and with beanstalkd."""
 
+import random
+import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
@@ -153,3 +155,35 @@ def test_missing_server_is_an_error():
 def test_import_of_the_blocking_client_does_not_import_asyncio():
     code = "import sys, beanlite.client.blocking; assert 'asyncio' not in sys.modules, 'asyncio'"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Interrupted(Exception):
+    """What a handler of a signal raises."""
+
+
+@pytest.fixture
+def interrupt():
+    """Have a signal interrupt this thread after some seconds."""
+
+    def stop(*_):
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, stop)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("times", [300, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_interrupted_command_leaves_no_answer_to_the_next_one(queue, interrupt, times):
+    chance = random.Random(times)
+    job_id = queue.put("mine")
+    for _ in range(times):
+        with suppress(Interrupted):
+            interrupt(chance.uniform(1e-6, 1e-3))
+            while True:
+                assert queue.stats_job(job_id)["id"] == job_id
+                assert queue.list_tubes()
+                queue.kick(1)
+        assert queue.peek(job_id).text == "mine"
+    queue.reserve(30).delete()

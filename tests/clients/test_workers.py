@@ -1,6 +1,7 @@
 """The workers and the producer of docs/workers.md, taken out of the page, with a real server.
 
-Their work, in ``with_workers/``, writes a line into a log when it begins and one when it ends.
+Their work, in ``with_workers/``, writes a line into a log when it begins and one when it ends, with the
+time of `CLOCK_MONOTONIC`, which is the same in all languages.
 """
 
 import json
@@ -84,7 +85,10 @@ class Scene:
             program.kill()
             program.wait()
         self.kill()
-        assert "Traceback" not in (self.folder / "server.log").read_text()
+        assert "Traceback" not in self.server_log()
+
+    def server_log(self):
+        return (self.folder / "server.log").read_text()
 
     def start(self):
         args = ["serve", "-l", "127.0.0.1", "-p", str(self.port), "--db", str(self.folder / "queue.db")]
@@ -93,7 +97,7 @@ class Scene:
         until(self.answers)
 
     def answers(self):
-        assert self.process.poll() is None, (self.folder / "server.log").read_text()
+        assert self.process.poll() is None, self.server_log()
         with suppress(OSError), self.connect() as wire:
             return wire.ask("list-tube-used")
 

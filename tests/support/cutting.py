@@ -56,7 +56,11 @@ class Cutting:
             return
         self.passed_on += 1
         self._tasks.add(asyncio.current_task())
-        to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self.to_port)
+        try:
+            to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self.to_port)
+        except OSError:
+            writer.transport.abort()
+            return
         pair = {writer, to_writer}
         self._writers |= pair
         there = Late(to_writer, self._delay_s) if self._delay_s else to_writer

@@ -1,7 +1,7 @@
 // The work of the worker in JavaScript.
 const { appendFileSync, existsSync } = require("fs");
 
-const note = (word, key) => appendFileSync("log", `${word} ${key}\n`);
+const note = (word, key) => appendFileSync("log", `${word} ${key} ${Number(process.hrtime.bigint()) / 1e9}\n`);
 
 exports.work = async (body, touch) => {
   const { key, kind } = JSON.parse(body.toString());

@@ -4,7 +4,7 @@
 
 function note(string $word, string $key): void
 {
-    file_put_contents('log', "$word $key\n", FILE_APPEND);
+    file_put_contents('log', sprintf("%s %s %.6f\n", $word, $key, hrtime(true) / 1e9), FILE_APPEND);
 }
 
 function work(string $body, callable $touch): void

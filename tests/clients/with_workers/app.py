@@ -9,7 +9,7 @@ import shop
 
 def note(word, key):
     with Path("log").open("ab", buffering=0) as log:
-        log.write(f"{word} {key}\n".encode())
+        log.write(f"{word} {key} {time.monotonic()}\n".encode())
 
 
 def work(body, touch):

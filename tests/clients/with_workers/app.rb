@@ -3,7 +3,7 @@
 require "json"
 
 def note(word, key)
-  File.open("log", "a") { |log| log.syswrite("#{word} #{key}\n") }
+  File.open("log", "a") { |log| log.syswrite("#{word} #{key} #{Process.clock_gettime(Process::CLOCK_MONOTONIC)}\n") }
 end
 
 def work(body, touch)

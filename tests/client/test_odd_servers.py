@@ -1,0 +1,245 @@
+"""Servers that do odd things, and programs that ask for impossible ones."""
+
+import asyncio
+import contextlib
+
+import pytest
+
+from beanlite.client import (
+    CannotConnect,
+    ConnectionLost,
+    NotFound,
+    PutUnknown,
+    SomePutsFailed,
+    TimedOut,
+    UnexpectedReply,
+    connect,
+    connect_blocking,
+)
+
+GREETING = b"USING default\r\n"
+
+
+class Odd:
+    """A server that greets, and then answers each line with the next of some replies; None: it closes."""
+
+    def __init__(self, *replies):
+        self._replies = list(replies)
+        self.connections = 0
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.url = f"beanlite://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_error):
+        self._server.close()
+
+    async def _serve(self, reader, writer):
+        self.connections += 1
+        with contextlib.suppress(OSError):
+            while line := await reader.readline():
+                if line.startswith(b"list-tube-used"):
+                    writer.write(GREETING)
+                    continue
+                if line.startswith(b"put"):
+                    await reader.readline()
+                reply = self._replies.pop(0) if self._replies else None
+                if reply is None:
+                    break
+                writer.write(reply)
+        writer.close()
+
+
+async def test_body_that_is_longer_than_its_length_is_recognised():
+    async with Odd(b"FOUND 1 3\r\nabcd\r\n", b"FOUND 1 3\r\nabcd\r\n") as server, connect(server.url) as queue:
+        with pytest.raises(UnexpectedReply):
+            await queue.peek(1)
+        blocking = await asyncio.to_thread(connect_blocking, server.url)
+        with pytest.raises(UnexpectedReply):
+            await asyncio.to_thread(blocking.peek, 1)
+        blocking.close()
+
+
+@pytest.mark.parametrize("reply", [b"x" * 5000, b"RESERVED 1 9\r\n", b"\0\0\0\r\n", b"INSERTED 1\r\nINSERTED 2\r\n"])
+async def test_client_goes_on_after_garbage(reply):
+    async with Odd(reply, b"INSERTED 7\r\n", b"INSERTED 8\r\n") as server, connect(server.url) as queue:
+        with contextlib.suppress(UnexpectedReply):
+            await queue.put("x")
+        async with asyncio.timeout(30):
+            assert await queue.put("x") == 7
+            assert await queue.put("x") == 8
+
+
+async def test_half_closed_connection_is_made_again():
+    async with Odd(None, b"INSERTED 7\r\n") as server, connect(server.url) as queue:
+        with pytest.raises(PutUnknown):
+            await queue.put("x")
+        assert await queue.put("x") == 7
+        assert server.connections == 2
+
+
+# -- several tasks with one client
+
+
+async def test_tasks_watch_and_ignore_at_the_same_time(url, tube):
+    async with connect(url, watch=tube) as queue:
+        await asyncio.gather(*(queue.watch(f"{tube}-{number}") for number in range(5)))
+        await queue.put("x", f"{tube}-0")
+        await (await queue.reserve(9)).delete()
+        await asyncio.gather(*(queue.ignore(f"{tube}-{number}") for number in range(4)))
+        assert await queue.watch(tube) == 2
+
+
+async def test_tasks_that_put_share_a_connection_after_a_kill(mortal):
+    async def put(queue):
+        while True:
+            with contextlib.suppress(PutUnknown):
+                return await queue.put("x")
+
+    async with connect(mortal.url) as queue:
+        await queue.stats()
+        await mortal.kill()
+        tasks = [asyncio.create_task(put(queue)) for _ in range(200)]
+        await asyncio.sleep(0)
+        before = mortal.proxy.passed_on
+        await mortal.revive()
+        await asyncio.gather(*tasks)
+        assert mortal.proxy.passed_on - before <= 2
+
+
+async def test_tasks_that_reserve_connect_again_together(mortal):
+    async with connect(mortal.url) as queue:
+        tasks = [asyncio.create_task(queue.reserve()) for _ in range(100)]
+        await queue.put_many(["x"] * 50)
+        await mortal.kill()
+        await mortal.revive()
+        await queue.put_many(["x"] * 100)
+        async with asyncio.timeout(60):
+            jobs = await asyncio.gather(*tasks)
+        assert len({job.id for job in jobs}) == 100
+
+
+async def fail(queue):
+    async with contextlib.aclosing(queue.jobs(ahead=3)) as jobs:
+        async for job in jobs:
+            await job.release(1 // 0)
+
+
+async def test_exception_in_a_loop_gives_jobs_back(url, tube):
+    async with connect(url, use=tube, watch=tube) as queue:
+        await queue.put_many(["x"] * 5)
+        with pytest.raises(ZeroDivisionError):
+            await fail(queue)
+        async with asyncio.timeout(30):
+            while (await queue.stats_tube(tube))["current-jobs-ready"] != 5:
+                await asyncio.sleep(0.01)
+
+
+async def test_close_ends_all_that_is_under_way(url, tube):
+    async with connect(url, use=tube, watch=tube) as queue:
+        reserves = [asyncio.create_task(queue.reserve()) for _ in range(5)]
+        puts = [asyncio.create_task(queue.put("x", f"{tube}-other")) for _ in range(5)]
+        await asyncio.sleep(0)
+        await queue.close()
+        results = await asyncio.gather(*reserves, return_exceptions=True)
+        assert {type(result) for result in results} == {ConnectionLost}
+        ids = await asyncio.gather(*puts, return_exceptions=True)
+        assert all(isinstance(job_id, int | ConnectionLost) for job_id in ids)
+        with pytest.raises(ConnectionLost, match="the queue is closed"):
+            await queue.put("x")
+
+
+# -- servers that are gone
+
+
+async def test_blocking_reserve_ends_in_time_without_a_server(mortal):
+    queue = await asyncio.to_thread(connect_blocking, mortal.url)
+    await mortal.kill()
+    with pytest.raises(TimedOut):
+        await asyncio.to_thread(queue.reserve, 1)
+    with pytest.raises(TimedOut):
+        await asyncio.to_thread(queue.reserve, 0)
+    queue.close()
+
+
+async def test_puts_after_the_end_of_a_server_are_told_apart(mortal):
+    queue = await asyncio.to_thread(connect_blocking, mortal.url, timeout_s=1)
+    await mortal.kill()
+    with pytest.raises(SomePutsFailed) as error:
+        await asyncio.to_thread(queue.put_many, ["x"] * 700)
+    kinds = [type(error.value.errors[at]) for at in range(700)]
+    assert kinds == [PutUnknown] * 500 + [CannotConnect] * 200
+    queue.close()
+
+
+# -- what a program gets wrong
+
+
+@pytest.fixture
+def queue(url, tube):
+    with connect_blocking(url, use=tube, watch=tube, timeout_s=30) as queue:
+        queue.put("first")
+        yield queue
+
+
+@pytest.mark.parametrize(
+    ("ask", "what"),
+    [
+        (lambda queue, wrong: queue.put("x", pri=wrong), "pri"),
+        (lambda queue, wrong: queue.put("x", delay_s=wrong), "delay_s"),
+        (lambda queue, wrong: queue.put("x", ttr_s=wrong), "ttr_s"),
+        (lambda queue, wrong: queue.delete(wrong), "id"),
+        (lambda queue, wrong: queue.peek(wrong), "id"),
+        (lambda queue, wrong: queue.kick_job(wrong), "id"),
+        (lambda queue, wrong: queue.stats_job(wrong), "id"),
+        (lambda queue, wrong: queue.reserve_job(wrong), "id"),
+        (lambda queue, wrong: queue.kick(wrong), "bound"),
+        (lambda queue, wrong: queue.pause_tube("default", wrong), "pause_s"),
+        (lambda queue, wrong: next(queue.jobs(ahead=wrong)), "ahead"),
+    ],
+)
+@pytest.mark.parametrize("wrong", [-1, 1 << 64, 1.5, "1"])
+def test_impossible_numbers_are_errors(queue, ask, what, wrong):
+    sent = queue.stats()["cmd-put"]
+    with pytest.raises((ValueError, TypeError), match=what):
+        ask(queue, wrong)
+    assert queue.stats()["cmd-put"] == sent
+    assert queue.peek_ready().text == "first"
+    queue.reserve(9).delete()
+
+
+@pytest.mark.parametrize("wrong", [-1, 1 << 32])
+async def test_impossible_timeouts_are_errors(url, queue, wrong):
+    with pytest.raises(ValueError, match="timeout_s"):
+        queue.reserve(wrong)
+    async with connect(url) as other:
+        with pytest.raises(ValueError, match="timeout_s"):
+            await other.reserve(wrong)
+    queue.reserve(9).delete()
+
+
+async def test_job_without_an_id_is_not_found(url, queue):
+    with pytest.raises(NotFound):
+        queue.reserve_job(0)
+    async with connect(url) as other, asyncio.timeout(30):
+        with pytest.raises(NotFound):
+            await other.reserve_job(0)
+    queue.reserve(9).delete()
+
+
+@pytest.mark.parametrize("body", [bytearray(b"\0\r\n"), memoryview(b"\0\r\n"), b"\0\r\n"])
+def test_bodies_are_bytes_of_any_kind(queue, body):
+    assert queue.peek(queue.put(body)).body == b"\0\r\n"
+
+
+def test_longest_name_of_a_tube(queue):
+    queue.put("x", "t" * 200)
+    assert queue.stats_tube("t" * 200)["name"] == "t" * 200
+
+
+def test_impossible_arguments_are_errors_at_once():
+    with pytest.raises(ValueError, match="no tube can have the name"):
+        connect("beanlite://127.0.0.1", use="a b")
+    with pytest.raises(ValueError, match="timeout_s"):
+        connect_blocking("beanlite://127.0.0.1", timeout_s=0)
