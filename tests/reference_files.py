@@ -111,7 +111,7 @@ def _options() -> list[Any]:
 def client_reference() -> str:
     """The functions, classes and errors of the client, as their docstrings tell of them."""
     functions = [_function(function) for function in (client.connect, client.connect_blocking)]
-    return "\n".join([*functions, *(_class(each) for each in (client.Queue, client.Job)), _errors()])
+    return "\n".join([*functions, *(_class(each) for each in (client.Queue, client.Job, client.Found)), _errors()])
 
 
 def _function(function: Any) -> str:
@@ -129,10 +129,19 @@ def _class(kind: type) -> str:
         if isinstance(member, property):
             rows.append(f"- `{name}`: {_line(member)}")
         elif inspect.isfunction(member):
-            parameters = ", ".join(_parameters(inspect.signature(member)))
+            signature = inspect.signature(member)
+            parameters = ", ".join(_parameters(signature))
             word = "await " if inspect.iscoroutinefunction(member) else "async for job in " * (name == "jobs")
-            rows.append(f"- `{word}{name}({parameters})`: {_line(member)}")
+            rows.append(f"- `{word}{name}({parameters}){_returned(signature, name)}`: {_line(member)}")
     return "\n".join([f"### {kind.__name__}\n", _in_markdown(_doc(kind)), "", *rows, ""])
+
+
+def _returned(signature: inspect.Signature, name: str) -> str:
+    kind = signature.return_annotation
+    if kind is None or name == "jobs":
+        return ""
+    text = inspect.formatannotation(kind).replace("beanlite.client.calls.", "").replace("beanlite.client.reserved.", "")
+    return f" -> {text.replace(str(client.Statistics), 'Statistics')}"
 
 
 def _errors() -> str:

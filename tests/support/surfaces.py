@@ -40,8 +40,9 @@ class Surfaces:
 
     def told(self, kind):
         """Wait until a finding is told by the command line, the metrics, top and the page; return it."""
-        until(lambda: kind in self.why()[1])
-        finding = self.why()[1][kind]
+        findings = {}
+        until(lambda: findings.update(self.why()[1]) or kind in findings)
+        finding = findings[kind]
         until(lambda: metrics(self.health).get(("beanlite_findings", kind)) == (finding["tubes"] or 1))
         for place in finding["worst"]:
             assert ("beanlite_finding", kind, finding["severity"], place["tube"]) in metrics(self.health)
