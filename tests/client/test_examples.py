@@ -50,6 +50,7 @@ async def test_worker_goes_on_through_kills_and_buries_what_fails(mortal, worker
             assert await worker.stdout.readline() == b"welcome %d\n" % number
             while not is_done(await queue.stats_tube("mail"), buried=number + 1):
                 await asyncio.sleep(0.01)
+            await queue.put("", "other")  # acknowledged once all that came before is on the disk
             await mortal.kill()
             await mortal.revive()
         odd = await queue.peek_buried("mail")
