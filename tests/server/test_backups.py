@@ -49,7 +49,7 @@ def test_a_server_makes_backups_and_keeps_some(tmp_path, folder):
         stats = wire.stats()
         assert server.stop() == 0
     assert time.time() - 20 < int(stats["backup-succeeded-at"]) <= time.time()
-    assert list(stats)[-3:-1] == ["backup-succeeded-at", "backup-failed-at"]
+    assert [key for key in stats if key.startswith("backup")] == ["backup-succeeded-at", "backup-failed-at"]
     assert stats["backup-failed-at"] == "0"
     assert len(backups_in(folder)) in {2, 3}  # the stop may have come before the oldest was deleted
     newest = backups_in(folder)[-1]

@@ -293,7 +293,7 @@ def test_hidden_bodies_are_neither_shown_nor_searched(connect):
         (["--listen", "0.0.0.0:0"], "--listen 0.0.0.0:0 needs --password-file or --user-header"),
         (["--listen", "nowhere"], "--listen takes HOST:PORT or unix:PATH, not 'nowhere'"),
         (["--password-file", "/nowhere"], "/nowhere can't be read: No such file or directory\n"),
-        (["--password-file", "/dev/null"], "/dev/null has no user in it"),
+        (["--password-file", "/dev/null"], "/dev/null is no regular file"),
         (["--password-file", "/dev/null", "--user-header", "X"], "exclude each other"),
         (["--password-file", sys.executable], "is not UTF-8, and so not a file of users"),
         (["--add-user", "ann:queen"], "NAME:operator or NAME:reader"),
