@@ -84,10 +84,10 @@ def work(
 
     SIGTERM or SIGINT stops the worker when the jobs in hand are finished; a second one, at once.
     """
-    from beanlite.work.function import load  # noqa: PLC0415 - likewise
-    from beanlite.work.metrics import WorkerMetrics  # noqa: PLC0415 - slow to import, and no other command needs it
-    from beanlite.work.outcomes import Ended  # noqa: PLC0415 - likewise
-    from beanlite.work.worker import Limits, Worker  # noqa: PLC0415 - likewise
+    from beanlite.worker.function import load  # noqa: PLC0415 - likewise
+    from beanlite.worker.metrics import WorkerMetrics  # noqa: PLC0415 - slow to import, and no other command needs it
+    from beanlite.worker.outcomes import Ended  # noqa: PLC0415 - likewise
+    from beanlite.worker.worker import Limits, Worker  # noqa: PLC0415 - likewise
 
     tubes = tube or ["default"]
     _check(tubes, timeout)

@@ -22,8 +22,8 @@ from beanlite.errors import BeanliteError
 from beanlite.host import log
 from beanlite.host.signals import STOPS
 from beanlite.host.stderr import last_words
-from beanlite.work.function import CallInThread, JobInThread, call_async, is_async, line_of
-from beanlite.work.outcomes import GIVEN_BACK, Ended, finish
+from beanlite.worker.function import CallInThread, JobInThread, call_async, is_async, line_of
+from beanlite.worker.outcomes import GIVEN_BACK, Ended, finish
 
 # A job that takes no longer is not touched at all.
 _FIRST_TOUCH_S: Final = 0.25

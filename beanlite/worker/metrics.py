@@ -6,8 +6,8 @@ from typing import Final
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Counter, Gauge, Histogram, generate_latest
 
 from beanlite.net.health import Health
-from beanlite.work.outcomes import Ended
-from beanlite.work.worker import Worker
+from beanlite.worker.outcomes import Ended
+from beanlite.worker.worker import Worker
 
 _BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
 
