@@ -22,12 +22,15 @@ CONNECT_S: Final = 2.0
 # A statement that has been unanswered for this long is checked on, repeatedly, over another connection.
 LOOK_AFTER_S: Final = 1.0
 _WAITS: Final = """
-    SELECT wait_event,
-           array_to_string(pg_blocking_pids(pid), ', ') AS blocked_by,
+    SELECT array_to_string(pg_blocking_pids(pid), ', ') AS blocked_by,
            (
                SELECT min(application_name) FROM pg_stat_activity
                WHERE pid = ANY (pg_blocking_pids(waiting.pid)) AND starts_with(application_name, 'beanlite ')
-           ) AS server
+           ) AS server,
+           EXISTS (
+               SELECT FROM pg_stat_activity
+               WHERE pid = ANY (waiting.pid || pg_blocking_pids(waiting.pid)) AND wait_event = 'SyncRep'
+           ) AS awaits_standby
     FROM pg_stat_activity AS waiting WHERE pid = $1 AND application_name = $2
 """
 # PostgreSQL does not notice that a client has given up: without this, the processes of such clients would pile up while
@@ -374,12 +377,15 @@ async def why_it_waits(other: Link, name: str, pid: int) -> str | None:
     row = await other.row(_WAITS, pid, name, within_s=LOOK_AFTER_S)
     if row is None:
         return None
+    # By itself, or behind another commit that does: a beat beside it, or a copy whose connection was lost.
+    if row["awaits_standby"]:
+        return NO_STANDBY
     if row["server"]:
         server = row["server"].removeprefix(_OURS)
         return f"a commit of the server {server} is under way, in process {row['blocked_by']} of the database"
     if row["blocked_by"]:
         return f"another program has a lock, in process {row['blocked_by']} of the database"
-    return NO_STANDBY if row["wait_event"] == "SyncRep" else "the database is slow"
+    return "the database is slow"
 
 
 async def close(link: Link) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 
+import asyncpg
 import pytest
 
 from beanlite.host import log
@@ -202,6 +203,32 @@ async def test_commit_that_waits_for_the_standby_moves_to_it_once_promoted(pair)
     assert serving.failures == []
     assert await new.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(first,), (second,)]
     assert await old.asql("SELECT epoch FROM lease", "queue") == [(1,)]
+    await serving.stop()
+
+
+async def test_commit_behind_another_that_waits_for_the_standby_moves_too(pair, monkeypatch):
+    """The other one has the lock on the lease: a beat beside the commit, say, whose connection was given up."""
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
+    old, new = pair.primary, pair.standby
+    serving = await served(both(pair))
+    first = await serving.put(b"first")
+    await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
+    beat = await asyncpg.connect(f"postgresql://queue@{old.place}/queue")
+    await beat.execute("BEGIN; UPDATE lease SET epoch = epoch")
+    await follows_nobody(new)
+    beating = asyncio.create_task(beat.execute("COMMIT"))
+    waits = f"SELECT FROM pg_stat_activity WHERE pid = {beat.get_server_pid()} AND wait_event = 'SyncRep'"
+    async with asyncio.timeout(SOON_S):
+        while not await old.asql(waits):
+            await asyncio.sleep(0.01)
+    await asyncio.to_thread(new.promote)
+    await without_standby(new)
+    second = await serving.put(b"second")
+    beat.terminate()
+    await asyncio.wait([beating])
+    assert isinstance(beating.exception(), asyncpg.ConnectionDoesNotExistError)
+    assert await new.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(first,), (second,)]
+    assert serving.failures == []
     await serving.stop()
 
 
