@@ -17,8 +17,8 @@ from beanlite.errors import ConfigError
 from beanlite.host import log
 from beanlite.net.allowed import Access, Rule
 from beanlite.net.identities import CERT, GID, PAGE, PERSON, TOKEN, UID
-from beanlite.server.toml_file import read_toml
 from beanlite.settings.config import Settings
+from beanlite.settings.toml_file import read_toml
 
 NET: Final = "net:"
 _KINDS: Final = (CERT, UID, GID, TOKEN, PERSON)

@@ -5,7 +5,7 @@ from pathlib import Path
 from beanlite.core.policies import text_of_value
 from beanlite.core.policy_changes import changes_of
 from beanlite.errors import ConfigError
-from beanlite.server.toml_file import read_toml
+from beanlite.settings.toml_file import read_toml
 
 Values = dict[tuple[bytes, str], str]
 

@@ -18,6 +18,7 @@ ROOMS = [
     {"commit"},
     {"protocol"},
     {"journal"},
+    {"fleet"},
     {"core"},
     {"beanstalk"},
     {"settings"},

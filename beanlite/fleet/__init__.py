@@ -1,0 +1,1 @@
+"""Several servers that share tubes out: which there are, and which of them has a tube."""

@@ -1,0 +1,112 @@
+"""The file of servers: which server has a tube, and what is wrong with a file."""
+
+import re
+
+import pytest
+
+from beanlite.errors import ConfigError
+from beanlite.fleet.servers import Fleet
+
+THREE = """
+    version = 7
+    [servers.one]
+    number = 1
+    connect = "10.0.0.1:11300"
+    [servers.two]
+    number = 2
+    connect = ["tls://10.0.0.2:11300", "tls://10.0.0.3:11300"]
+    tubes = ["mail", "mail.*", "*.slow"]
+    [servers.three]
+    number = 3
+    connect = "unix:/run/three"
+    tubes = "mail.bulk*"
+    hashed = false
+"""
+TUBES = [b"family-%d.%d" % (number // 2, number) for number in range(2000)]
+
+
+def load(tmp_path, text):
+    file = tmp_path / "servers.toml"
+    file.write_text(text)
+    return Fleet.load(file)
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    return load(tmp_path, THREE)
+
+
+def test_file_has_servers_with_numbers_and_addresses(fleet):
+    assert fleet.version == 7
+    assert [(member.name, member.number) for member in fleet.members] == [("one", 1), ("two", 2), ("three", 3)]
+    assert fleet.by_number[2].connect == ("tls://10.0.0.2:11300", "tls://10.0.0.3:11300")
+    assert fleet.by_name["three"].connect == ("unix:/run/three",)
+
+
+@pytest.mark.parametrize(
+    ("tube", "server"),
+    [
+        (b"mail", "two"),
+        (b"mail.eu", "two"),
+        (b"mail.bulk", "three"),  # by the more specific pattern
+        (b"mail.bulk.slow", "three"),
+        (b"anything.slow", "two"),
+    ],
+)
+def test_tube_belongs_to_the_server_with_the_most_specific_pattern(fleet, tube, server):
+    assert fleet.home(tube).name == server
+    assert [member.name for member in fleet.homes(tube)] == [server]
+
+
+def test_other_tubes_are_shared_out_by_the_hash_of_their_family(fleet):
+    names = [fleet.home(tube).name for tube in TUBES]
+    assert 800 < names.count("one") < 1200
+    assert names.count("two") == len(names) - names.count("one")
+    assert names[::2] == names[1::2]
+
+
+def test_hash_stays_as_it_is(fleet):
+    """Each router and each view of a fleet has to find the same server, in each version."""
+    names = [fleet.home(tube).name for tube in (b"default", b"orders", b"a", b"b", b"c")]
+    assert names == ["one", "one", "two", "two", "one"]
+
+
+def test_another_server_takes_families_without_moving_others(tmp_path, fleet):
+    larger = load(tmp_path, THREE.replace("hashed = false", ""))
+    moved = {tube: larger.home(tube).name for tube in TUBES if larger.home(tube) != fleet.home(tube)}
+    assert set(moved.values()) == {"three"}
+    assert 500 < len(moved) < 850
+
+
+def test_moved_tube_is_put_into_the_new_server_and_reserved_from_both(tmp_path):
+    fleet = load(tmp_path, THREE + '[moved]\nmail = { from = "two", to = "one" }\n')
+    assert fleet.home(b"mail").name == "one"
+    assert [member.name for member in fleet.homes(b"mail")] == ["two", "one"]
+    assert fleet.home(b"mail.eu").name == "two"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fault"),
+    [
+        ("number = 1", "number = 2", "servers.two: number 2 is that of one"),
+        ("number = 1", "number = 64", "servers.one.number: 64 is more than 63"),
+        ("number = 1", "", "servers.one.number: this key is required"),
+        ("[servers.one]", '[servers."o ne"]', "servers.o ne: a name has letters, digits, - and _, 32 at most"),
+        ('"*.slow"', '"mail.bulk*"', "servers.three: tubes mail.bulk* are those of two"),
+        ('"*.slow"', '"ma il"', "servers.two.tubes: 'ma il' is neither the name of a tube nor a pattern"),
+        ("hashed = false", "hashes = false", "servers.three.hashes: unknown key"),
+        ('"10.0.0.1:11300"', "[]", "servers.one.connect: there are fewer than 1"),
+        ("hashed = false", '[moved]\nmail = { from = "x", to = "one" }', "moved.mail: there is no server x"),
+        ("hashed = false", '[moved]\nmail = { from = "one", to = "one" }', "moved.mail: both servers are one"),
+    ],
+)
+def test_fault_of_the_file_is_told_with_its_place(tmp_path, old, new, fault):
+    with pytest.raises(ConfigError, match=re.escape(fault) + "$"):
+        load(tmp_path, THREE.replace(old, new, 1))
+
+
+def test_each_tube_has_to_belong_to_a_server(tmp_path):
+    one = '[servers.one]\nnumber = 1\nhashed = false\nconnect = "localhost:11300"\ntubes = '
+    assert load(tmp_path, one + '"*"').home(b"mail").name == "one"
+    with pytest.raises(ConfigError, match="some tubes belong to no server"):
+        load(tmp_path, one + '"mail"')
