@@ -103,9 +103,21 @@ class ServerOption(OptionGroup):
     ] = None
 
     @property
+    def addresses(self) -> list[Server]:
+        """The addresses of servers that take over from each other: HOST:PORT,HOST:PORT. ConfigError: one is none."""
+        scheme, separator, places = (self.connect or "").rpartition("://")
+        if "," not in places or places.startswith("unix:"):
+            return [self.address]
+        return [parse_server(f"{scheme}{separator}{place}", *self._files) for place in places.split(",")]
+
+    @property
+    def _files(self) -> list[str | None]:
+        return [None if path is None else str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key)]
+
+    @property
     def address(self) -> Server:
         """The address of the server. ConfigError: it is none."""
-        files = [None if path is None else str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key)]
+        files = self._files
         if self.connect is not None or any(files):
             return parse_server(self.connect or "", *files)
         if self.config_file is None and not are_in_environment():

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from beanlite.beanstalk.client import Server, is_private
-from beanlite.beanstalk.over_tls import OverTls, context_for
+from beanlite.beanstalk.client import Server, target_of
 from beanlite.cli import completion
 from beanlite.cli.groups import ServerOption, age_option, grouped
 from beanlite.cli.printing import print_done
 from beanlite.console.filters import encode_tube
 from beanlite.errors import ConfigError
 from beanlite.host import log
-from beanlite.host.places import as_place, host_and_port, is_port
-from beanlite.settings.defaults import TOKEN
+from beanlite.host.places import host_and_port, is_port
 
 if TYPE_CHECKING:
     from beanlite.client import Queue
@@ -93,7 +91,7 @@ def work(
     _check(tubes, timeout)
     listen_at = None if health is None else _listen_at(health)
     name = _NOT_IN_NAMES.sub("?", f"{socket.gethostname()}/{function}/{os.getpid()}")[-_NAME_MAX:]
-    connecting = _connecting(server.address, name, tubes)
+    connecting = _connecting(server.addresses, name, tubes)
     log.setup("info", "text")
     gc.enable()  # unlike a server, it runs code that makes cyclic garbage
     called = load(function)
@@ -127,18 +125,8 @@ def _listen_at(health: str) -> tuple[str, int]:
     return host_and_port(health)
 
 
-def _connecting(server: Server, name: str, tubes: list[str]) -> "Callable[[], Queue]":
+def _connecting(servers: list[Server], name: str, tubes: list[str]) -> "Callable[[], Queue]":
     """Return what makes the client. ConfigError: the token is none, or a file for TLS can't be used."""
-    from beanlite.client import calls, connect  # noqa: PLC0415 - as above
+    from beanlite.client import Queue  # noqa: PLC0415 - as above
 
-    token = (os.environ.get(TOKEN) or None) if is_private(server) else None
-    if token is not None:
-        try:
-            calls.auth(token)
-        except ValueError as error:
-            raise ConfigError(f"{TOKEN} is no token: {error}") from error
-    if isinstance(server, OverTls):
-        url, tls = f"beanlites://{as_place(server.host, server.port)}", context_for(server)
-    else:
-        url, tls = f"unix:{server[0]}" if len(server) == 1 else f"beanlite://{as_place(*server)}", None
-    return partial(connect, url, tls=tls, token=token, name=name, watch=tubes)
+    return partial(Queue, tuple(target_of(server, name) for server in servers), "default", tubes)

@@ -21,6 +21,9 @@ DEFAULT: Final = "default"
 # No line of the protocol is longer, but that of a list of errors of another program.
 _LINE_MAX: Final = 1024
 _SHOWN: Final = 60
+# How a server that speaks TLS answers what is none.
+_ALERT: Final = b"\x15\x03"
+_TLS: Final = "the server speaks TLS at this port"
 _SWITCH: Final = object()  # the token of a use that held commands wait for
 _SKIP: Final = object()  # that of a reply to a body that was read as a command
 
@@ -87,7 +90,7 @@ class Dialogue:
                 words = line.split(b" ")
                 shape, token = self.sent[0]
                 start, at = at, end + 2
-                if words[0] != shape.word:
+                if words[0] != shape.word and words[0] != shape.refusal:
                     self._decline(line, shape, token, answers)
                     continue
                 body = b""
@@ -121,12 +124,17 @@ class Dialogue:
         self.is_over = True
         answers += self.lose(UnexpectedReply(f"{line[:_SHOWN]!r} is not a reply to what was asked"))
 
+    @property
+    def has_alert(self) -> bool:
+        """Whether the server has answered as one that speaks TLS."""
+        return bool(self._parts) and self._parts[0].startswith(_ALERT)
+
     def lose(self, error: UnexpectedReply | None = None) -> list[Answer]:
         """Return the answers when the connection has ended: to each command that is not answered an error.
 
         ``error``: that of the reply to the first of them.
         """
-        why = "the connection ended before the answer came"
+        why = _TLS if self.has_alert else "the connection ended before the answer came"
         answers: list[Answer] = []
         for shape, token in self.sent:
             if token is not _SWITCH and token is not _SKIP:

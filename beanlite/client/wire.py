@@ -1,6 +1,7 @@
 """A connection that blocks: the socket for a `Dialogue`."""
 
 import socket
+import ssl
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -14,6 +15,8 @@ T = TypeVar("T")
 
 # A large buffer is mapped, and unmapped, for each reply.
 _RECEIVE_BYTES: Final = 1 << 14
+# The errors of a connection that the server has closed.
+_ENDS: Final = (ConnectionError, ssl.SSLEOFError)
 # What is this small Python has at hand.
 _LINE_BYTES: Final = 256
 
@@ -22,37 +25,27 @@ class Wire:
     """A connection, which one command at a time goes over, or several at once."""
 
     def __init__(self, where: Target, timeout_s: float | None) -> None:
-        """CannotConnect; Unauthorized: the token is not accepted."""
+        """Connect. OSError: that fails."""
         self._dialogue = Dialogue()
         self._timeout_s = timeout_s
         self.is_lost = False
-        self.is_broken = False
-        """Whether it has ended by itself."""
+        self.failure: OSError | None = None
+        """Why it has ended by itself."""
         self.watched = frozenset({DEFAULT})
         """The tubes that the server has confirmed as watched."""
         self.held = 0
         """How many jobs are reserved on it."""
         self.knows_notes: bool | None = None
-        try:
-            self._socket = _connected(where)
-        except OSError as error:
-            raise CannotConnect(f"no server can be reached at {where}: {error}") from error
-        try:
-            self._greet(where)
-        except (ConnectionLost, UnexpectedReply) as error:
-            self.close()
-            raise CannotConnect(f"no server can be reached at {where}: {error}") from error
-        except BaseException:
-            self.close()
-            raise
+        self.socket = _connected(where)
 
-    def _greet(self, where: Target) -> None:
+    def greet(self, where: Target) -> None:
+        """Show the token and the name. Unauthorized: the token is not accepted."""
         if where.token is not None:
             self._if_known(calls.auth(where.token))
         if where.name is not None:
             self._if_known(calls.call_itself(where.name))
         self.ask(calls.list_tube_used())
-        self._socket.settimeout(self._timeout_s)
+        self.socket.settimeout(self._timeout_s)
 
     def _if_known(self, call: Call[None]) -> None:
         try:
@@ -89,7 +82,7 @@ class Wire:
     def close(self) -> None:
         """Close the connection."""
         self.is_lost = True
-        self._socket.close()
+        self.socket.close()
 
     def ask(self, call: Call[T], tube: str | None = None, waits_s: float | None = 0) -> T:
         """Send a command, and return its result; ``waits_s``: how long the server waits with it at most."""
@@ -98,10 +91,10 @@ class Wire:
             data, shape = call
             try:
                 dialogue.sent.append((shape, None))
-                self._socket.sendall(data)
-                answers = dialogue.receive(self._socket.recv(_RECEIVE_BYTES if shape.returns_body else _LINE_BYTES))
-            except OSError:
-                answers = self._lost()
+                self.socket.sendall(data)
+                answers = dialogue.receive(self.socket.recv(_RECEIVE_BYTES if shape.returns_body else _LINE_BYTES))
+            except OSError as error:
+                answers = self._lost(error)
             except BaseException:
                 self.close()
                 raise
@@ -113,7 +106,7 @@ class Wire:
             answers = self._sent([call], tube, waits_s)
         result: Any = answers[0][1]
         if isinstance(result, ClientError):
-            raise result
+            raise result from self.failure
         return result  # type: ignore[no-any-return] # it is what the call promises
 
     def ask_all(
@@ -140,7 +133,7 @@ class Wire:
 
     def _exchange(self, count: int) -> list[Answer]:
         """Send what is to be sent, and return so many answers."""
-        dialogue, sock = self._dialogue, self._socket
+        dialogue, sock = self._dialogue, self.socket
         answers: list[Answer] = []
         try:
             while len(answers) < count:
@@ -150,8 +143,8 @@ class Wire:
                 if not received:
                     raise ConnectionResetError("the server closed the connection")  # noqa: TRY301 - as recv does
                 answers += dialogue.receive(received)
-        except OSError:
-            answers += self._lost()
+        except OSError as error:
+            answers += self._lost(error)
         except BaseException:  # an answer that came later would be taken for that to another command
             self.close()
             raise
@@ -159,15 +152,36 @@ class Wire:
             self.close()
         return answers
 
-    def _lost(self) -> list[Answer]:
-        self.is_broken = True
+    def _lost(self, error: OSError) -> list[Answer]:
+        """Return the answers: what the server has said before it closed the connection, and errors."""
+        answers: list[Answer] = []
+        self.failure = error
+        if isinstance(error, _ENDS):
+            try:
+                answers = self._dialogue.receive(self.socket.recv(_RECEIVE_BYTES))
+            except OSError as last:  # an alert of TLS tells more
+                self.failure = last
         self.close()
-        return self._dialogue.lose()
+        return answers + self._dialogue.lose()
 
     def _allow(self, waits_s: float | None) -> None:
         """Have the next answer take so long, beyond the time that any may take."""
         if self._timeout_s is not None:
-            self._socket.settimeout(None if waits_s is None else waits_s + self._timeout_s)
+            self.socket.settimeout(None if waits_s is None else waits_s + self._timeout_s)
+
+
+def connect_wire(where: Target, timeout_s: float | None) -> Wire:
+    """Connect, and show the token and the name. CannotConnect; Unauthorized: the token is not accepted."""
+    try:
+        wire = Wire(where, timeout_s)
+        try:
+            wire.greet(where)
+        except BaseException:
+            wire.close()
+            raise
+    except (OSError, ConnectionLost, UnexpectedReply) as error:
+        raise CannotConnect(f"no server can be reached at {where}: {error}") from error
+    return wire
 
 
 def _connected(where: Target) -> socket.socket:

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from beanlite.beanstalk.client import Unreachable
 from beanlite.console.changes import Result, parts_of, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.listing import slices as slices_of_list
-from beanlite.console.live import Live, Unreachable
+from beanlite.console.live import Live
 from beanlite.core.job import SLICE
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.tools.look import Look, looking

@@ -8,6 +8,7 @@ from statistics import median
 from typing import Final
 
 from beanlite.beanstalk.client import Server
+from beanlite.client import calls
 from beanlite.console import listing
 from beanlite.console.filters import Record
 from beanlite.console.live import COUNTERS, Live
@@ -71,8 +72,7 @@ class Sampler:
     def sample(self) -> Sample:
         """Take a sample."""
         began_s = time.perf_counter()
-        with self._server.conversation():
-            self._server.client.ask(b"list-tube-used\r\n")
+        self._server.client.ask(calls.list_tube_used())
         self._latencies_s.append(time.perf_counter() - began_s)
         before, at_s = self._before, time.monotonic()
         stats = self._server.stats()
