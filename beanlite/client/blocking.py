@@ -189,7 +189,7 @@ class BlockingQueue:
                     job_id, body = wire.ask(first, None, left_s)
                     wire.held += 1
                     return [BlockingJob(wire, job_id, body)]
-                results = wire.ask_all([first, *[calls.reserve(0)] * ahead], None, left_s)
+                results = wire.reserve_several(ahead + 1)
             except NotSent:
                 continue
             if wire.is_lost:  # with all that it has reserved

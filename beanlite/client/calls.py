@@ -19,6 +19,8 @@ _ID_MAX: Final = (1 << 64) - 1
 AHEAD_MAX: Final = 1000
 NOTE_BYTES_MAX: Final = 4096
 BATCH_MAX: Final = 500
+# How long a batch of reserves waits at most, in seconds.
+_WAIT_MAX_S: Final = (1 << 31) - 1
 _TUBE: Final = re.compile(r"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 _FRACTION: Final = re.compile(r"-?[0-9]+\.[0-9]+")
 _WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]*)")
@@ -200,6 +202,11 @@ def reserve(timeout_s: int) -> Call[tuple[int, bytes]]:
     """Return a reserve that waits so long. ValueError: the number is out of range."""
     in_range("timeout_s", timeout_s)
     return b"reserve-with-timeout %d\r\n" % timeout_s, _RESERVE
+
+
+def reserve_batch(most: int) -> Call[tuple[int, bytes]]:
+    """Return a reserve of so many jobs if they are ready, and otherwise of one, however long it takes."""
+    return b"reserve-batch %d %d\r\n" % (min(most, BATCH_MAX), _WAIT_MAX_S), _RESERVE
 
 
 def reserve_job(job_id: int) -> Call[tuple[int, bytes]]:

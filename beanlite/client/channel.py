@@ -8,8 +8,9 @@ from typing import Any, Final, TypeVar, cast
 
 from beanlite.client import calls
 from beanlite.client.calls import Call
-from beanlite.client.dialogue import DEFAULT, Answer, Dialogue
+from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, Several
 from beanlite.client.errors import (
+    BadFormat,
     CannotConnect,
     ClientError,
     ConnectionLost,
@@ -50,6 +51,8 @@ class Channel(asyncio.BufferedProtocol):
         self.has_forgotten = False
         """Whether one of them will not be finished by anybody."""
         self.knows_notes: bool | None = None
+        self.knows_batches = True
+        """Whether the server may know them."""
 
     def ask(self, call: Call[T], tube: str | None = None) -> "asyncio.Future[T]":
         """Send a command, and return what will be its result. NotSent: the connection has ended."""
@@ -83,6 +86,15 @@ class Channel(asyncio.BufferedProtocol):
         elif not self._flushes:
             self._flush_soon()
         return future
+
+    async def reserve_several(self, count: int) -> list[tuple[int, bytes] | ClientError]:
+        """Reserve so many jobs if they are ready, otherwise one; beanlite has a word for that."""
+        if self.knows_batches:
+            results = await self.ask_all([calls.reserve_batch(count)])
+            if not isinstance(results[0], BadFormat | UnknownCommand):
+                return results
+            self.knows_batches = False
+        return await self.ask_all([calls.RESERVE, *[calls.reserve(0)] * (count - 1)])
 
     def _flush_soon(self) -> None:
         """Have what several tasks send now leave together."""
@@ -208,6 +220,9 @@ class _Several:
         return self._future.done()
 
     def set_result(self, result: object) -> None:
+        if isinstance(result, Several):
+            self._count += result - 1
+            return
         self._results.append(result)
         if len(self._results) == self._count:
             self._future.set_result(self._results)

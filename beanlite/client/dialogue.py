@@ -1,9 +1,10 @@
 """The core of a client: bytes in, results out. It does no I/O and has no clock.
 
 Commands are answered in the order in which they were sent. Each has a token, by which whoever has sent it knows it
-again. Puts and others that depend on the tube that is used name their tube: as long as it is another one they are held
-back until the server has confirmed it. A ``use`` that is refused leaves the tube as it was, so that a put right behind
-it would go to a tube that nobody meant.
+again; a batch of jobs is an answer with their number, a `Several`, and then one for each. Puts and others that depend
+on the tube that is used name their tube: as long as it is another one they are held back until the server has confirmed
+it. A ``use`` that is refused leaves the tube as it was, so that a put right behind it would go to a tube that nobody
+meant.
 """
 
 from collections import deque
@@ -13,6 +14,11 @@ from beanlite.client import calls
 from beanlite.client.calls import Call, Shape
 from beanlite.client.errors import ClientError, NotSent, UnexpectedReply, UnknownCommand, declined
 
+
+class Several(int):
+    """How many answers follow to one command."""
+
+
 Answer = tuple[Any, Any]
 """The token of a command, and its result or its ClientError."""
 
@@ -21,6 +27,8 @@ DEFAULT: Final = "default"
 # No line of the protocol is longer, but that of a list of errors of another program.
 _LINE_MAX: Final = 1024
 _SHOWN: Final = 60
+_BATCH: Final = b"RESERVED_BATCH"
+_RESERVED: Final = b"RESERVED"
 # How a server that speaks TLS answers what is none.
 _ALERT: Final = b"\x15\x03"
 _TLS: Final = "the server speaks TLS at this port"
@@ -158,7 +166,8 @@ class Dialogue:
     def _decline(self, line: bytes, shape: Shape[Any], token: object, answers: list[Answer]) -> None:
         error = declined(line)
         if error is None:
-            raise ValueError
+            self._expect_batch(line, shape, token, answers)
+            return
         self.sent.popleft()
         if token is _SKIP:
             return
@@ -168,6 +177,14 @@ class Dialogue:
             self._switched(error, answers)
         else:
             answers.append((token, error))
+
+    def _expect_batch(self, line: bytes, shape: Shape[Any], token: object, answers: list[Answer]) -> None:
+        word, _, digits = line.partition(b" ")
+        if word != _BATCH or shape.word != _RESERVED or not 0 < int(digits) <= calls.BATCH_MAX:
+            raise ValueError
+        count = Several(digits)
+        answers.append((token, count))
+        self.sent.extendleft([(shape, token)] * (count - 1))
 
     def _switch(self) -> None:
         """Use the tube of the commands that have been held for longest."""

@@ -7,8 +7,16 @@ from typing import Any, Final, TypeVar
 
 from beanlite.client import calls
 from beanlite.client.calls import Call
-from beanlite.client.dialogue import DEFAULT, Answer, Dialogue
-from beanlite.client.errors import CannotConnect, ClientError, ConnectionLost, Declined, UnexpectedReply, UnknownCommand
+from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, Several
+from beanlite.client.errors import (
+    BadFormat,
+    CannotConnect,
+    ClientError,
+    ConnectionLost,
+    Declined,
+    UnexpectedReply,
+    UnknownCommand,
+)
 from beanlite.client.target import CONNECT_S, KEEPALIVE, Target
 
 T = TypeVar("T")
@@ -36,6 +44,8 @@ class Wire:
         self.held = 0
         """How many jobs are reserved on it."""
         self.knows_notes: bool | None = None
+        self.knows_batches = True
+        """Whether the server may know them."""
         self.socket = _connected(where)
 
     def greet(self, where: Target) -> None:
@@ -114,6 +124,18 @@ class Wire:
     ) -> list[T | ClientError]:
         """Send several commands at once, and return their results and errors."""
         return [result for _, result in self._sent(several, tube, waits_s)]
+
+    def reserve_several(self, count: int) -> list[tuple[int, bytes] | ClientError]:
+        """Reserve so many jobs if they are ready, otherwise one; beanlite has a word for that."""
+        if self.knows_batches:
+            answers = self._sent([calls.reserve_batch(count)], None, None)
+            first = answers[0][1]
+            if isinstance(first, Several):
+                return [result for _, result in answers[1:] + self._exchange(first + 1 - len(answers))]
+            if not isinstance(first, BadFormat | UnknownCommand):
+                return [first]
+            self.knows_batches = False
+        return self.ask_all([calls.RESERVE, *[calls.reserve(0)] * (count - 1)], None, None)
 
     def _sent(self, several: list[Call[T]], tube: str | None, waits_s: float | None) -> list[Answer]:
         if tube is not None:
