@@ -222,7 +222,7 @@ async def take(jobs, number):
                 return
 
 
-async def test_jobs_ahead_are_reserved_by_one_command(queue, tube, is_beanlite):
+async def test_jobs_ahead_are_reserved_by_one_command(queue, is_beanlite):
     await queue.put_many(["x"] * 3)
     before = await queue.stats()
     async with aclosing(queue.jobs(ahead=9)) as jobs:
