@@ -15,7 +15,7 @@ import typer
 from beanlite.beanstalk.client import Server, target_of
 from beanlite.cli import completion
 from beanlite.cli.groups import ServerOption, age_option, grouped
-from beanlite.cli.printing import print_done
+from beanlite.cli.printing import SharedStdout
 from beanlite.console.filters import encode_tube
 from beanlite.errors import ConfigError
 from beanlite.host import log
@@ -33,6 +33,7 @@ EPILOG: Final = (
 EXAMPLES: Final = """
 beanlite work app:send --tube mail
 beanlite work app.mail:send -t mail -t newsletter --concurrency 8 --timeout 10min
+beanlite work app:send --tube mail --connect db1:11300,db2:11300
 """
 # What a client may call itself.
 _NOT_IN_NAMES: Final = re.compile("[^!#-~]")
@@ -80,6 +81,8 @@ def work(
     deleted. When it raises, the job is released with a delay that grows, and at last buried; the traceback is its note.
     An async function is called in the loop, any other one in a thread.
 
+    Of servers that take over from each other all are named: --connect HOST:PORT,HOST:PORT.
+
     SIGTERM or SIGINT stops the worker when the jobs in hand are finished; a second one, at once.
     """
     from beanlite.worker.function import load  # noqa: PLC0415 - likewise
@@ -96,11 +99,12 @@ def work(
     gc.enable()  # unlike a server, it runs code that makes cyclic garbage
     called = load(function)
     metrics = WorkerMetrics()
+    stdout = SharedStdout()
     limits = Limits(concurrency, timeout, tries, grace)
 
     def record(ended: Ended) -> None:
         metrics.count(ended)
-        print_done(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
+        stdout.print_line(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
 
     async def run() -> int:
         worker = Worker(called, connecting, limits, record)

@@ -71,7 +71,7 @@ Call = tuple[bytes, Shape[T]]
 
 
 class Found(NamedTuple):
-    """A job as ``peek`` shows it: nobody has it reserved by that."""
+    """A job as ``peek`` shows it, with its ``id`` and ``body``: nobody has it reserved by that."""
 
     id: int
     body: bytes

@@ -1,7 +1,7 @@
 """The core of a client: bytes in, results out. It does no I/O and has no clock.
 
 Commands are answered in the order in which they were sent. Each has a token, by which whoever has sent it knows it
-again; a batch of jobs is an answer with their number, a `Several`, and then one for each. Puts and others that depend
+again; a batch of jobs is an answer with their number, a `JobCount`, and then one for each. Puts and others that depend
 on the tube that is used name their tube: as long as it is another one they are held back until the server has confirmed
 it. A ``use`` that is refused leaves the tube as it was, so that a put right behind it would go to a tube that nobody
 meant.
@@ -15,8 +15,8 @@ from beanlite.client.calls import Call, Shape
 from beanlite.client.errors import ClientError, NotSent, UnexpectedReply, UnknownCommand, declined
 
 
-class Several(int):
-    """How many answers follow to one command."""
+class JobCount(int):
+    """How many jobs a batch has; each is an answer of its own."""
 
 
 Answer = tuple[Any, Any]
@@ -182,7 +182,7 @@ class Dialogue:
         word, _, digits = line.partition(b" ")
         if word != _BATCH or shape.word != _RESERVED or not 0 < int(digits) <= calls.BATCH_MAX:
             raise ValueError
-        count = Several(digits)
+        count = JobCount(digits)
         answers.append((token, count))
         self.sent.extendleft([(shape, token)] * (count - 1))
 

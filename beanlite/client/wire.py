@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 from beanlite.client import calls
 from beanlite.client.calls import Call
-from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, Several
+from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, JobCount
 from beanlite.client.errors import (
     BadFormat,
     CannotConnect,
@@ -16,8 +16,9 @@ from beanlite.client.errors import (
     Declined,
     UnexpectedReply,
     UnknownCommand,
+    reason,
 )
-from beanlite.client.target import CONNECT_S, KEEPALIVE, Target
+from beanlite.client.target import CONNECT_S, KEEPALIVE, Target, no_such_host
 
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ class Wire:
         if self.knows_batches:
             answers = self._sent([calls.reserve_batch(count)], None, None)
             first = answers[0][1]
-            if isinstance(first, Several):
+            if isinstance(first, JobCount):
                 return [result for _, result in answers[1:] + self._exchange(first + 1 - len(answers))]
             if not isinstance(first, BadFormat | UnknownCommand):
                 return [first]
@@ -202,7 +203,7 @@ def connect_wire(where: Target, timeout_s: float | None) -> Wire:
             wire.close()
             raise
     except (OSError, ConnectionLost, UnexpectedReply) as error:
-        raise CannotConnect(f"no server can be reached at {where}: {error}") from error
+        raise CannotConnect(f"no server can be reached at {where}: {reason(error)}") from error
     return wire
 
 
@@ -216,7 +217,10 @@ def _connected(where: Target) -> socket.socket:
             sock.close()
             raise
         return sock
-    sock = socket.create_connection((where.host, where.port), CONNECT_S)
+    try:
+        sock = socket.create_connection((where.host, where.port), CONNECT_S)
+    except UnicodeError:
+        raise no_such_host() from None
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for level, option, value in KEEPALIVE:

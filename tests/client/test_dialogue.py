@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from beanlite.client import calls
-from beanlite.client.dialogue import Dialogue, Several
+from beanlite.client.dialogue import Dialogue, JobCount
 from beanlite.client.errors import (
     BadFormat,
     Buried,
@@ -112,7 +112,7 @@ def test_batch_cut_in_two_anywhere_is_read(cut):
     dialogue.send(calls.delete(7), "delete")
     answers = dialogue.receive(BATCH[:cut]) + dialogue.receive(BATCH[cut:] + b"DELETED\r\n")
     assert answers == [("batch", 2), ("batch", (7, b"abc")), ("batch", (8, b"")), ("delete", None)]
-    assert isinstance(answers[0][1], Several)
+    assert isinstance(answers[0][1], JobCount)
 
 
 def test_end_amid_a_batch_is_an_error_for_each_job_that_is_missing():

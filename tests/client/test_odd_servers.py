@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import signal
 
 import pytest
 
 from beanlite.client import (
     CannotConnect,
     ConnectionLost,
+    Draining,
     NotFound,
     PutUnknown,
     SomePutsFailed,
@@ -16,6 +18,7 @@ from beanlite.client import (
     connect,
     connect_blocking,
 )
+from tests.support.servers import start_beanlite
 
 GREETING = b"USING default\r\n"
 
@@ -77,6 +80,25 @@ async def test_half_closed_connection_is_made_again():
             await queue.put("x")
         assert await queue.put("x") == 7
         assert server.connections == 2
+
+
+async def test_draining_server_takes_no_more_jobs(tmp_path):
+    with start_beanlite(tmp_path, "--no-journal") as server:
+        url = f"beanlite://127.0.0.1:{server.port}"
+        async with connect(url) as queue, connect(url, use="other") as other:
+            await queue.put("x")
+            server.signal(signal.SIGUSR1)
+            async with asyncio.timeout(30):
+                while (await queue.stats())["draining"] != "true":
+                    await asyncio.sleep(0.01)
+            with pytest.raises(Draining):
+                await queue.put("x")
+            with pytest.raises(SomePutsFailed) as error:
+                await other.put_many(["x", "y"])
+            assert [type(each) for each in error.value.errors.values()] == [Draining, Draining]
+            await (await queue.reserve(9)).delete()
+        with connect_blocking(url) as blocking, pytest.raises(Draining):
+            blocking.put("x")
 
 
 # -- several tasks with one client
