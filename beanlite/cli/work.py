@@ -81,9 +81,8 @@ def work(
     deleted. When it raises, the job is released with a delay that grows, and at last buried; the traceback is its note.
     An async function is called in the loop, any other one in a thread.
 
-    Of servers that take over from each other all are named: --connect HOST:PORT,HOST:PORT.
-
-    SIGTERM or SIGINT stops the worker when the jobs in hand are finished; a second one, at once.
+    SIGTERM or SIGINT stops the worker when the jobs in hand are finished; a second one, at once. Servers that take over
+    from each other: --connect HOST:PORT,HOST:PORT.
     """
     from beanlite.worker.function import load  # noqa: PLC0415 - likewise
     from beanlite.worker.metrics import WorkerMetrics  # noqa: PLC0415 - slow to import, and no other command needs it
@@ -93,8 +92,7 @@ def work(
     tubes = tube or ["default"]
     _check(tubes, timeout)
     listen_at = None if health is None else _listen_at(health)
-    name = _NOT_IN_NAMES.sub("?", f"{socket.gethostname()}/{function}/{os.getpid()}")[-_NAME_MAX:]
-    connecting = _connecting(server.addresses, name, tubes)
+    connecting = _connecting(server.addresses, function, tubes)
     log.setup("info", "text")
     gc.enable()  # unlike a server, it runs code that makes cyclic garbage
     called = load(function)
@@ -129,8 +127,9 @@ def _listen_at(health: str) -> tuple[str, int]:
     return host_and_port(health)
 
 
-def _connecting(servers: list[Server], name: str, tubes: list[str]) -> "Callable[[], Queue]":
+def _connecting(servers: list[Server], function: str, tubes: list[str]) -> "Callable[[], Queue]":
     """Return what makes the client. ConfigError: the token is none, or a file for TLS can't be used."""
     from beanlite.client import Queue  # noqa: PLC0415 - as above
 
+    name = _NOT_IN_NAMES.sub("?", f"{socket.gethostname()}/{function}/{os.getpid()}")[-_NAME_MAX:]
     return partial(Queue, tuple(target_of(server, name) for server in servers), "default", tubes)
