@@ -107,7 +107,7 @@ class Client(Wire):
     """
 
     def __init__(self, address: Server, within_s: float = TIMEOUT_S) -> None:
-        """Connect, and show the token; a reply has to come within a time. ConfigError: a file for TLS can't be used.
+        """Connect, within a time, in which each reply has to come as well. ConfigError: a file for TLS can't be used.
 
         Unreachable; Unauthorized: the token is not accepted.
         """
@@ -117,7 +117,7 @@ class Client(Wire):
         """The server has replied once."""
         target = target_of(address)
         try:
-            super().__init__(target, within_s)
+            super().__init__(target, within_s, within_s)
         except OSError as error:
             raise Unreachable(f"no server can be reached at {self.name}: {in_plain_words(error)}") from error
         if target.token is not None:

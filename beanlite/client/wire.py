@@ -33,8 +33,8 @@ _LINE_BYTES: Final = 256
 class Wire:
     """A connection, which one command at a time goes over, or several at once."""
 
-    def __init__(self, where: Target, timeout_s: float | None) -> None:
-        """Connect. OSError: that fails."""
+    def __init__(self, where: Target, timeout_s: float | None, connect_s: float = CONNECT_S) -> None:
+        """Connect, within a time. OSError: that fails."""
         self._dialogue = Dialogue()
         self._timeout_s = timeout_s
         self.is_lost = False
@@ -47,7 +47,7 @@ class Wire:
         self.knows_notes: bool | None = None
         self.knows_batches = True
         """Whether the server may know them."""
-        self.socket = _connected(where)
+        self.socket = _connected(where, connect_s)
 
     def greet(self, where: Target) -> None:
         """Show the token and the name. Unauthorized: the token is not accepted."""
@@ -207,10 +207,10 @@ def connect_wire(where: Target, timeout_s: float | None) -> Wire:
     return wire
 
 
-def _connected(where: Target) -> socket.socket:
+def _connected(where: Target, within_s: float) -> socket.socket:
     if where.path is not None:
         sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(CONNECT_S)
+        sock.settimeout(within_s)
         try:
             sock.connect(where.path)
         except OSError:
@@ -218,7 +218,7 @@ def _connected(where: Target) -> socket.socket:
             raise
         return sock
     try:
-        sock = socket.create_connection((where.host, where.port), CONNECT_S)
+        sock = socket.create_connection((where.host, where.port), within_s)
     except UnicodeError:
         raise no_such_host() from None
     try:
