@@ -14,6 +14,7 @@ from beanlite.client import (
     PutUnknown,
     SomePutsFailed,
     TimedOut,
+    Unauthorized,
     UnexpectedReply,
     connect,
     connect_blocking,
@@ -80,6 +81,22 @@ async def test_half_closed_connection_is_made_again():
             await queue.put("x")
         assert await queue.put("x") == 7
         assert server.connections == 2
+
+
+async def test_last_words_of_a_server_tell_why_a_put_failed():
+    async def serve(reader, writer):
+        await reader.readline()
+        writer.write(GREETING)
+        await reader.read(1)
+        writer.write(b"UNAUTHORIZED\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"beanlite://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        queue = await asyncio.to_thread(connect_blocking, url)
+        with pytest.raises(Unauthorized):
+            await asyncio.to_thread(queue.put, "x" * 50_000_000)
+        queue.close()
 
 
 async def test_draining_server_takes_no_more_jobs(tmp_path):
