@@ -122,9 +122,10 @@ def _pace(tube: Record) -> str:
     rates = "{} come, {} are deleted".format(*rates_text(coming, deleted))
     if not coming and not deleted:
         rates = "no job comes, and none is deleted"
-    moved = ""
+    hold_s = tube.get("hold_s")  # a server of an earlier version does not tell it
+    moved = "" if (hold_s or 0) < 1 else f"; a job is reserved for {units.age(hold_s)} on average"
     if tube["moved_s"] is not None:
-        moved = f"; last reserved, touched, deleted, released or buried {units.age(tube['moved_s'])} ago"
+        moved += f"; last reserved, touched, deleted, released or buried {units.age(tube['moved_s'])} ago"
     if not tube["ready"] or coming == deleted:
         return f"{rates}{moved}"
     empty = "never empty" if tube["empty_in_s"] is None else f"empty in {units.age(tube['empty_in_s'])}"
