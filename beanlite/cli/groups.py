@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -57,13 +57,6 @@ Ids = Annotated[
     list[JobId] | None,
     typer.Argument(metavar="ID", parser=as_id, help="The jobs; of several servers, two:17.", show_default=False),
 ]
-
-
-def check_ids(ids: Iterable[JobId]) -> None:
-    """Check ids that are for a single server, or a file. ConfigError: one names a server."""
-    for job_id in ids:
-        if job_id.server is not None:
-            raise ConfigError(f"{job_id} names one of several servers, and there is one: {int(job_id)}")
 
 
 def _age(text: object) -> float:

@@ -13,7 +13,6 @@ from beanlite.cli.groups import (
     Limit,
     ServerOption,
     age_option,
-    check_ids,
     grouped,
     moment_option,
     seconds_of,
@@ -24,6 +23,7 @@ from beanlite.console import tables, units
 from beanlite.console.filters import ID_MAX, Record, filter_by
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all
+from beanlite.console.routing import check_ids
 from beanlite.errors import BeanliteError, ConfigError
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def undelete(
     those that operators have deleted. They are ready, with their tubes, pris and bodies, but new ids; the output has
     the old id of each and the new one.
     """
-    check_ids(ids or ())
+    check_ids(ids or [])
     asked = _conditions(tube, by, since, until, where, ids=ids or None)
     if not asked:
         raise ConfigError("which jobs? say their ids, --tube, --by, --since, --until or --where")

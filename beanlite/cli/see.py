@@ -13,13 +13,13 @@ from beanlite.cli.groups import (
     ServerOrFile,
     age_option,
     as_id,
-    check_ids,
     grouped,
 )
 from beanlite.console import listing, tables, units
 from beanlite.console.bodies import FORMS
 from beanlite.console.filters import WILDCARDS, JobId, Record, encode_tube, job_name
 from beanlite.console.live import Live
+from beanlite.console.routing import check_ids
 from beanlite.console.several import Several
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
