@@ -36,10 +36,10 @@ class _Sparing:
 
 def _process(parameter: Any, process: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:  # noqa: ANN401 - likewise
     """Return the value of a parameter, as it is if that is right."""
-    if parameter.nargs == 1 and not parameter.multiple and not parameter.required:
+    if parameter.nargs == 1 and not parameter.required:
         kind = getattr(parameter, "type_descriptor", None)
-        is_text = kind is not None and kind.annotation is str and kind.parameter_info.parser is None
-        if value is parameter.default or (is_text and isinstance(value, str)):
+        is_text = kind is not None and kind.annotation in (str, list[str]) and kind.parameter_info.parser is None
+        if value is parameter.default or (is_text and isinstance(value, (str, list))):
             return value
     return process(ctx, value)
 
