@@ -41,6 +41,7 @@ COMMANDS: Final = {
     **dict.fromkeys(("release", "move", "copy", "reprioritise", "delay", "flush", "note", "pause"), "change"),
     "policy": "policy",
     "schedule": "schedule",
+    "shard": "shard",
     **dict.fromkeys(("access", "token"), "access"),
 }
 # The errors of a print to a file on a full or failing disk, or to one that is open only for reading. Other writes raise

@@ -94,9 +94,9 @@ def put(servers: Servers, jobs: Iterable[NewJob], person: str) -> Iterator[list[
     interrupt = Interrupt()
     try:
         for (name, live), those in groupby(jobs, lambda job: home(servers, job.tube)):
-            for batch in _batches(those):
+            for batch in batches(those):
                 with interrupt.noted():
-                    ids = [JobId.of(name, number) for number in _put_batch(live, batch, person)]
+                    ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
                 count += len(ids)
                 yield ids
                 if interrupt.came:
@@ -107,7 +107,8 @@ def put(servers: Servers, jobs: Iterable[NewJob], person: str) -> Iterator[list[
         raise type(error)(f"{error}; {count} jobs were put before") from error
 
 
-def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+def batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+    """Share jobs out over requests."""
     batch: list[NewJob] = []
     size = 0
     for job in jobs:
@@ -120,7 +121,8 @@ def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
         yield batch
 
 
-def _put_batch(server: Live, batch: list[NewJob], person: str) -> list[int]:
+def put_batch(server: Live, batch: list[NewJob], person: str) -> list[int]:
+    """Put a batch, all of it or nothing; returns the ids. BeanliteError."""
     if len(batch) == 1 and len(batch[0].body) > _BATCH_BYTES:  # too large for a request
         return [_put_one(server, batch[0])]
     request = {"jobs": [job.record() for job in batch], **on_behalf_of(person)}
