@@ -24,8 +24,8 @@ from beanlite.fleet.edit import write_move
 from beanlite.fleet.servers import Fleet
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 a server can't be reached or refuses the command; 2 a wrong setting, flag or value, or a file"
-    " of servers that can't be changed; 130 Ctrl-C."
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command; 2 a wrong setting, flag or value, or a"
+    " file of servers that can't be changed; 130 Ctrl-C."
 )
 EXAMPLES: Final = """
 beanlite shard move mail --to two --servers servers.toml
