@@ -135,7 +135,7 @@ class Operator:
         """Put a job that was ready before into its tube's ready queue, unless a client waits for it."""
         since_ns = job.since_ns
         self._queues.make_ready(job, now_ns)
-        if job.state is READY:
+        if job.state is not RESERVED:
             job.since_ns = since_ns
 
     def _delay_or_make_ready(self, job: Job, what: str, delay_s: int, by: Peer, now_ns: int) -> None:

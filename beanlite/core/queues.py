@@ -108,6 +108,7 @@ class Queues:
         if tube.waiting and not tube.shut:
             client = next(iter(tube.waiting))
             if client.waits_for_offer:
+                job.since_ns = now_ns
                 self.make_offered(job, client, now_ns)
             else:
                 self.make_reserved(job, client, now_ns)
@@ -177,16 +178,14 @@ class Queues:
             ledger.record_deferred(job, RESERVE, client.peer, now_ns)
 
     def make_offered(self, job: Job, client: Client, now_ns: int) -> None:
-        """Hold a job for OFFER_NS for a client that may take it. Nothing counts or records that, and nothing stores it.
+        """Hold a job for OFFER_NS for a client that may take it. Nothing counts, records or stores that.
 
-        ``since_ns`` stays, or becomes, the time since which the job is ready.
+        ``since_ns`` is still the time since which the job is ready.
         """
         offers = client.offers
         if offers is None:
             offers = client.offers = Offers(self.default, self.new_serial(), client.peer)
         tube = job.tube
-        if job.state is not READY:
-            job.since_ns = now_ns
         job.state = OFFERED
         job.holder = offers
         until_ns = now_ns + OFFER_NS

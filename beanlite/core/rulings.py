@@ -15,6 +15,7 @@ from beanlite.core.job import (
     ID_BITS,
     ID_MASK,
     READY,
+    RESERVED,
     SECOND_NS,
     SLICE,
     Job,
@@ -82,10 +83,11 @@ class Rulings:
         """
         self._queues.leave_state(job, now_ns)
         rules, since_ns = job.tube.rules, job.since_ns
-        if rules is not None and self._expires(job, rules, now_ns):
+        if rules is not None and not self._queues.stopping and self._expires(job, rules, now_ns):
+            self._ledger.deferred[job.id] = job
             return 1
         cost = self._queues.make_ready(job, now_ns)
-        if job.state is READY:
+        if job.state is not RESERVED:
             job.since_ns = since_ns
         return cost
 
