@@ -42,7 +42,11 @@ def all_facts(core):
     return (
         {name: getattr(job, name) for name in type(job).__slots__},
         {name: getattr(tally, name) for name in type(tally).__slots__},
-        {name: getattr(engine.counts, name) for name in type(engine.counts).__slots__ if name not in {"clients", "workers", "watched"}},
+        {
+            name: getattr(engine.counts, name)
+            for name in type(engine.counts).__slots__
+            if name not in {"clients", "workers", "watched"}
+        },
         {name: getattr(tube, name) for name in ("reserved", "urgent", "moved_ns", "shut", "cmd_delete")},
         kept and (kept.free_ns, kept.turn),
         [each.counts for each in (engine.ledger.measures.waits, engine.ledger.measures.holds)],
