@@ -374,7 +374,7 @@ def test_body_that_is_not_in_memory_is_fetched(core):
     core.compare_counts()
 
 
-def test_input_behind_an_offer_whose_body_comes_too_late_ends_the_wait(core):
+def test_input_behind_an_offer_with_a_late_body_ends_the_wait(core):
     core = FetchingCore()
     router, other = core.client(), core.client()
     core.answers_late = lambda session: session is router
@@ -387,7 +387,7 @@ def test_input_behind_an_offer_whose_body_comes_too_late_ends_the_wait(core):
     assert router.take_replies() == b"TIMED_OUT\r\nUSING default\r\n"
 
 
-def test_body_that_was_fetched_ahead_leaves_memory_when_the_job_is_taken(core):
+def test_body_fetched_ahead_leaves_memory_when_its_job_is_taken(core):
     core = FetchingCore(body_max_bytes=1000)
     router, other = core.client(), core.client()
     for _ in range(2):
