@@ -68,6 +68,7 @@ OPERATORS_ANSWERS = {
     b"show-job": {b"OK", b"NOT_FOUND"},
     b"reserve-batch": {b"RESERVED_BATCH", b"DEADLINE_SOON", b"TIMED_OUT"},
     b"act-for": {b"ACTING", b"UNAUTHORIZED"},
+    b"relay-for": REQUEST_ANSWERS | {b"UNAUTHORIZED"},
 }
 # What those may be answered, too, that do not have all rights; and what only they can say.
 UNAUTHORIZED = {b"UNAUTHORIZED"}

@@ -422,7 +422,7 @@ def test_offered_job_is_shown_as_reserved(core, router):
     assert [each["holds"] for each in operator.ask("list-clients")["clients"]] == [0, 0]
 
 
-CHANGES = {
+CHANGES: dict[str, dict] = {
     "delete": {},
     "bury": {},
     "delay": {"delay_s": 5},
