@@ -34,23 +34,24 @@ def offered(core, client, timeout_s=0):
     return int(reply.split()[1]) if reply.startswith(b"OFFERED ") else reply
 
 
+def facts(thing, *but):
+    """All attributes of an object, compiled or not."""
+    values = {name: getattr(thing, name) for name in dir(thing) if not name.startswith("_") and name not in but}
+    return {name: value for name, value in values.items() if not callable(value)}
+
+
 def all_facts(core):
     """All that is known of a job, and all that is counted."""
     engine = core.engine
-    job, tube = engine.jobs[1], engine.tubes[b"default"]
-    tally, kept = tube.tally, tube.kept
+    ledger, tube = engine.ledger, engine.tubes[b"default"]
     return (
-        {name: getattr(job, name) for name in type(job).__slots__},
-        {name: getattr(tally, name) for name in type(tally).__slots__},
-        {
-            name: getattr(engine.counts, name)
-            for name in type(engine.counts).__slots__
-            if name not in {"clients", "workers", "watched"}
-        },
-        {name: getattr(tube, name) for name in ("reserved", "urgent", "moved_ns", "shut", "cmd_delete")},
-        kept and (kept.free_ns, kept.turn),
-        [each.counts for each in (engine.ledger.measures.waits, engine.ledger.measures.holds)],
-        (len(engine.ledger.events), len(engine.ledger.deferred), dict(engine.ledger.pulses.crashes)),
+        facts(engine.jobs[1]),
+        facts(tube.tally),
+        facts(engine.counts, "clients", "workers", "watched"),
+        facts(tube, "watching", "using", "waiting", "timer_ns"),
+        tube.kept and (tube.kept.free_ns, tube.kept.turn),
+        [each.counts for each in (ledger.measures.waits, ledger.measures.holds)],
+        (len(ledger.events), len(ledger.deferred), dict(ledger.pulses.crashes)),
     )
 
 
