@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from beanlite.core.engine import Engine
-from beanlite.core.job import BURIED, DELAYED, READY, RESERVED, SECOND_NS, Job
+from beanlite.core.job import BURIED, DELAYED, OFFERED, READY, RESERVED, SECOND_NS, Job
 from beanlite.core.operator import Operator
 from beanlite.core.queues import Queues
 from beanlite.core.rulings import BY_MAX_TRIES, Rulings
@@ -142,7 +142,11 @@ class Referee:
         for job in there:
             known = self.ledger.jobs.get(job.id)
             is_same = (job.body or (known and known.body)) == body
-            if is_same and job.id not in self._unread and (unique == "present" or job.state in {READY, DELAYED}):
+            if (
+                is_same
+                and job.id not in self._unread
+                and (unique == "present" or job.state in {READY, DELAYED, OFFERED})
+            ):
                 raise BrokenPromiseError(f"job {job.id} of {tube.name!r} was put once more")
 
     def ends(self, job: Job, to: bytes | None, by: Any) -> None:
@@ -202,8 +206,11 @@ class Referee:
         must(counts.twins == sum(each.twin_count for each in kept), "the tubes' twins")
         must(counts.expiries == sum(each.expiry_count for each in kept), "the tubes' expiries")
         reserved = dict.fromkeys(tubes, 0)
+        offering: set[Tube] = set()
         for job in engine.jobs.newest.values():
-            reserved[job.tube] += job.state is RESERVED
+            reserved[job.tube] += job.shown_state is RESERVED
+            if job.state is OFFERED:
+                offering.add(job.tube)
             self._check_known(job)
             ttl_ns = self.meaning(job.tube.name, "ttl")
             if ttl_ns is not None and job.state in {READY, DELAYED} and not job.past.kicks:
@@ -212,14 +219,14 @@ class Referee:
         for tube in tubes:
             must(tube.reserved == reserved[tube], f"{tube.name!r} has {reserved[tube]} reserved, not {tube.reserved}")
             if tube.waiting and tube.ready.keys and tube.timer_ns > now_ns:
-                self._check_shut(tube)
+                self._check_shut(tube, is_offering=tube in offering)
 
-    def _check_shut(self, tube: Tube) -> None:
+    def _check_shut(self, tube: Tube, *, is_offering: bool) -> None:
         most = self.meaning(tube.name, "max_reserved")
         reasons = PAUSED if tube.pause_until_ns else 0
         if most is not None and tube.reserved >= most:
             reasons |= FULL
-        if tube.name in self._buckets and tube.timer_ns < NEVER_NS:
+        if tube.name in self._buckets and (tube.timer_ns < NEVER_NS or is_offering):
             reasons |= SLOWED
         must(tube.shut & (reasons | OPENING), f"{tube.name!r} has jobs and clients that wait")
 
