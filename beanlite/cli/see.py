@@ -1,6 +1,7 @@
 """``beanlite tubes``, ``job``, ``clients``, ``stats``, ``tail``."""
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -20,7 +21,7 @@ from beanlite.console.bodies import FORMS
 from beanlite.console.filters import WILDCARDS, JobId, Record, encode_tube, job_name
 from beanlite.console.live import Live
 from beanlite.console.routing import check_ids
-from beanlite.console.several import Several
+from beanlite.console.several import Several, named_each, summed
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 
@@ -226,11 +227,29 @@ def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
     since when (in UTC), and how many jobs it holds.
     """
     with place.source() as source:
+        if isinstance(source, Several):
+            _show_each(source.each(Live.stats), as_json=as_json)
+            return
         facts = source.stats()
     if as_json:
         tables.print_json([facts])
     else:
         tables.print_facts({key: _with_unit(key, value) for key, value in facts.items()})
+
+
+def _show_each(stats: Mapping[str, Record], *, as_json: bool) -> None:
+    """Print the statistics of several servers beside each other, after their sums."""
+    if as_json:
+        tables.print_json(named_each(stats))
+        return
+    sums = summed(stats.values())
+    rows = [
+        {"": key, "sum": sums.get(key), **{f"at {name}": each.get(key) for name, each in stats.items()}}
+        for key in dict.fromkeys(key for each in stats.values() for key in each)
+    ]
+    titles = {"": "", "sum": "sum", **{f"at {name}": name for name in stats}}
+    columns = [tables.Column(key, title, str, shrinks=not title) for key, title in titles.items()]
+    tables.print_table(rows, columns)
 
 
 @grouped
