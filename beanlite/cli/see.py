@@ -267,7 +267,7 @@ def tail(
     if tube is not None:
         encode_tube(tube)
     check_words(what)
-    with Live(server.address) as source:
+    with server.open() as source:
         if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
             print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
         for event in source.watch({"tube": tube, "what": what}):

@@ -62,6 +62,11 @@ def job_name(job: Record) -> str:
     return f"{job['server']}:{job['id']}" if "server" in job else str(job["id"])
 
 
+def tube_name(tube: Record) -> str:
+    """Return by what a tube is named: of several servers with the server."""
+    return f"{tube['server']}:{tube['name']}" if "server" in tube else str(tube["name"])
+
+
 def identity(tube: Record) -> tuple[str, str]:
     """Return by what a tube is told from the others: several servers may have one of this name."""
     return tube.get("server", ""), tube["name"]

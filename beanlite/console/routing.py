@@ -54,7 +54,7 @@ def _by_server(servers: Several, ids: list[JobId]) -> dict[str, list[int]]:
     bare = sorted({int(job_id) for job_id in ids if job_id.server is None})
     if bare and servers.away:
         raise BeanliteError(
-            f"job {bare[0]} may be in {' or '.join(servers.away)}; say where it is: {_example(servers, bare[0])}"
+            f"job {bare[0]} may be in {' or '.join(servers.away)}; say where it is, as in {_example(servers, bare[0])}"
         )
     places: dict[int, list[str]] = {job_id: [] for job_id in bare}
     if bare:
