@@ -153,8 +153,7 @@ class ServerOption(OptionGroup):
         """Return the options that name a server, as a command on the command line has them."""
         if server is None:
             return f" --connect {shlex.quote(self.connect[0])}" if self.connect else ""
-        address = next(each.lives[server].name for each in self.opened if server in each.lives)
-        return f" --connect {shlex.quote(address)}"
+        return f" --connect {shlex.quote(self.opened[-1].addresses[server])}"
 
     @property
     def address(self) -> Server:

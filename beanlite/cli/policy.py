@@ -21,7 +21,7 @@ from beanlite.core.policies import KEYS, OFF, check_row
 from beanlite.errors import BeanliteError, ConfigError
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such policy; 2 a wrong"
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such policy; 2 a wrong"
     " setting, flag or value; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
 EXAMPLES: Final = """

@@ -29,7 +29,7 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses the command, there is no such schedule, or FILE can't"
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, there is no such schedule, or FILE can't"
     " be read; 2 a wrong setting or flag; 130 Ctrl-C."
 )
 EXAMPLES: Final = """

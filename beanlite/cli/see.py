@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from beanlite.console.listing import Source
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such job or tube; 2 a"
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such job or tube; 2 a"
     " wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
 EXAMPLES: Final = """

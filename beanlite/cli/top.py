@@ -12,7 +12,7 @@ from beanlite.console.several import connect
 from beanlite.errors import ConfigError, missing
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached, or refuses the command; 2 a wrong setting or flag, no"
+    "Exit codes: 0 done; 1 a server can't be reached, or refuses the command; 2 a wrong setting or flag, no"
     " terminal, or textual is not installed."
 )
 EXAMPLES: Final = """

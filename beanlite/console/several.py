@@ -110,6 +110,8 @@ class Several(Names):
         self.lives = self._at_once(
             {name: partial(reach, place, person, within_s) for name, place in self.places.items()}, AWAY_S
         )
+        self.addresses = {name: live.name for name, live in self.lives.items()}
+        """Where each was reached."""
 
     def __enter__(self) -> Self:
         return self
