@@ -219,40 +219,41 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
         raise ConfigError(f"{command or what['do']} can't be undone, and there is no terminal to ask at: say --yes")
     exit_code = 0
     with how.open(TIMEOUT_S) as servers:
-        parts = routing.parts(servers, which)
+        shares = routing.shares(servers, which)
         if "to" in what:
-            routing.check_target(servers, what, parts)
-        for part in _ask(parts, what, which) if ask else parts:
+            routing.check_target(servers, what, shares)
+        selections = _ask(shares, what, which) if ask else [share.which for share in shares]
+        for share, selection in zip(shares, selections, strict=True):
             try:
-                exit_code = max(exit_code, _change(part, what, how, command or what["do"]))
+                exit_code = max(exit_code, _change(share, selection, what, how, command or what["do"]))
             except BeanliteError as error:
-                if not part.server:
+                if not share.server:
                     raise
-                print(f"beanlite: {part.server}: {error}", file=sys.stderr)
+                print(f"beanlite: {share.server}: {error}", file=sys.stderr)
                 exit_code = max(exit_code, error.exit_code)
             if exit_code == INTERRUPTED:
                 break
     return exit_code
 
 
-def _change(part: routing.Part, what: Record, how: How, command: str) -> int:
+def _change(share: routing.Share, selection: Filter | None, what: Record, how: How, command: str) -> int:
     """Make a change in one server, and report it; return the exit code. BeanliteError: a job was not changed."""
-    which = part.which
+    which = share.which
     with _progress(command) as progress:
         request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
-        outcome = changes.Result() if part.is_none else changes.change(part.live, request, which, progress)
-    reasons = _reasons(part.live, what, which, outcome)
+        outcome = changes.Result() if selection is None else changes.change(share.live, request, selection, progress)
+    reasons = _reasons(share.live, what, which, outcome)
     word = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
         ids = {"unchanged": sorted(outcome.left if which.ids is None else set(which.ids) - outcome.changed)}
-        server = {"server": part.server} if part.server else {}
+        server = {"server": share.server} if share.server else {}
         text = json.dumps({**server, "do": what["do"], **facts, "dry_run": how.dry_run, **ids})
     else:
         would = "would be " if how.dry_run else ""
         rest = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
         rest += f" ({reasons})" if reasons and which.ids is None else ""
-        server_text = f"{part.server}: " if part.server else ""
+        server_text = f"{share.server}: " if share.server else ""
         end = ", then interrupted" if outcome.interrupted else ""
         text = f"{server_text}{units.jobs(outcome.done)} {would}{word}{rest}{end}"
     if how.dry_run:
@@ -287,25 +288,25 @@ def _reasons(server: Live, what: Record, which: Filter, outcome: changes.Result)
     return "; ".join([*parts, *([f"and {more:,} more"] if more > 0 else ())])
 
 
-def _ask(parts: list[routing.Part], what: Record, which: Filter) -> list[routing.Part]:
+def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filter | None]:
     """Ask the operator to confirm the number of jobs; return their filters. BeanliteError: not confirmed.
 
-    If there are none, nothing is asked, and none are changed: what comes later has not been agreed to.
+    If a server has none its filter is None, and if all have none nothing is asked: what comes later has not been
+    agreed to.
     """
-    trials = [changes.change(part.live, {**what, "dry_run": True}, part.which) for part in parts]
+    trials = [changes.change(share.live, {**what, "dry_run": True}, share.which) for share in shares]
     interrupted = any(trial.interrupted for trial in trials)
     count = sum(trial.done for trial in trials)
     if count or interrupted:
-        each = ", ".join(
-            f"{trial.done:,} in {part.server}" for part, trial in zip(parts, trials, strict=True) if trial.done
-        )
-        where = f" ({each})" if parts[0].server else ""
-        question = f"{what['do'].capitalize()} {units.jobs(count)}{where} {in_words(which)}".rstrip()  # not the ids
+        pairs = zip(shares, trials, strict=True)
+        each = ", ".join(f"{trial.done:,} in {share.server}" for share, trial in pairs if share.server and trial.done)
+        jobs = units.jobs(count) + (f" ({each})" if each else "")
+        question = f"{what['do'].capitalize()} {jobs} {in_words(which)}".rstrip()  # which are not the ids
         if interrupted or not _confirmed(f"{question}?"):
             raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
     return [
-        part._replace(which=part.which.model_copy(update={"up_to_id": trial.last_id}), is_none=not trial.done)
-        for part, trial in zip(parts, trials, strict=True)
+        share.which.model_copy(update={"up_to_id": trial.last_id}) if trial.done else None
+        for share, trial in zip(shares, trials, strict=True)
     ]
 
 

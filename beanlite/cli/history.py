@@ -25,10 +25,9 @@ from beanlite.cli.groups import (
 from beanlite.cli.options import ConfigFile, Db, ids_text, path_of_db
 from beanlite.cli.printing import print_done
 from beanlite.console import tables, units
-from beanlite.console.filters import JobId, Record, filter_by
+from beanlite.console.filters import JobId, Record, check_ids, filter_by
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all
-from beanlite.console.routing import check_ids
 from beanlite.errors import BeanliteError, ConfigError
 
 if TYPE_CHECKING:

@@ -18,9 +18,8 @@ from beanlite.cli.groups import (
 )
 from beanlite.console import listing, tables, units
 from beanlite.console.bodies import FORMS
-from beanlite.console.filters import WILDCARDS, JobId, Record, encode_tube, job_name
+from beanlite.console.filters import WILDCARDS, JobId, Record, check_ids, encode_tube, job_name
 from beanlite.console.live import Live
-from beanlite.console.routing import check_ids
 from beanlite.console.several import Several, named_each, summed
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of

@@ -1,11 +1,10 @@
 """Which of several servers a change is for. A single server is asked as it is, and has no name."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from beanlite.console import changes, listing
-from beanlite.console.filters import JobId, Record
+from beanlite.console.filters import JobId, Record, check_ids
 from beanlite.console.live import Live
 from beanlite.console.several import Servers, Several
 from beanlite.core.phrases import jobs_text
@@ -15,37 +14,29 @@ if TYPE_CHECKING:
     from beanlite.protocol.operators.filters import Filter
 
 
-class Part(NamedTuple):
+class Share(NamedTuple):
     """What a change is for in one server."""
 
     server: str
     """Its name; empty if there is only one."""
     live: Live
     which: "Filter"
-    is_none: bool = False
-    """Whether no job is to be changed."""
+    """The jobs."""
 
 
-def parts(servers: Servers, which: "Filter") -> list[Part]:
-    """Return the part of a change for each server. BeanliteError: what it is for is not known, or is away.
+def shares(servers: Servers, which: "Filter") -> list[Share]:
+    """Return the share of each server in a change. BeanliteError: what it is for is not known, or is away.
 
     Jobs are where their ids say; those of a tube where it belongs, and all others in any server.
     """
     if not isinstance(servers, Several):
         check_ids(which.ids or ())
-        return [Part("", servers, which)]
+        return [Share("", servers, which)]
     if which.ids is not None:
         ids = _by_server(servers, [each if isinstance(each, JobId) else JobId(each) for each in which.ids])
-        return [Part(name, servers.one(name), which.model_copy(update={"ids": ids[name]})) for name in ids]
+        return [Share(name, servers.one(name), which.model_copy(update={"ids": ids[name]})) for name in ids]
     names = list(servers.lives) if which.tube is None else servers_of(servers, which.tube)
-    return [Part(name, servers.lives[name], which) for name in names]
-
-
-def check_ids(ids: Sequence[int]) -> None:
-    """Check ids that are for a single server, or a file. ConfigError: one names a server."""
-    for job_id in ids:
-        if isinstance(job_id, JobId) and job_id.server is not None:
-            raise ConfigError(f"{job_id} names one of several servers, and there is only one: {int(job_id)}")
+    return [Share(name, servers.lives[name], which) for name in names]
 
 
 def _by_server(servers: Several, ids: list[JobId]) -> dict[str, list[int]]:
@@ -122,16 +113,16 @@ def home(servers: Servers, tube: str) -> tuple[str, Live]:
     return name, servers.one(name)
 
 
-def check_target(servers: Servers, what: Record, parts: list[Part]) -> None:
+def check_target(servers: Servers, what: Record, shares: list[Share]) -> None:
     """Check that jobs are moved or copied within the server in which they are. BeanliteError: the tube is another's."""
     if servers.fleet is None:
         return
     where = servers.fleet.home(what["to"].encode()).name
-    for part in parts:
-        if part.server != where:
-            count = changes.change(part.live, {**what, "dry_run": True}, part.which).done
+    for share in shares:
+        if share.server != where:
+            count = changes.change(share.live, {**what, "dry_run": True}, share.which).done
             if count:
                 raise BeanliteError(
-                    f"tube {what['to']} belongs to {where}, and {jobs_text(count)} would have to leave {part.server};"
+                    f"tube {what['to']} belongs to {where}, and {jobs_text(count)} would have to leave {share.server};"
                     f" none was {changes.DONE_WORDS[what['do']]}"
                 )
