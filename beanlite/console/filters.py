@@ -1,6 +1,6 @@
 """Filters as operators give them, and as they are told of them; and the names of tubes in them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from beanlite.console import units
@@ -32,14 +32,13 @@ class JobId(int):
     @classmethod
     def parse(cls, text: str) -> Self:
         """Parse an id that an operator has given. ValueError: it is none."""
-        server, colon, number = text.rpartition(":")
-        if (
-            not number.isascii()
-            or not number.isdecimal()
-            or not 0 < int(number[:20]) <= ID_MAX
-            or (colon and not server)
-        ):
-            raise ValueError(f"{text!r} is no id of a job, such as 17, or two:17 of the server two")
+        server, _, number = text.rpartition(":")
+        if not number.isascii() or not number.isdecimal():
+            raise ValueError(f"{number!r} is not a whole number")
+        if len(number.lstrip("0")) > len(str(ID_MAX)) or int(number) > ID_MAX:
+            raise ValueError(f"{number} is more than {ID_MAX}")
+        if int(number) < 1:
+            raise ValueError(f"{number} is less than 1")
         return cls.of(server, int(number))
 
     @classmethod
@@ -57,9 +56,21 @@ class JobId(int):
         return f"{self.server}:{self:d}" if self.server else f"{self:d}"
 
 
+def check_ids(ids: Sequence[int]) -> None:
+    """Check ids that are for a single server, or a file. ConfigError: one names a server."""
+    for job_id in ids:
+        if isinstance(job_id, JobId) and job_id.server is not None:
+            raise ConfigError(f"{job_id} names one of several servers, and there is only one: {int(job_id)}")
+
+
 def job_name(job: Record) -> str:
     """Return by what a job is named: its id, of several servers with the server."""
     return f"{job['server']}:{job['id']}" if "server" in job else str(job["id"])
+
+
+def tube_name(tube: Record) -> str:
+    """Return by what a tube is named: of several servers with the server."""
+    return f"{tube['server']}:{tube['name']}" if "server" in tube else str(tube["name"])
 
 
 def identity(tube: Record) -> tuple[str, str]:

@@ -76,7 +76,7 @@ class Case:
         self.why = ""
 
 
-class Place(NamedTuple):
+class WorstTube(NamedTuple):
     """One of the tubes of a finding."""
 
     tube: str
@@ -93,7 +93,7 @@ class Finding(NamedTuple):
     tubes: int  # 0: it concerns the server
     jobs: int
     seconds: int  # for how long it has been so, at most
-    worst: list[Place]  # the tubes with the most jobs
+    worst: list[WorstTube]  # the tubes with the most jobs
     text: str  # what is wrong
     do: str  # what to do about it
     command: str | None  # with which to look at the worst tube, or to do it
@@ -137,7 +137,7 @@ class Group:
         """Return this as a finding."""
         worst = self.cases[0]
         text, do, command = _WORDS[self.kind](self, worst)
-        places = [Place(case.tube, case.jobs, case.seconds, case.job_id or None) for case in self.cases]
+        places = [WorstTube(case.tube, case.jobs, case.seconds, case.job_id or None) for case in self.cases]
         return Finding(self.kind, self.severity, self.tubes, self.jobs, self.seconds, places, text, do, command)
 
     @property
