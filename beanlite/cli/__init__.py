@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "top": "top",
     "web": "web",
     "cluster": "cluster",
+    "targets": "targets",
     "put": "put",
     "work": "work",
     **dict.fromkeys(("kick", "bury", "delete"), "change"),
