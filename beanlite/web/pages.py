@@ -30,7 +30,7 @@ from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.notices import Mistake
-from beanlite.web.site import rights_of, site_of
+from beanlite.web.site import rights_of, root_of, site_of
 
 # How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
@@ -159,6 +159,7 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "path": request.url.path,
         "query": query,
         "here": link(request.url.path, **query),
+        "root": root_of(request),
         "server": site_of(request).name,
         "user": user.name,
         "may_change": rights.has(OPERATOR),

@@ -7,7 +7,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from beanlite.beanstalk.client import Server, Unauthorized, address_text
+from beanlite.beanstalk.client import TIMEOUT_S, Server, Unauthorized, address_text
 from beanlite.console.live import Live
 from beanlite.core.access import ALL_TUBES, NOTHING, OPERATOR, Rights
 from beanlite.errors import BeanliteError
@@ -53,8 +53,8 @@ class Site:
     """Checks the passwords; None if there are none."""
 
     def __post_init__(self) -> None:
-        self.questions = Questions(self.address)
-        self.counts = GroupCounts(self.address)
+        self.questions = Questions(self.open)
+        self.counts = GroupCounts(self.open)
         if self.passwords is not None:
             self.guesses = Guesses(self.passwords)
 
@@ -69,6 +69,10 @@ class Site:
             return NOTHING
         except (BeanliteError, TimeoutError):
             return UNKNOWN
+
+    def open(self, person: str, within_s: float = TIMEOUT_S) -> Live:
+        """Connect to the server, for a person; replies have to come within a time. BeanliteError: that fails."""
+        return Live(self.address, person, within_s)
 
     @property
     def name(self) -> str:
@@ -112,6 +116,12 @@ def rights_of(request: Request) -> Rights:
     """Return what the user who makes a request may change; nothing, if that user may only look."""
     rights: Rights = request.state.rights
     return rights
+
+
+def root_of(request: Request) -> str:
+    """Return what the paths of the pages of this server begin with: of one of several servers, that server."""
+    root: str = request.scope.get("root_path", "")
+    return root
 
 
 def site_of(request: Request) -> Site:
