@@ -8,12 +8,12 @@ import typer
 
 from beanlite.cli import see
 from beanlite.cli.groups import (
-    NUMBER_MAX,
     Ids,
     Json,
     Limit,
     ServerOption,
     age_option,
+    check_ids,
     grouped,
     moment_option,
     seconds_of,
@@ -21,7 +21,7 @@ from beanlite.cli.groups import (
 from beanlite.cli.options import ConfigFile, Db, ids_text, path_of_db
 from beanlite.cli.printing import print_done
 from beanlite.console import tables, units
-from beanlite.console.filters import Record, filter_by
+from beanlite.console.filters import ID_MAX, Record, filter_by
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all
 from beanlite.errors import BeanliteError, ConfigError
@@ -69,7 +69,7 @@ _KEPT: Final = "those of clients are kept only with the server's setting history
 def history(
     *,
     job_id: Annotated[
-        int | None, typer.Option("--id", min=1, max=NUMBER_MAX, metavar="ID", help="Only events of this job.")
+        int | None, typer.Option("--id", min=1, max=ID_MAX, metavar="ID", help="Only events of this job.")
     ] = None,
     tube: see.TubeOfEvents = None,
     what: see.What = None,
@@ -149,6 +149,7 @@ def undelete(
     those that operators have deleted. They are ready, with their tubes, pris and bodies, but new ids; the output has
     the old id of each and the new one.
     """
+    check_ids(ids or ())
     asked = _conditions(tube, by, since, until, where, ids=ids or None)
     if not asked:
         raise ConfigError("which jobs? say their ids, --tube, --by, --since, --until or --where")
@@ -159,7 +160,7 @@ def undelete(
 
     with File(path_of_db(db, server.config_file)) as file:
         old_ids = file.deletions(asked)
-        if missing := sorted(set(ids or ()) - set(old_ids)):
+        if missing := sorted(set(map(int, ids or ())) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
         if dry_run or not old_ids:
             print(f"{units.jobs(len(old_ids))} would be put again")

@@ -122,7 +122,7 @@ def unset(
 @grouped
 def list_(*, place: ServerOrFile, as_json: Json = False) -> None:
     """Show all policies, with who set them."""
-    with place.open() as source:
+    with place.source() as source:
         reply = source.list_policies({})
     _print(reply, "no policies", as_json=as_json)
 
@@ -144,7 +144,7 @@ def show(
     """
     if tube is not None:
         encode_tube(tube)
-    with place.open() as source:
+    with place.source() as source:
         reply = source.list_policies({} if tube is None else {"tube": tube})
     _print(reply, "no policies" if tube is None else f"no policies for {tube}", as_json=as_json)
 

@@ -1,7 +1,7 @@
 """Filters as operators give them, and as they are told of them; and the names of tubes in them."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from beanlite.console import units
 from beanlite.core.tube import is_tube_name
@@ -20,6 +20,42 @@ WILDCARDS: Final = frozenset("*?")
 STATES: Final = ("ready", "reserved", "delayed", "buried")
 # Why a job is buried.
 WHYS: Final = ("client", "operator", "tries", "expired")
+# The largest number that a database takes: no id of a job is larger.
+ID_MAX: Final = (1 << 63) - 1
+
+
+class JobId(int):
+    """The id of a job, perhaps with its server: ``two:17``."""
+
+    server: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse an id that an operator has given. ValueError: it is none."""
+        server, colon, number = text.rpartition(":")
+        if (
+            not number.isascii()
+            or not number.isdecimal()
+            or not 0 < int(number[:20]) <= ID_MAX
+            or (colon and not server)
+        ):
+            raise ValueError(f"{text!r} is no id of a job, such as 17, or two:17 of the server two")
+        job_id = cls(number)
+        job_id.server = server or None
+        return job_id
+
+    def __str__(self) -> str:
+        return f"{self.server}:{self:d}" if self.server else f"{self:d}"
+
+
+def job_name(job: Record) -> str:
+    """Return by what a job is named: its id, of several servers with the server."""
+    return f"{job['server']}:{job['id']}" if "server" in job else str(job["id"])
+
+
+def identity(tube: Record) -> tuple[str, str]:
+    """Return by what a tube is told from the others: several servers may have one of this name."""
+    return tube.get("server", ""), tube["name"]
 
 
 def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of the model

@@ -41,6 +41,6 @@ def test_tube_that_is_shown_does_not_lead_to_itself(capsys, monkeypatch):
     finding = {"kind": "late", "severity": "warning", "text": "late", "do": "add workers", "worst": []}
     findings = [{**finding, "command": f"beanlite why {tube}"} for tube in ("mail", "other")]
     monkeypatch.setattr(telling, "facts_of", lambda _: [])
-    telling.print_diagnosis({"findings": findings, "tube": {"name": "mail"}}, "", {})
+    telling.print_diagnosis({"findings": findings, "tube": {"name": "mail"}}, lambda _: "", {})
     told = capsys.readouterr().out
     assert ("beanlite why mail" in told, "beanlite why other" in told) == (False, True)
