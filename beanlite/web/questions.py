@@ -100,12 +100,12 @@ class Questions:
         return None
 
     def _put_to(self, live: Live, question: Callable[[Live], Answer]) -> Answer:
-        is_good = True
+        is_good = isinstance(live, Live)  # of several servers none is kept, as some may come and go
         try:
             return question(live)
         except BaseException as error:
             # If the command was refused, the connection is still good.
-            is_good = isinstance(error, BeanliteError) and not isinstance(error, Unreachable)
+            is_good = is_good and isinstance(error, BeanliteError) and not isinstance(error, Unreachable)
             raise
         finally:
             if is_good:
