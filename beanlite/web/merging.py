@@ -1,6 +1,7 @@
 """The pages of several servers together. Nothing is changed here: they lead to the pages of each server."""
 
 import asyncio
+import shlex
 import time
 from functools import partial
 from typing import cast
@@ -11,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
+from beanlite.beanstalk.client import address_text
 from beanlite.console.filters import JobId, Record, encode_tube
 from beanlite.console.live import Live
 from beanlite.core.findings import KINDS, SEVERITIES
@@ -46,7 +48,7 @@ async def overview(request: Request) -> Response:
     chosen = {name: None for name in facts if server in {"", name}}
     tubes, late = await _tubes(together, person, chosen, (like, sort, page))
     missing = {name: away.why for name, away in together.away.items()} | reasons | late
-    findings = [{**each, "server": name} for name, (found, _) in facts.items() for each in found]
+    findings = [_of_server(together, name, each) for name, (found, _) in facts.items() for each in found]
     findings.sort(key=lambda each: (SEVERITIES.index(each["severity"]), KINDS.index(each["kind"])))
     now_s = time.monotonic()
     rows = [
@@ -79,6 +81,13 @@ async def overview(request: Request) -> Response:
 def _count(stats: Record, key: str) -> int:
     count: int = stats["current-waiting" if key == "waiting" else f"current-jobs-{key}"]
     return count
+
+
+def _of_server(together: Together, name: str, finding: Record) -> Record:
+    """Return a finding with its server, which the command that it names asks."""
+    place = next(place for place in together.places.places if place.name == name)
+    command = finding["command"] and f"{finding['command']} --connect {shlex.quote(address_text(place.addresses[0]))}"
+    return {**finding, "server": name, "command": command}
 
 
 def _facts(live: Live) -> tuple[list[Record], Record]:

@@ -104,7 +104,7 @@ def test_tubes_are_sorted_and_chosen_across_servers(page):
     assert "there is no server four" in page.get("/?server=four").text
 
 
-def test_findings_of_all_servers_come_worst_first_with_their_server(page, servers):
+def test_findings_of_all_servers_come_worst_first(page, servers):
     """A server that drains is worse than jobs that were left buried."""
     servers["two"].signal(signal.SIGUSR1)
     until(lambda: "two: the server is draining" in re.sub(" +", " ", refreshed(page).text).replace(" :", ":"))
