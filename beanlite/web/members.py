@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
 from beanlite.console.live import Live
-from beanlite.console.several import Place, Places, Several
+from beanlite.console.several import AWAY_S, Place, Places, Several
 from beanlite.core.access import NOTHING, Rights
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.web.app import make_app
@@ -74,7 +74,7 @@ class Together(Site):
 
     def _several(self, person: str, within_s: float) -> Several:
         here = tuple(place for place in self.places.places if place.name not in self.away)
-        return Several(Places(here or self.places.places, self.places.fleet), person, within_s)
+        return Several(Places(here or self.places.places, self.places.fleet), person, min(within_s, AWAY_S))
 
     # -- which servers there are
 

@@ -125,9 +125,15 @@ async def jobs(request: Request) -> Response:
     """Show jobs of all servers."""
     together = together_of(request)
     together.refresh()
-    await together.stats()  # which of them are away
-    lacking = {name: away.why for name, away in together.away.items()}
+    answers = await together.stats()
+    _, refusals = await together.ask_each(person_of(request), "look", _look, answers)
+    lacking = {name: away.why for name, away in together.away.items()} | refusals
     return await finding.show_jobs(request, "all-jobs.html", {"tube": None, "lacking": lacking})
+
+
+def _look(live: Live) -> Record:
+    """Look at a job, to find out whether that is allowed."""
+    return live.list_jobs({"limit": 1})
 
 
 async def job(request: Request) -> Response:

@@ -163,7 +163,7 @@ def test_screen_says_within_five_seconds_that_a_server_is_away(page, servers, ho
 
 
 def test_change_goes_to_the_server_whose_page_it_is_on(page):
-    fields = {"do": "kick", "ids": "1", "back": "/on/two/job/1"}
+    fields: dict[str, object] = {"do": "kick", "ids": "1", "back": "/on/two/job/1"}
     kicked = page.post("/on/two/change", fields)
     assert (kicked.status, kicked.path.startswith("/on/two/job/1?")) == (200, True)
     states = [page.get(f"/on/{name}/job/1").text for name in NAMES]
@@ -254,7 +254,7 @@ def test_users_of_all_servers_log_in_once(tmp_path, file):
             assert web.get(path).status == 401, path
             assert web.get(path, **sign_in("ann:horse")).status == 200, path
         assert web.get("/on/two/", host="evil.example").status == 421
-        fields = {"do": "kick", "ids": "1"}
+        fields: dict[str, object] = {"do": "kick", "ids": "1"}
         assert web.post("/on/two/change", fields, **sign_in("bob:cow")).status == 403
         kicked = web.post("/on/two/change", fields, **sign_in("ann:horse"))
         assert kicked.status in {200, 401}  # what it leads to is asked for without a login
@@ -264,3 +264,15 @@ def test_bodies_are_hidden_on_all_pages(file):
     with Web(None, "--servers", file, "--hide-bodies", "--read-only") as web:
         assert '"of"' not in web.get("/jobs").text + web.get("/on/two/job/1").text
         assert web.post("/on/two/change", {"do": "kick", "ids": "1"}).status == 403
+
+
+def test_jobs_of_a_server_that_refuses_are_missed_and_told(tmp_path, servers):
+    """A server whose setting operators has nobody shows its statistics alone."""
+    with start_beanlite(tmp_path / "four", "--operators", "none") as four:
+        places = {"one": place_of(servers["one"]), "four": place_of(four)}
+        with Web(None, "--servers", written(tmp_path / "four.toml", places)) as web:
+            one, refuses = rows(web.get("/"), "servers")
+            assert (one.split()[1], refuses.split()[:4]) == ("serves", ["four", "answers", "in", "part"])
+            shown = web.get("/jobs")
+            assert "Without four: " in shown.text
+            assert {row.split(":")[0] for row in rows(shown, "jobs")} == {"one"}

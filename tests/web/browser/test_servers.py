@@ -62,7 +62,7 @@ def test_page_of_all_servers_breaks_no_rule_of_axe(page_of_all, visit):
         for width in (*WIDTHS, 320):
             page.set_viewport_size({"width": width, "height": 700})
             if (found := page.evaluate("document.documentElement.scrollWidth")) != width:
-                wrong[path, width] = found
+                wrong[path, str(width)] = found
     assert wrong == {}
 
 
