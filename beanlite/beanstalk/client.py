@@ -4,6 +4,7 @@ import os
 import select
 import socket
 import ssl
+from contextlib import suppress
 from typing import Final, Self
 
 from beanlite.beanstalk.over_tls import OverTls, context_for
@@ -176,6 +177,11 @@ class Client:
         """Close the connection."""
         self._lines.close()
         self._socket.close()
+
+    def abort(self) -> None:
+        """Have a thread that waits for a reply get an error, so that the connection can be closed."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def stats(self, tube: str | None = None) -> dict[str, str]:
         """Return the server's statistics or a tube's; empty if there is no such tube."""

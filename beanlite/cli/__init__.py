@@ -27,6 +27,7 @@ COMMANDS: Final = {
     **dict.fromkeys(("backup", "restore", "verify", "salvage", "compact"), "files"),
     **dict.fromkeys(("export", "import", "import-binlog"), "exchange"),
     "why": "why",
+    "where": "where",
     "tubes": "see",
     "jobs": "jobs",
     **dict.fromkeys(("job", "clients", "stats", "tail"), "see"),

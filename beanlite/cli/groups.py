@@ -7,20 +7,20 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from beanlite.beanstalk.client import Server, address_text, parse_server
+from beanlite.beanstalk.client import Server, parse_server
 from beanlite.cli.epilogs import PLACE
 from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.console import units
 from beanlite.console.filters import JobId
-from beanlite.console.several import AWAY_S, Place, Places, Servers, Several, connect
+from beanlite.console.several import AWAY_S, Place, Places, Servers, Several, connect, only
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.host.places import reached_at
@@ -57,13 +57,6 @@ Ids = Annotated[
     list[JobId] | None,
     typer.Argument(metavar="ID", parser=as_id, help="The jobs; of several servers, two:17.", show_default=False),
 ]
-
-
-def check_ids(ids: Iterable[JobId]) -> None:
-    """Check ids that are for a single server, or a file. ConfigError: one names a server."""
-    for job_id in ids:
-        if job_id.server is not None:
-            raise ConfigError(f"{job_id} names one of several servers, and there is one: {int(job_id)}")
 
 
 def _age(text: object) -> float:
@@ -160,8 +153,7 @@ class ServerOption(OptionGroup):
         """Return the options that name a server, as a command on the command line has them."""
         if server is None:
             return f" --connect {shlex.quote(self.connect[0])}" if self.connect else ""
-        address = next(each.lives[server].name for each in self.opened if server in each.lives)
-        return f" --connect {shlex.quote(address)}"
+        return f" --connect {shlex.quote(self.opened[-1].addresses[server])}"
 
     @property
     def address(self) -> Server:
@@ -196,8 +188,7 @@ class ServerOption(OptionGroup):
             ]
             return Places(tuple(places), fleet)
         if not self.connect:
-            address = self._own_address()
-            return Places((Place(address_text(address), 0, (address,)),))
+            return only(self._own_address())
         texts = [_NAMED.fullmatch(text) for text in self.connect]
         pairs = [(each["name"] or each["address"], each["address"]) for each in texts if each is not None]
         addresses = self._addresses([text for _, text in pairs])

@@ -1,6 +1,7 @@
 """``beanlite tubes``, ``job``, ``clients``, ``stats``, ``tail``."""
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -13,14 +14,14 @@ from beanlite.cli.groups import (
     ServerOrFile,
     age_option,
     as_id,
-    check_ids,
     grouped,
 )
 from beanlite.console import listing, tables, units
 from beanlite.console.bodies import FORMS
 from beanlite.console.filters import WILDCARDS, JobId, Record, encode_tube, job_name
 from beanlite.console.live import Live
-from beanlite.console.several import Several
+from beanlite.console.routing import check_ids
+from beanlite.console.several import Several, named_each, summed
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from beanlite.console.listing import Source
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such job or tube; 2 a"
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such job or tube; 2 a"
     " wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
 EXAMPLES: Final = """
@@ -226,11 +227,29 @@ def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
     since when (in UTC), and how many jobs it holds.
     """
     with place.source() as source:
+        if isinstance(source, Several):
+            _show_each(source.each(Live.stats), as_json=as_json)
+            return
         facts = source.stats()
     if as_json:
         tables.print_json([facts])
     else:
         tables.print_facts({key: _with_unit(key, value) for key, value in facts.items()})
+
+
+def _show_each(stats: Mapping[str, Record], *, as_json: bool) -> None:
+    """Print the statistics of several servers beside each other, after their sums."""
+    if as_json:
+        tables.print_json(named_each(stats))
+        return
+    sums = summed(stats.values())
+    rows = [
+        {"": key, "sum": sums.get(key), **{f"at {name}": each.get(key) for name, each in stats.items()}}
+        for key in dict.fromkeys(key for each in stats.values() for key in each)
+    ]
+    titles = {"": "", "sum": "sum", **{f"at {name}": name for name in stats}}
+    columns = [tables.Column(key, title, str, shrinks=not title) for key, title in titles.items()]
+    tables.print_table(rows, columns)
 
 
 @grouped
@@ -248,7 +267,7 @@ def tail(
     if tube is not None:
         encode_tube(tube)
     check_words(what)
-    with Live(server.address) as source:
+    with server.open() as source:
         if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
             print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
         for event in source.watch({"tube": tube, "what": what}):

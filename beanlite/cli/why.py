@@ -13,7 +13,7 @@ from beanlite.core.findings import URGENT
 from beanlite.errors import BeanliteError
 
 EPILOG: Final = (
-    "Exit codes: 0 nothing urgent is wrong; 1 something urgent is, there is no such tube, or the server can't be"
+    "Exit codes: 0 nothing urgent is wrong; 1 something urgent is, there is no such tube, or a server can't be"
     " reached or refuses the command; 2 a wrong setting or flag; 130 Ctrl-C. docs/monitoring.md says what to do about"
     " each finding."
 )

@@ -40,9 +40,18 @@ class JobId(int):
             or (colon and not server)
         ):
             raise ValueError(f"{text!r} is no id of a job, such as 17, or two:17 of the server two")
+        return cls.of(server, int(number))
+
+    @classmethod
+    def of(cls, server: str, number: int) -> Self:
+        """Make the id of a job of a server; of a single server, which has no name, the id alone."""
         job_id = cls(number)
         job_id.server = server or None
         return job_id
+
+    def record(self) -> Record:
+        """Return the id as JSON has it."""
+        return {"server": self.server, "id": int(self)} if self.server else {"id": int(self)}
 
     def __str__(self) -> str:
         return f"{self.server}:{self:d}" if self.server else f"{self:d}"
@@ -51,6 +60,11 @@ class JobId(int):
 def job_name(job: Record) -> str:
     """Return by what a job is named: its id, of several servers with the server."""
     return f"{job['server']}:{job['id']}" if "server" in job else str(job["id"])
+
+
+def tube_name(tube: Record) -> str:
+    """Return by what a tube is named: of several servers with the server."""
+    return f"{tube['server']}:{tube['name']}" if "server" in tube else str(tube["name"])
 
 
 def identity(tube: Record) -> tuple[str, str]:

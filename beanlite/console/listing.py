@@ -47,8 +47,8 @@ CLIENT_SORTS: Final = ("number", *_CLIENT_SORTS)
 _ALONE: Final = {key: key for key in ("name", "ready", "reserved", "delayed", "buried", "waiting")} | {
     "oldest": "first_ready_s"
 }
-# How many tubes a server can be asked for by their names.
-_NAMED_MAX: Final = 1000
+# How many tubes a server can be asked for by their names, and how many jobs by their ids.
+NAMED_MAX: Final = 1000
 # Those that only a file or only a server knows.
 _UNKNOWN: Final = {
     "bytes": "--sort bytes needs --db: a server does not add up the sizes of jobs",
@@ -133,7 +133,7 @@ def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -
         raise ConfigError("--over needs a server: a file has the rates of this hour and the last")
     request: Record = {"like": like}
     names: list[str] = []
-    if isinstance(source, _SERVERS) and sort in _ALONE and 0 < limit <= _NAMED_MAX and not over_s:
+    if isinstance(source, _SERVERS) and sort in _ALONE and 0 < limit <= NAMED_MAX and not over_s:
         names = names_in_order(source, request, _ALONE[sort])
         request = {"names": list(dict.fromkeys(names[:limit]))}  # several servers may have a tube
 

@@ -5,10 +5,11 @@ import getpass
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import Final, Self
+from types import MappingProxyType
+from typing import Final, Self, TypeVar
 
 from beanlite.beanstalk.client import TIMEOUT_S, Client, Server, Unauthorized, UnexpectedReply, address_text
 from beanlite.beanstalk.over_tls import in_plain_words
@@ -18,6 +19,8 @@ from beanlite.core.access import EVERYTHING, Rights
 from beanlite.core.tube import PERSON_BYTES_MAX, is_person
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.settings.defaults import PAGE_TOKEN, TOKEN
+
+Answer = TypeVar("Answer")
 
 # The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
 # are put in batches.
@@ -111,6 +114,19 @@ class Live(Names):
     def close(self) -> None:
         """Close the connection."""
         self.client.close()
+
+    # A single server is asked as several are. It has no name.
+    fleet = None
+    away: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def lives(self) -> dict[str, Self]:
+        """The server by its name."""
+        return {"": self}
+
+    def each(self, question: Callable[[Self], Answer]) -> dict[str, Answer]:
+        """Return the answer of each server."""
+        return {"": question(self)}
 
     def _act_for(self, person: str) -> None:
         with self.conversation():

@@ -4,10 +4,11 @@ Each record has the name of its server as ``server``. A server that is away is l
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from heapq import merge
 from itertools import islice
+from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
@@ -64,6 +65,11 @@ class Places(NamedTuple):
     """The file that says which of them has a tube; None: there is none."""
 
 
+def only(address: Server) -> Places:
+    """Return a single server, that has no name, as places."""
+    return Places((Place("", 0, (address,)),))
+
+
 def reach(place: Place, person: str = "", within_s: float = TIMEOUT_S) -> Live:
     """Connect to a server, and act for a person, if one is named; replies have to come within a time. BeanliteError."""
     share_s = AWAY_S / len(place.addresses)
@@ -104,6 +110,8 @@ class Several(Names):
         self.lives = self._at_once(
             {name: partial(reach, place, person, within_s) for name, place in self.places.items()}, AWAY_S
         )
+        self.addresses = {name: live.name for name, live in self.lives.items()}
+        """Where each was reached."""
 
     def __enter__(self) -> Self:
         return self
@@ -113,8 +121,13 @@ class Several(Names):
 
     def close(self) -> None:
         """Close the connections."""
-        for live in self.lives.values():
-            live.close()
+        for name in list(self.lives):
+            self._leave(name)
+
+    def _leave(self, name: str) -> None:
+        live = self.lives.pop(name)
+        live.client.abort()  # a thread may still wait for an answer
+        live.close()
 
     def one(self, name: str) -> Live:
         """Return the connection to a server. ConfigError: there is none of this name. Unreachable: it is away."""
@@ -131,16 +144,13 @@ class Several(Names):
 
     def _at_once(self, calls: Mapping[str, Callable[[], Answer]], within_s: float) -> dict[str, Answer]:
         """Carry out calls, one for each server; return the results. BeanliteError: all servers fail."""
-        results, errors = _at_once(calls, within_s + _LATE_S)
-        for error in errors.values():
-            if isinstance(error, ConfigError) or not isinstance(error, BeanliteError):
-                raise error
+        results, errors = at_once(calls, within_s + _LATE_S)
         if errors and not results and self.lives.keys() <= calls.keys():
-            raise type(error)("; ".join(f"{name}: {error}" for name, error in errors.items()))
+            raise type(next(iter(errors.values())))("; ".join(f"{name}: {error}" for name, error in errors.items()))
         for name, error in errors.items():
             self.away.setdefault(name, str(error))
-            if isinstance(error, Unreachable):
-                self.lives.pop(name, None)
+            if isinstance(error, Unreachable) and name in self.lives:
+                self._leave(name)
         return results
 
     # -- questions, as to one server
@@ -198,6 +208,30 @@ class Several(Names):
             self.one(job_id.server)
         found = self.each(lambda live: live.show_job(job_id), job_id.server and [job_id.server])
         return [each for name, facts in found.items() for each in named(name, [] if facts is None else [facts])]
+
+    def watch(self, request: Record) -> Iterator[Record]:
+        """Yield the events of all servers as they happen. BeanliteError: all connections are lost."""
+        events: SimpleQueue[tuple[str, Record | BeanliteError]] = SimpleQueue()
+
+        def watch(name: str, live: Live) -> None:
+            try:
+                for event in live.watch(request):
+                    events.put((name, event))
+            except BeanliteError as error:
+                events.put((name, error))
+
+        for item in self.lives.items():
+            Thread(target=watch, args=item, daemon=True).start()
+        while True:
+            name, event = events.get()
+            if not isinstance(event, BeanliteError):
+                yield {"server": name, **event}
+                continue
+            self.away[name] = str(event)
+            self._leave(name)
+            if not self.lives:
+                self.away.pop(name)
+                raise event
 
     # -- slices
 
@@ -279,10 +313,10 @@ def connect(places: Places, person: str = "", within_s: float = AWAY_S) -> Serve
     return Live(place.addresses[0], person) if len(place.addresses) == 1 else reach(place, person)
 
 
-def _at_once(
+def at_once(
     calls: Mapping[str, Callable[[], Answer]], within_s: float
-) -> tuple[dict[str, Answer], dict[str, Exception]]:
-    """Carry out calls at the same time; return the results, and the errors of those that fail.
+) -> tuple[dict[str, Answer], dict[str, BeanliteError]]:
+    """Carry out calls at the same time; return the results, and the errors of those that fail. ConfigError.
 
     What is not there in time is not waited for any longer, be it the address of a machine.
     """
@@ -302,8 +336,13 @@ def _at_once(
     for thread in threads:
         thread.join(max(0.0, until_s - time.monotonic()))
     done = {name: results[name] for name in calls if name in results}
-    late = Unreachable(f"no answer within {within_s:g} s")
-    return done, {name: errors.get(name, late) for name in calls if name not in done}
+    failed: dict[str, BeanliteError] = {}
+    for name in [name for name in calls if name not in done]:
+        error = errors.get(name, Unreachable(f"no answer within {within_s:g} s"))
+        if isinstance(error, ConfigError) or not isinstance(error, BeanliteError):
+            raise error
+        failed[name] = error
+    return done, failed
 
 
 def named(server: str, records: Iterable[Any]) -> list[Any]:

@@ -297,7 +297,8 @@ def _job_lines(job: Record) -> list[str]:
 def event_line(event: Record) -> str:
     """Return an event of a job or a tube as one line."""
     if "lost" in event:
-        return f"{event['lost']:,} events were lost, because they were not read in time"
+        where = f" of {event['server']}" if "server" in event else ""
+        return f"{event['lost']:,} events{where} were lost, because they were not read in time"
     if event["id"]:
         how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
         if "note" in event:
@@ -312,7 +313,7 @@ def event_line(event: Record) -> str:
     return "  ".join(
         (
             units.utc(event["at"]),
-            f"{event['id'] or '':>8}",
+            f"{job_name(event) if event['id'] else event.get('server', ''):>8}",
             units.on_one_line(event["tube"]),
             event["what"],
             *how,
@@ -335,7 +336,7 @@ def history_lines(history: Sequence[Record], *, of_one_job: bool) -> list[str]:
         if any(each["by"] != event["by"] for each in history[line.end - line.times * len(line.events) : line.end]):
             event = {**event, "by": _in_common(event["by"])}
         last = history[line.end - 1]
-        of_last = "" if last["id"] == event["id"] else f" for job {last['id']}"
+        of_last = "" if last["id"] == event["id"] else f" for job {job_name(last)}"
         times = f"{line.times:,} times, the last{of_last} at {units.utc(line.last_at)}"
         lines.append(f"{event_line({**event, 'what': line.words})}  {times}")
     return lines

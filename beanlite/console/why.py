@@ -51,10 +51,9 @@ def print_diagnosis(diagnosis: Record, options_of: Callable[[str | None], str], 
     for finding in findings:
         style = STYLES[finding["severity"]]
         title = Text(f"{finding['severity'] + ':':<{_WIDTH}}", style=style)
-        server = finding.get("server")
-        options = options_of(server)
-        text = finding["text"] if server is None else f"{server}: {finding['text']}"
-        say(title.append(units.on_one_line(text), style="bold" if finding["severity"] == URGENT else ""))
+        options = options_of(finding.get("server"))
+        text = units.on_one_line(told(finding))
+        say(title.append(text, style="bold" if finding["severity"] == URGENT else ""))
         indent = " " * _WIDTH
         say(Text(indent + units.on_one_line(finding["do"])))
         if finding["command"] not in {None, itself}:
@@ -71,6 +70,11 @@ def print_diagnosis(diagnosis: Record, options_of: Callable[[str | None], str], 
             say(Text.assemble((f"{'server':<{_WIDTH}}", "bold"), reply["server"]))
         for title_text, line in facts:
             say(Text.assemble((f"{title_text:<{_WIDTH}}", "bold"), units.on_one_line(line)))
+
+
+def told(finding: Record) -> str:
+    """Return what is wrong, of several servers with the server."""
+    return f"{finding['server']}: {finding['text']}" if "server" in finding else str(finding["text"])
 
 
 def examined(diagnosis: Record) -> str:
