@@ -35,6 +35,7 @@ COMMANDS: Final = {
     "top": "top",
     "web": "web",
     "cluster": "cluster",
+    "targets": "targets",
     "put": "put",
     "work": "work",
     **dict.fromkeys(("kick", "bury", "delete"), "change"),
