@@ -5,7 +5,7 @@ import select
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final, Self, TypeVar
 
 from beanlite.beanstalk.over_tls import OverTls, context_for, in_plain_words
@@ -167,6 +167,11 @@ class Client(Wire):
                     if isinstance(result, ClientError):
                         raise result from self.failure
                     yield result
+
+    def abort(self) -> None:
+        """Have a thread that waits for a reply get an error, so that the connection can be closed."""
+        with suppress(OSError):
+            self.socket.shutdown(socket.SHUT_RDWR)
 
     @property
     def is_idle(self) -> bool:

@@ -2,6 +2,10 @@
 
 import dataclasses
 import inspect
+import os
+import re
+import shlex
+import sys
 import time
 from collections.abc import Callable
 from functools import partial, wraps
@@ -15,27 +19,53 @@ from beanlite.cli.epilogs import PLACE
 from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.console import units
-from beanlite.console.live import Live
+from beanlite.console.filters import JobId
+from beanlite.console.several import AWAY_S, Place, Places, Servers, Several, connect, only
 from beanlite.core.job import U32_MAX
-from beanlite.errors import ConfigError
+from beanlite.errors import BeanliteError, ConfigError
 from beanlite.host.places import reached_at
-from beanlite.settings.defaults import HOST, PORT, are_in_environment
+from beanlite.settings.defaults import HOST, PORT, SERVERS, are_in_environment
 
 if TYPE_CHECKING:
     from beanlite.console.listing import Source
 
 Result = TypeVar("Result")
 
-# The largest number that a database takes: no id of a job or number of a connection is larger.
-NUMBER_MAX: Final = (1 << 63) - 1
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with plain numbers; a list as one object per line.")]
-Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The jobs.", show_default=False)]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="Show at most N; 0 shows all.")]
+
+
+# A server with a name of its own.
+_NAMED: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,31})=)?(?P<address>.*)", re.DOTALL)
+# The exit code of a command that has done what it could without a server.
+_NOT_WHOLE: Final = BeanliteError.exit_code
+_ONE: Final = "this command takes one server; name it by --connect"
 
 
 # An option that tells where to look.
 _place_option: Final = partial(typer.Option, rich_help_panel=PLACE)
+
+
+def as_id(text: object) -> JobId:
+    """Parse the id of a job. BadParameter: it is none."""
+    try:
+        return JobId.parse(str(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+Ids = Annotated[
+    list[JobId] | None,
+    typer.Argument(metavar="ID", parser=as_id, help="The jobs; of several servers, two:17.", show_default=False),
+]
+
+
+def _texts_of(connect: str) -> list[str]:
+    """Return the addresses of servers that take over from each other: HOST:PORT,HOST:PORT."""
+    if connect.startswith("unix:"):
+        return [connect]
+    scheme, separator, places = connect.rpartition("://")
+    return [f"{scheme}{separator}{place}" for place in places.split(",")]
 
 
 def _age(text: object) -> float:
@@ -74,16 +104,26 @@ def seconds_of(option: str, length_s: float) -> int:
 class OptionGroup:
     """Options that a command takes as one parameter."""
 
+    def report(self) -> bool:
+        """Say at the end of the command what it had to leave out; return whether that was nothing."""
+        return True
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerOption(OptionGroup):
-    """Which server to ask."""
+    """Which servers to ask."""
 
     connect: Annotated[
-        str | None,
+        list[str] | None,
         _place_option(
-            metavar="HOST:PORT", help="The server; also tls://HOST:PORT or unix:PATH. Default: as in the settings."
+            metavar="HOST:PORT",
+            help="The server; also tls://HOST:PORT or unix:PATH. Repeatable, and with a name: one=HOST:PORT. Default:"
+            " as in the settings.",
         ),
+    ] = None
+    servers: Annotated[
+        Path | None,
+        _place_option(metavar="FILE", parser=as_path, help=f"TOML file of several servers. Default: {SERVERS}."),
     ] = None
     tls_ca: Annotated[
         Path | None,
@@ -102,24 +142,94 @@ class ServerOption(OptionGroup):
         _place_option("--config", metavar="FILE", parser=as_path, help="TOML file with the server's settings."),
     ] = None
 
-    @property
-    def addresses(self) -> list[Server]:
-        """The addresses of servers that take over from each other: HOST:PORT,HOST:PORT. ConfigError: one is none."""
-        scheme, separator, places = (self.connect or "").rpartition("://")
-        if "," not in places or places.startswith("unix:"):
-            return [self.address]
-        return [parse_server(f"{scheme}{separator}{place}", *self._files) for place in places.split(",")]
+    opened: list[Several] = dataclasses.field(default_factory=list, init=False, repr=False)
+    """What was opened of several servers."""
 
-    @property
-    def _files(self) -> list[str | None]:
-        return [None if path is None else str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key)]
+    def open(self, within_s: float = AWAY_S) -> Servers:
+        """Connect to the server, or to all; looks have to be answered within a time. BeanliteError, ConfigError."""
+        servers = connect(self.places, within_s=within_s)
+        if isinstance(servers, Several):
+            self.opened.append(servers)
+        return servers
+
+    def report(self) -> bool:
+        """Say which servers were left out, and why; return whether none was."""
+        lines = [f"beanlite: {name} is left out: {why}" for each in self.opened for name, why in each.away.items()]
+        print("\n".join(lines), end="\n" if lines else "", file=sys.stderr)
+        return not lines
+
+    def options(self, server: str | None) -> str:
+        """Return the options that name a server, as a command on the command line has them."""
+        if server is None:
+            return f" --connect {shlex.quote(self.connect[0])}" if self.connect else ""
+        return f" --connect {shlex.quote(self.opened[-1].addresses[server])}"
 
     @property
     def address(self) -> Server:
-        """The address of the server. ConfigError: it is none."""
-        files = self._files
-        if self.connect is not None or any(files):
-            return parse_server(self.connect or "", *files)
+        """The address of the one server that there is to be. ConfigError: there are several, or it is none."""
+        if len(self.addresses) > 1:
+            raise ConfigError(_ONE)
+        return self.addresses[0]
+
+    @property
+    def addresses(self) -> tuple[Server, ...]:
+        """The addresses of the one server that there is to be, and of its standbys. ConfigError: as of `address`."""
+        places = self.places.places
+        if len(places) > 1:
+            raise ConfigError(_ONE)
+        return places[0].addresses
+
+    @property
+    def servers_file(self) -> Path | None:
+        """The file of servers, if they are in one."""
+        if self.servers is not None or self.config_file is not None or self.connect:
+            return self.servers
+        file = os.environ.get(SERVERS)
+        return Path(file) if file else None
+
+    @property
+    def places(self) -> Places:
+        """The servers. ConfigError: an address is none, or something in the file of servers is wrong."""
+        if self.connect is not None and self.servers is not None:
+            raise ConfigError("--connect and --servers exclude each other")
+        file = self.servers_file
+        if file is not None:
+            from beanlite.fleet.servers import Fleet  # noqa: PLC0415 - pydantic is slow to import
+
+            fleet = Fleet.load(file)
+            addresses = self._addresses([text for member in fleet.members for text in member.connect])
+            places = [
+                Place(member.name, member.number, tuple(addresses[text] for text in member.connect))
+                for member in fleet.members
+            ]
+            return Places(tuple(places), fleet)
+        if not self.connect:
+            return only(self._own_address())
+        texts = [_NAMED.fullmatch(text) for text in self.connect]
+        pairs = [(each["name"] or each["address"], each["address"]) for each in texts if each is not None]
+        by_name = {name: _texts_of(text) for name, text in pairs}
+        addresses = self._addresses([text for several in by_name.values() for text in several])
+        if len(by_name) < len(pairs):
+            raise ConfigError("--connect: two servers have the same name, or the same address")
+        return Places(
+            tuple(
+                Place(name, number, tuple(addresses[text] for text in several))
+                for number, (name, several) in enumerate(by_name.items())
+            )
+        )
+
+    def _addresses(self, texts: list[str]) -> dict[str, Server]:
+        """Return the addresses that texts stand for; the files for TLS are for those at tls:// alone."""
+        files = [None if path is None else str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key)]
+        is_tls = [text.startswith("tls://") for text in texts]
+        if not any(is_tls):
+            return {text: parse_server(text, *files) for text in texts}
+        return {text: parse_server(text, *(files if tls else ())) for text, tls in zip(texts, is_tls, strict=True)}
+
+    def _own_address(self) -> Server:
+        """Return the address in the settings."""
+        if self.tls_ca or self.tls_cert or self.tls_key:
+            self._addresses([""])
         if self.config_file is None and not are_in_environment():
             return (HOST, PORT)
         from beanlite.settings import sources  # noqa: PLC0415 - pydantic is slow to import
@@ -139,12 +249,12 @@ class ServerOrFile(ServerOption):
         _place_option("--db", metavar="PATH", help="Read this database file instead, in use by a server or not."),
     ] = None
 
-    def open(self) -> "Source":
-        """Connect to the server, or open the file. BeanliteError, ConfigError: that fails."""
+    def source(self) -> "Source":
+        """Connect to the server, or to all, or open the file. BeanliteError, ConfigError: that fails."""
         if self.db is None:
-            return Live(self.address)
-        if self.connect is not None or self.tls_ca or self.tls_cert or self.tls_key:
-            raise ConfigError("--connect and --db exclude each other")
+            return self.open()
+        if self.connect or self.servers or self.tls_ca or self.tls_cert or self.tls_key:
+            raise ConfigError(f"--{'servers' if self.servers else 'connect'} and --db exclude each other")
         from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
 
         return File(path_of_db(self.db, None))
@@ -166,7 +276,11 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
     def with_groups(*args: Any, **options: Any) -> Result:  # noqa: ANN401 - whatever the command takes
         for name, group in groups.items():
             options[name] = group(**{option: options.pop(option) for option in inspect.signature(group).parameters})
-        return command(*args, **options)
+        try:
+            result = command(*args, **options)
+        finally:
+            reports = [options[name].report() for name in groups]
+        return result if all(reports) else result or _NOT_WHOLE  # type: ignore[return-value]
 
     with_groups.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return with_groups

@@ -1,19 +1,23 @@
 """``beanlite history`` and ``undelete``."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from heapq import merge
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from beanlite.cli import see
 from beanlite.cli.groups import (
-    NUMBER_MAX,
     Ids,
     Json,
     Limit,
     ServerOption,
     age_option,
+    as_id,
     grouped,
     moment_option,
     seconds_of,
@@ -21,7 +25,7 @@ from beanlite.cli.groups import (
 from beanlite.cli.options import ConfigFile, Db, ids_text, path_of_db
 from beanlite.cli.printing import print_done
 from beanlite.console import tables, units
-from beanlite.console.filters import Record, filter_by
+from beanlite.console.filters import JobId, Record, check_ids, filter_by
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all
 from beanlite.errors import BeanliteError, ConfigError
@@ -69,7 +73,7 @@ _KEPT: Final = "those of clients are kept only with the server's setting history
 def history(
     *,
     job_id: Annotated[
-        int | None, typer.Option("--id", min=1, max=NUMBER_MAX, metavar="ID", help="Only events of this job.")
+        JobId | None, typer.Option("--id", parser=as_id, metavar="ID", help="Only events of this job.")
     ] = None,
     tube: see.TubeOfEvents = None,
     what: see.What = None,
@@ -81,7 +85,15 @@ def history(
     until: Until = None,
     where: Where = None,
     limit: Limit = 100,
-    db: Db = None,
+    db: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--db",
+            "-b",
+            metavar="PATH",
+            help="The database file; repeatable with names, one=PATH two=PATH. Default: db in the server's settings.",
+        ),
+    ] = None,
     config_file: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
@@ -94,22 +106,47 @@ def history(
     asked = _conditions(tube, by, since, until, where, id=job_id, what=what, operators=operators or None)
     from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
 
-    with File(path_of_db(db, config_file)) as file:
+    with ExitStack() as stack:
+        files = {name: stack.enter_context(File(path)) for name, path in _paths(db, config_file).items()}
+        if job_id is not None and job_id.server not in {None, *files}:
+            raise ConfigError(f"--id: there is no {job_id.server}, only {', '.join(files) or 'one file'}")
+        if job_id is not None and job_id.server is not None:
+            files = {job_id.server: files[job_id.server]}
         if as_json or not limit:
-            count, more = _print_each(file.history(asked, limit), as_json=as_json), False
+            count, more = _print_each(_merged(files, asked, limit), as_json=as_json), False
         else:
             most = max(limit, _READ_MIN)
-            events = list(file.history(asked, most))
-            lines = tables.history_lines(events, of_one_job=job_id is not None)
+            events = list(_merged(files, asked, most))
+            lines = tables.history_lines(events, of_one_job=job_id is not None and len(files) == 1)
             count, more = len(lines[-limit:]), len(lines) > limit or len(events) == most
             for line in lines[-limit:]:
                 print(line)
-        if not count and tube is not None:
-            file.check_tube(tube)
+        if not count and tube is not None and len(files) == 1:
+            next(iter(files.values())).check_tube(tube)
     if not count:
         print("no events" if operators else f"no events; {_KEPT}", file=sys.stderr)
     elif more:
         print(f"These are the last {count:,} lines; there may be more: --limit", file=sys.stderr)
+
+
+def _paths(db: list[str] | None, config_file: Path | None) -> dict[str, Path]:
+    """Return the files by the names of their servers; that of a single one is empty. ConfigError: not clear."""
+    if not db or len(db) == 1:
+        return {"": path_of_db(db[0] if db else None, config_file)}
+    pairs = [text.partition("=") for text in db]
+    paths = {name: Path(path) for name, _, path in pairs if path}
+    if len(paths) < len(db):
+        raise ConfigError("--db: give each of several files a name of its own: --db one=PATH --db two=PATH")
+    return paths
+
+
+def _merged(files: "Mapping[str, File]", asked: Record, limit: int) -> Iterable[Record]:
+    """Return the last events of all files, 0 meaning all, the oldest first; of several each has its server."""
+    if "" in files:
+        return files[""].history(asked, limit)
+    parts = [map({"server": name}.__or__, file.history(asked, limit)) for name, file in files.items()]
+    events = merge(*parts, key=lambda event: event["at"])
+    return deque(events, maxlen=limit) if limit else events
 
 
 def _print_each(events: Iterable[Record], *, as_json: bool) -> int:
@@ -149,6 +186,7 @@ def undelete(
     those that operators have deleted. They are ready, with their tubes, pris and bodies, but new ids; the output has
     the old id of each and the new one.
     """
+    check_ids(ids or [])
     asked = _conditions(tube, by, since, until, where, ids=ids or None)
     if not asked:
         raise ConfigError("which jobs? say their ids, --tube, --by, --since, --until or --where")
@@ -159,7 +197,7 @@ def undelete(
 
     with File(path_of_db(db, server.config_file)) as file:
         old_ids = file.deletions(asked)
-        if missing := sorted(set(ids or ()) - set(old_ids)):
+        if missing := sorted(set(map(int, ids or ())) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
         if dry_run or not old_ids:
             print(f"{units.jobs(len(old_ids))} would be put again")

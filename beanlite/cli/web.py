@@ -5,6 +5,7 @@ import getpass
 import re
 import ssl
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,6 +17,7 @@ from beanlite.cli.options import path_of_db
 from beanlite.cli.paths import as_path
 from beanlite.cli.source import STDIN, reader
 from beanlite.console.file import File
+from beanlite.console.several import reach_only
 from beanlite.errors import ConfigError
 from beanlite.host import log
 from beanlite.host.shown import page_context
@@ -23,7 +25,10 @@ from beanlite.host.signals import terminable
 from beanlite.settings import sources
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from beanlite.web.backups import Folder
+    from beanlite.web.site import Visitors
 
 # A header with any other name can't be sent, so that nobody could log in.
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -43,7 +48,7 @@ beanlite web --connect tls://queue.example.org:11301 --tls-ca ca.pem --tls-cert 
 
 def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
     """Return the folder for backups in the server's settings; None if there is none, or the settings are unknown."""
-    if server.connect is not None and server.config_file is None:
+    if (server.connect or server.servers) and server.config_file is None:
         return None
     settings = sources.load(server.config_file)
     if settings.backup_dir is None:
@@ -93,6 +98,44 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     return page_context(str(cert), str(key), ("--web-tls-cert", "--web-tls-key"))
 
 
+def _app_of(
+    server: ServerOption, db: str | None, visitors: "Visitors", *, hide_bodies: bool
+) -> tuple["Starlette", str, int | None]:
+    """Return the application, the name of what it shows, and how many threads it may need; None: as many as usual."""
+    from beanlite.web.app import make_app  # noqa: PLC0415 - as below
+    from beanlite.web.site import Site  # noqa: PLC0415 - likewise
+
+    places = server.places
+    if len(places.places) == 1 and places.fleet is None:
+        (place,), path = places.places, _readable(db)
+        backups = _backups_of(server, path)
+        site = Site(
+            name=place.name,
+            connect=partial(reach_only, place),
+            visitors=visitors,
+            db=path,
+            backups=backups,
+            hide_bodies=hide_bodies,
+        )
+        return make_app(site), site.name, None
+    if db is not None:
+        raise ConfigError("--db is for the page of one server")
+    from beanlite.web.members import THREADS, Together  # noqa: PLC0415 - likewise
+    from beanlite.web.merging import make_app_of_all  # noqa: PLC0415 - likewise
+
+    together = Together(
+        name="all servers",
+        load=lambda: server.places,
+        file=server.servers_file,
+        make=lambda place: Site(
+            name=place.name, connect=partial(reach_only, place), visitors=visitors, hide_bodies=hide_bodies
+        ),
+        visitors=visitors,
+        hide_bodies=hide_bodies,
+    )
+    return make_app_of_all(together), ", ".join(together.members), THREADS
+
+
 @grouped
 def web(
     *,
@@ -133,7 +176,7 @@ def web(
     """
     from beanlite.web import serving  # noqa: PLC0415 - importing it is slow, and no other command uses it
     from beanlite.web.safety import Passwords, own_host, password_line  # noqa: PLC0415 - likewise
-    from beanlite.web.site import Site  # noqa: PLC0415 - likewise
+    from beanlite.web.site import Visitors  # noqa: PLC0415 - likewise
 
     if add_user is not None:
         name, _, role = add_user.rpartition(":")
@@ -146,20 +189,16 @@ def web(
     if not is_loopback and password_file is None and user_header is None:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
     own = serving.LOOPBACK_NAMES if is_loopback else frozenset()
-    path = _readable(db)
-    site = Site(
-        address=server.address,
-        db=path,
-        backups=_backups_of(server, path),
+    visitors = Visitors(
         passwords=None if password_file is None else Passwords(password_file),
         user_header=user_header,
         hosts=own | frozenset(map(own_host, host or ())),
         read_only=read_only,
-        hide_bodies=hide_bodies,
     )
+    app, name, threads = _app_of(server, db, visitors, hide_bodies=hide_bodies)
     log.setup("warning", "text")
     # Once it has stopped in order, uvicorn raises the signal again, which is to be no failure.
     with contextlib.suppress(KeyboardInterrupt), terminable():
         listening = serving.listen(address)
-        print(f"beanlite: {serving.url(listening, tls)} shows {site.name}", file=sys.stderr, flush=True)
-        serving.serve(site, listening, tls)
+        print(f"beanlite: {serving.url(listening, tls)} shows {name}", file=sys.stderr, flush=True)
+        serving.serve(app, listening, tls, threads)

@@ -127,7 +127,7 @@ def _listen_at(health: str) -> tuple[str, int]:
     return host_and_port(health)
 
 
-def _connecting(servers: list[Server], function: str, tubes: list[str]) -> "Callable[[], Queue]":
+def _connecting(servers: tuple[Server, ...], function: str, tubes: list[str]) -> "Callable[[], Queue]":
     """Return what makes the client. ConfigError: the token is none, or a file for TLS can't be used."""
     from beanlite.client import Queue  # noqa: PLC0415 - as above
 

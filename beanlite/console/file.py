@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from beanlite.console.filters import Record
-from beanlite.console.live import similar
+from beanlite.console.names import similar
 from beanlite.core.policies import KEYS, Policies
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.sqlite.tools.look import Look, looking

@@ -12,6 +12,8 @@ ENV_PREFIX: Final = "BEANLITE_"
 TOKEN: Final = f"{ENV_PREFIX}TOKEN"
 # The variable in which a server gives its page the token by which it knows it.
 PAGE_TOKEN: Final = f"{ENV_PREFIX}PAGE_TOKEN"
+# The variable with the file of several servers, for the commands that look at them; it is no setting either.
+SERVERS: Final = f"{ENV_PREFIX}SERVERS"
 # A shell that completes a command line runs the program with this in its environment, and without arguments.
 COMPLETES: Final = "_BEANLITE_COMPLETE"
 
@@ -19,4 +21,4 @@ COMPLETES: Final = "_BEANLITE_COMPLETE"
 def are_in_environment() -> bool:
     """Whether a variable may have a setting, or a mistake that reading the settings would report."""
     ours = (name for name in os.environ if name.upper().startswith(ENV_PREFIX))
-    return any(name not in {TOKEN, PAGE_TOKEN} for name in ours)
+    return any(name not in {TOKEN, PAGE_TOKEN, SERVERS} for name in ours)

@@ -75,6 +75,7 @@ async def overview(request: Request) -> Response:
         "spans": SPANS,
         "like": like,
         "sort": sort,
+        "kept": {},
     }
     return render(request, "overview.html", context)
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, NoReturn
 
+from beanlite.core.copy import Copy
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
@@ -14,8 +15,9 @@ from beanlite.host import log, systemd
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.base import Journal, JournalFacts, Observer
 from beanlite.journal.postgres.address import SAFE, exposed_hosts, public_url, sslmode_of
+from beanlite.journal.postgres.ahead import Ahead
 from beanlite.journal.postgres.batch import Batch, batch_of
-from beanlite.journal.postgres.lease import Applicant, take
+from beanlite.journal.postgres.lease import Applicant, Lease, take
 from beanlite.journal.postgres.link import name_of
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
@@ -24,10 +26,11 @@ from beanlite.journal.totals import HOUR_S, Totals
 
 # How often the log reports the progress of the recovery.
 _PROGRESS_S: Final = 1.0
-# How often old rows are deleted, and after how many batches if that is sooner. Tests change these numbers, which
-# compiled code would have built in if they were Final.
+# How often old rows are deleted; sooner after so many batches, or if these have changed so many jobs. Tests change the
+# numbers, which compiled code would have built in if they were Final.
 _PRUNES_EVERY_S = 1.0 * HOUR_S
 _MANY = 50_000
+_MANY_JOBS = 2_000_000
 
 
 class Entry(NamedTuple):
@@ -55,6 +58,8 @@ class PostgresJournal(Journal):
         self._applicant = Applicant(*place, self._name, since_boot_ns, self._stand_by)
         self._totals = Totals()
         self._records = 0
+        self._unpruned = 0
+        """How many jobs have been changed by the batches since rows were last deleted."""
         self._many: asyncio.Future[None] | None = None
         """Done when the rows of many batches can be deleted."""
         self._failure: Exception | None = None
@@ -81,7 +86,8 @@ class PostgresJournal(Journal):
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Wait for the lease, then fill the engine with the jobs; see ``Journal.recover``."""
         self._warn_of_exposure()
-        lease = await take(self._applicant, stopped)
+        self._ahead = Ahead(engine.memory, self._name)
+        lease = await take(self._applicant, stopped, self._ahead)
         if lease is None:
             return False
         self._engine = engine
@@ -93,7 +99,7 @@ class PostgresJournal(Journal):
         stopping = asyncio.ensure_future(stopped.wait())
         stopping.add_done_callback(lambda task: None if task.cancelled() else self._reader.close())
         try:
-            is_whole = await self._restore(engine, clock) and not stopped.is_set()
+            is_whole = await self._restore(engine, clock, lease) and not stopped.is_set()
         except (JournalFailed, JournalRefused, MemoryError) as error:
             self._reader.close()
             if self._failure is None and not (stopped.is_set() and isinstance(error, JournalFailed)):
@@ -119,32 +125,19 @@ class PostgresJournal(Journal):
             raise JournalRefused(f"there is not enough memory for what {self._name} holds") from error
         raise JournalRefused(str(error)) from error
 
-    async def _restore(self, engine: Engine, clock: Clock) -> bool:
+    async def _restore(self, engine: Engine, clock: Clock, lease: Lease) -> bool:
         """Restore everything; return False if that was cut short by a request to stop or a failure."""
-        began_s = shown_s = time.monotonic()
+        began_s = self._shown_s = time.monotonic()
         # Stored times are by the database's clock: the clocks of two nodes may differ by hours.
         clock.set(await self._reader.now_ns())
         engine.restore_policies(await self._reader.policies())
-        async for notes in self._reader.notes():  # first, since they leave less room for bodies
-            engine.notes.restore(notes)
-            if self._stopped.is_set() or self._failure is not None:
-                return False
-        of = await self._reader.count()
-        jobs = 0
-        memory = engine.memory
-        room = memory.body_room_beside(of * JOB_BYTES)
-        async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
-            try:
-                engine.restore(fit(rows, room - memory.body_bytes), clock())
-            except (TypeError, ValueError) as error:
-                raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
-            jobs += len(rows)
-            if time.monotonic() - shown_s > _PROGRESS_S:
-                shown_s = time.monotonic()
-                log.info("recovering", jobs=jobs, of=of)
-                systemd.recovering(jobs, of)
-            if self._stopped.is_set() or self._failure is not None:
-                return False
+        copy = await self._ahead.finish(lease.ended, lease.reign, self._reader.fetch, self._tell_progress)
+        if copy is None:
+            is_whole = await self._restore_jobs(engine, clock)
+        else:
+            is_whole = await self._enter(engine, copy, clock)
+        if not is_whole:
+            return False
         self._reader.check_names(engine.tubes)
         job_id = engine.notes.stray_id()
         if job_id is not None:
@@ -154,8 +147,47 @@ class PostgresJournal(Journal):
         for schedule in await self._reader.schedules():
             engine.restore_schedule(schedule)
         await self._reader.resume_totals(self._totals, utc_s(clock()))
-        log.info("recovered", database=self._name, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
+        seconds = round(time.monotonic() - began_s, 3)
+        log.info("recovered", database=self._name, jobs=len(engine.jobs), seconds=seconds)
         return True
+
+    async def _restore_jobs(self, engine: Engine, clock: Clock) -> bool:
+        """Read all notes and jobs; return False if that was cut short."""
+        async for notes in self._reader.notes():  # first, since they leave less room for bodies
+            engine.notes.restore(notes)
+            if self._is_cut_short:
+                return False
+        of = await self._reader.count()
+        memory = engine.memory
+        room = memory.body_room_beside(of * JOB_BYTES)
+        async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
+            try:
+                engine.restore(fit(rows, room - memory.body_bytes), clock())
+            except (TypeError, ValueError) as error:
+                raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
+            self._tell_progress(len(engine.jobs), of)
+            if self._is_cut_short:
+                return False
+        return True
+
+    async def _enter(self, engine: Engine, copy: Copy, clock: Clock) -> bool:
+        """Take over what was read ahead; return False if that was cut short."""
+        engine.take_copy(copy)
+        while copy.enter(clock()):
+            await asyncio.sleep(0)
+            if self._is_cut_short:
+                return False
+        return True
+
+    @property
+    def _is_cut_short(self) -> bool:
+        return self._stopped.is_set() or self._failure is not None
+
+    def _tell_progress(self, jobs: int, of: int) -> None:
+        if time.monotonic() - self._shown_s > _PROGRESS_S:
+            self._shown_s = time.monotonic()
+            log.info("recovering", jobs=jobs, of=of)
+            systemd.recovering(jobs, of)
 
     def attach(self, listener: Observer) -> None:
         """Begin to commit for the listener."""
@@ -169,10 +201,15 @@ class PostgresJournal(Journal):
         try:
             while True:
                 self._many = self._loop.create_future()
+                self._unpruned = 0
                 await self._reader.prune(utc_s(self._clock()))
                 await asyncio.wait([self._many], timeout=_PRUNES_EVERY_S)
         except Exception as error:  # noqa: BLE001 - a bug of ours, which must not pass in silence
             self._fails(error)
+
+    def _prune_soon(self) -> None:
+        if self._many is not None and not self._many.done():
+            self._many.set_result(None)
 
     # -- batch by batch
 
@@ -208,7 +245,12 @@ class PostgresJournal(Journal):
             began_ns = self._since_boot_ns()
             await self._store_when_there_is_room(batch)
             self._records += batch.jobs
-            if not batch.number % _MANY and self._many is not None and not self._many.done():
+            self._unpruned += batch.jobs
+            if (
+                (not batch.number % _MANY or self._unpruned > _MANY_JOBS)
+                and self._many is not None
+                and not self._many.done()
+            ):
                 self._many.set_result(None)
             if self._measures is not None:
                 self._measures.batch_jobs.note(batch.jobs)
