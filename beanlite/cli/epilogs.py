@@ -16,9 +16,10 @@ SECTIONS: Final = {
     "Commands for files": (
         "backup", "restore", "verify", "salvage", "compact", "export", "import", "import-binlog",
     ),
-    "Commands to look": ("why", "where", "tubes", "jobs", "job", "clients", "stats", "tail", "history", "top", "web"),
+    "Commands to look": ("why", "tubes", "jobs", "job", "clients", "stats", "tail", "history", "top", "web"),
     _CHANGES: (),
     "Commands to set rules": ("policy", "schedule", "access", "token"),
+    "Commands for several servers": ("where", "shard", "targets"),
 }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def targets(
         Path, typer.Option(metavar="FILE", parser=as_path, help="The file of servers.", show_default=False)
     ],
 ) -> None:
-    """Print where Prometheus asks several servers, for its file_sd_configs.
+    """Print for Prometheus (file_sd_configs) where it asks.
 
     These are the addresses of the key metrics; each gets the label server, with the name of its server.
     """
