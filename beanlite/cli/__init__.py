@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "cluster": "cluster",
     "put": "put",
     "work": "work",
+    "route": "route",
     **dict.fromkeys(("kick", "bury", "delete"), "change"),
     "undelete": "history",
     **dict.fromkeys(("release", "move", "copy", "reprioritise", "delay", "flush", "note", "pause"), "change"),

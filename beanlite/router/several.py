@@ -1,0 +1,73 @@
+"""Commands that several servers answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from beanlite.core.tube import is_tube_name
+from beanlite.protocol.arguments import parse_name, parse_pause
+from beanlite.protocol.replies import BAD_FORMAT
+from beanlite.router.asks import Look
+from beanlite.router.joint import Merge, Part, Pause
+from beanlite.router.lane import Ask, Lane
+from beanlite.router.merging import merged_stats, merged_tubes
+from beanlite.router.routed import Routed
+
+
+def stats(session: Routed, _none: bytes) -> bool:
+    members = session.map.fleet.members
+    own = session.own_stats() if len(members) > 1 else {}
+    more = session.more_stats()
+    return _merge(
+        session, b"stats\r\n", _all(session), lambda parts: merged_stats([body for _, body in parts], own, more)
+    )
+
+
+def list_tubes(session: Routed, _none: bytes) -> bool:
+    return _merge(session, b"list-tubes\r\n", _all(session), lambda parts: merged_tubes([body for _, body in parts]))
+
+
+def stats_tube(session: Routed, args: bytes) -> bool:
+    name = parse_name(args)
+    if name is None:
+        return session.say(BAD_FORMAT)
+    lanes = session.homes(name)
+    data = b"stats-tube %b\r\n" % name
+    if len(lanes) > 1:
+        return _merge(session, data, lanes, lambda parts: merged_stats([body for _, body in parts], {}, {}))
+    return session.ask(lanes[0], data, Look(data)) if session.may_ask(lanes[0]) else False
+
+
+def _all(session: Routed) -> list[Lane]:
+    return [session.lane_to(member) for member in session.map.fleet.members]
+
+
+def _merge(
+    session: Routed, data: bytes, lanes: list[Lane], combine: Callable[[list[tuple[Lane, bytes]]], bytes]
+) -> bool:
+    if not all(session.may_ask(lane) for lane in lanes):
+        return False
+    near = [lane for lane in lanes if session.is_open(lane) or not lane.place.away] or lanes
+    merge = Merge(len(near), combine)
+    session.order.append(merge)
+    for lane in near:
+        lane.send(data, Part(merge, data))
+    return True
+
+
+def pause_tube(session: Routed, args: bytes) -> bool:
+    given = parse_pause(args)
+    if given is None or not is_tube_name(given[0]):
+        return session.say(BAD_FORMAT)
+    name, pause_s = given
+    lanes = session.homes(name)
+    if not all(session.may_ask(lane) for lane in lanes):
+        return False
+    data = b"pause-tube %b %d\r\n" % (name, pause_s)
+    if len(lanes) == 1:
+        return session.ask(lanes[0], data, Ask())
+    ask = Pause(len(lanes))
+    session.order.append(ask)
+    for lane in lanes:
+        lane.send(data, ask)
+    return True
