@@ -17,6 +17,8 @@ from beanlite.router.ids import inner_id, with_outer_id
 from beanlite.router.lane import CLOSED, DEFAULT, Ask, Internal, Lane
 from beanlite.router.state import State
 
+# What beanstalkd takes by default.
+MAX_JOB_SIZE: Final = 65535
 _FINISHED: Final = (DELETED, RELEASED, BURIED)
 
 
@@ -303,6 +305,34 @@ class Auth(Ask):
         super().fail(lane)
         self._session.barrier = None
         self._session.is_over = True
+
+
+class LargestBody(Internal):
+    """The question for the largest body that a server takes."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: State) -> None:
+        super().__init__()
+        self._session = session
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the statistics."""
+        number = body.partition(b"\nmax-job-size: ")[2].partition(b"\n")[0]
+        self._end(lane, int(number) if number.isdigit() else MAX_JOB_SIZE)
+
+    def lose(self, lane: Lane) -> bool:
+        """Guess."""
+        self._end(lane, MAX_JOB_SIZE)
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Guess."""
+        self.lose(lane)
+
+    def _end(self, lane: Lane, size: int) -> None:
+        lane.place.max_job_size = size
+        self._session.barrier = None
 
 
 def give_back(lane: Lane, job_id: int) -> None:

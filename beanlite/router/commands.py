@@ -11,7 +11,7 @@ from typing import Final
 
 from beanlite.protocol.arguments import parse_claim, parse_kick, parse_name, parse_put, parse_timeout
 from beanlite.protocol.replies import BAD_FORMAT, NOT_IGNORED, UNAUTHORIZED, UNKNOWN_COMMAND, USING, WATCHING
-from beanlite.router.asks import Auth, Look, Put, Reserve, Show, Switch, Use, Watch
+from beanlite.router.asks import Auth, LargestBody, Look, Put, Reserve, Show, Switch, Use, Watch
 from beanlite.router.by_id import bury, delete, kick_job, note, peek, release, reserve_job, stats_job, touch
 from beanlite.router.joint import KickBoth, PeekBoth
 from beanlite.router.lane import Ask, Internal, Lane
@@ -37,9 +37,14 @@ def put(session: Routed, args: bytes) -> bool:
     lane = session.home
     if not session.may_ask(lane) or not _is_used(session, lane):
         return False
-    if not line.ends_well and line.size <= lane.place.max_job_size:
-        return session.say(BAD_FORMAT)
     ask = Put()
+    if not line.ends_well:  # the body of such a put is skipped only if it is too large
+        if lane.place.max_job_size is None:
+            session.barrier = question = LargestBody(session)
+            lane.send(b"stats\r\n", question)
+            return False
+        if line.size <= lane.place.max_job_size:
+            return session.ask(lane, b"put %b\r\n" % args, ask)
     if lane.refusal:
         ask.reply = _refusal(lane)
         session.order.append(ask)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
@@ -15,8 +17,8 @@ from beanlite.router.upstream import Upstream
 
 # With so many bytes that the other side does not take, nothing more is read for it.
 UNREAD_MAX: Final = 1 << 16
-# How long a client may take to read its last replies.
-FAREWELL_S: Final = 10.0
+# How long a client may take to read its last replies, and to close its side.
+FAREWELL_S: Final = 2.0
 
 
 @dataclass(slots=True)
@@ -77,8 +79,24 @@ class ServerEnd(asyncio.Protocol):
     def close(self) -> None:
         """Close the connection, once all is sent."""
         self.client = None
-        if self.transport is not None:
-            self.transport.close()
+        transport = self.transport
+        if transport is not None:
+            if not transport.get_write_buffer_size() and not transport.is_closing():
+                _half_close(transport)
+            transport.close()
+
+
+def _half_close(transport: asyncio.Transport) -> None:
+    """Tell the server at once that nothing more comes: the loop itself does so after others have had their turn.
+
+    A client that asks after another one has gone expects that the jobs which that one had reserved are ready.
+    """
+    if transport.get_extra_info("ssl_object") is None:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sock,
+        ):
+            sock.shutdown(socket.SHUT_WR)
 
 
 class ClientEnd(asyncio.Protocol):
@@ -125,12 +143,16 @@ class ClientEnd(asyncio.Protocol):
             self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what the client says: every command starts here."""
+        """Pass on what the client says: every command starts here. After the last reply it is not looked at."""
+        if self._is_closed:
+            return
         self.session.receive(data, self._loop.time())
         self.flush()
 
     def eof_received(self) -> bool:
         """Note that the client sends no more; it still gets its replies."""
+        if self._is_closed:
+            return False
         self.session.half_close(self._loop.time())
         self.flush()
         return True
@@ -294,9 +316,17 @@ class ClientEnd(asyncio.Protocol):
         return bool(session.order) and session.wait is None and session.waits_on is None
 
     def close(self) -> None:
-        """Close all connections, once everything is sent."""
+        """Close all connections, once everything is sent.
+
+        If there were data of the client that nobody has read, the kernel would send RST, and replies would be lost.
+        """
         self._leave()
-        self.transport.close()
+        if self.session.half_closed or self.transport.is_closing():
+            self.transport.close()
+        else:
+            with contextlib.suppress(OSError):
+                self.transport.write_eof()
+            self.transport.resume_reading()
         self._loop.call_later(FAREWELL_S, self.transport.abort)
 
     def _leave(self) -> None:

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from beanlite.fleet.servers import Fleet
-
-# What beanstalkd takes by default, until the server has been asked.
-MAX_JOB_SIZE: Final = 65535
 
 
 class Place:
@@ -24,7 +19,8 @@ class Place:
         """It understands ``offer``, ``take`` and ``decline``."""
         self.knows_notes = False
         """It understands ``note``."""
-        self.max_job_size = MAX_JOB_SIZE
+        self.max_job_size: int | None = None
+        """The largest body that it takes; None: it has not been asked."""
 
 
 class Map:

@@ -10,7 +10,7 @@ from beanlite.beanstalk.client import Server, address_text
 from beanlite.errors import in_system_words
 from beanlite.host import log
 from beanlite.router.dial import Contexts, dial
-from beanlite.router.places import MAX_JOB_SIZE, Place
+from beanlite.router.places import Place
 
 # How long a server may take to accept a connection, and to answer what it is asked then.
 CONNECT_S: Final = 2.0
@@ -18,7 +18,7 @@ CONNECT_S: Final = 2.0
 AGAIN_S: Final = 0.2
 AWAY_S: Final = 5.0
 _TRIES: Final = 3
-_QUESTIONS: Final = b"stats\r\ntake 0\r\nnote 0 0\r\n\r\n"
+_QUESTIONS: Final = b"take 0\r\nnote 0 0\r\n\r\n"
 
 
 class Upstream:
@@ -130,7 +130,6 @@ class _Answers(asyncio.Protocol):
         self.complete = complete
         self._transport: asyncio.Transport | None = None
         self._data = b""
-        self._stats = b""
         self._lines: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -139,12 +138,7 @@ class _Answers(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._data += data
-        head, _, rest = self._data.partition(b"\r\n")
-        words = head.split(b" ")
-        if words[0] == b"OK" and len(words) == 2 and words[1].isdigit():
-            size = int(words[1])
-            self._stats, rest = rest[:size], rest[size + 2 :]
-        self._lines = rest.split(b"\r\n")[:-1]
+        self._lines = self._data.split(b"\r\n")[:-1]
         if len(self._lines) >= 2 and not self.complete.done():
             self.complete.set_result(None)
 
@@ -162,6 +156,3 @@ class _Answers(asyncio.Protocol):
         """Note what the server understands."""
         place.knows_offers = self._lines[0] not in {b"UNKNOWN_COMMAND", b"BAD_FORMAT"}
         place.knows_notes = self._lines[1] not in {b"UNKNOWN_COMMAND", b"BAD_FORMAT"}
-        _, _, found = self._stats.partition(b"\nmax-job-size: ")
-        number = found.partition(b"\n")[0]
-        place.max_job_size = int(number) if number.isdigit() else MAX_JOB_SIZE
