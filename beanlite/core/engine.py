@@ -35,6 +35,7 @@ from beanlite.core.job import (
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.notes import Notes
+from beanlite.core.offering import Offering
 from beanlite.core.operator import Operator
 from beanlite.core.policies import PolicyRow
 from beanlite.core.queues import URGENT_PRI, Queues
@@ -57,6 +58,7 @@ class Engine:
         self.bodies = Bodies(queues, self.memory)
         self.rulings = Rulings(queues, self.bodies, self.delete)
         self._ticker = ticker = Ticker(queues, self.rulings)
+        self.offering = Offering(queues, self.rulings, self.bodies, self._fairest)
         self._applying = Applying(queues)
         self.clients = Clients(queues, ticker, self.memory)
         self.jobs = queues.jobs
@@ -128,7 +130,7 @@ class Engine:
         return job
 
     def _fairest(self, client: Client, now_ns: int) -> Tube | None:
-        """Return the tube to reserve from where some tubes share out the reservations.
+        """Return the tube to reserve from, also where some tubes share out the reservations.
 
         Of those whose first job has the same pri, it is the one with the fewest jobs reserved, then the one from which
         none has been for longest. Other tubes count as those from which none is, and none ever was.
