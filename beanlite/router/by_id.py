@@ -86,20 +86,18 @@ def note(session: Routed, args: bytes) -> bool:
     if given is None:
         return session.say(BAD_FORMAT)
     job_id, size = given
-    lane = session.lane_of(job_id)
-    ask = Ask()
-    if lane is None or job_id >> NUMBER_BITS not in lane.held:
-        # A server takes the router for an operator if it is on the same machine: only jobs of the client have notes.
-        if not any(place.knows_notes for place in session.map.places.values()):
-            return session.say(UNKNOWN_COMMAND)
-        ask.reply = NOT_FOUND
-        session.order.append(ask)
-        session.expect_body(ask, None, size + 2)
-        return True
+    lane, inner = session.lane_of(job_id), job_id >> NUMBER_BITS
+    if lane is not None and lane.asks:  # one of the replies may be this job
+        return False
+    if lane is None or inner not in lane.held:
+        # A server takes the router for an operator if it is on the same machine, and an operator leaves notes on any
+        # job: so it is asked about none.
+        lane, inner = lane or session.home, 0
     if not lane.place.knows_notes:
         return session.say(UNKNOWN_COMMAND)
     if not session.may_ask(lane):
         return False
-    session.ask(lane, b"note %d %d\r\n" % (job_id >> NUMBER_BITS, size), ask)
+    ask = Ask()
+    session.ask(lane, b"note %d %d\r\n" % (inner, size), ask)
     session.expect_body(ask, lane, size + 2)
     return True
