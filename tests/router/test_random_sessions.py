@@ -10,7 +10,7 @@ import random
 import re
 from itertools import repeat
 
-from tests.router.cores import Net
+from tests.router.cores import SECOND_NS, Net
 from tests.support.core import Core
 from tests.support.model import Model
 from tests.support.sessions import COMMANDS, MAX_JOB_SIZE, Chance, Twins, explore
@@ -107,8 +107,15 @@ class RoutedCore:
         session.client.leave()
 
     def wait(self, seconds):
-        self.core.wait(seconds)
-        self.net.run()
+        """As ``Core.wait``, with the router between the ticks."""
+        core = self.core
+        end_ns = core.now_ns + round(seconds * SECOND_NS)
+        while core.engine.timers.next_ns <= end_ns:
+            core.now_ns = max(core.now_ns, core.engine.timers.next_ns)
+            core.engine.tick(core.now_ns)
+            core._wake()
+            self.net.run()
+        core.now_ns = end_ns
 
     def jump(self, seconds):
         self.core.jump(seconds)
