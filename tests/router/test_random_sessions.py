@@ -17,8 +17,8 @@ from tests.support.sessions import COMMANDS, MAX_JOB_SIZE, Chance, Twins, explor
 
 STEPS = int(os.environ.get("MODEL_STEPS", "3000"))
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
-# Words of which the router says that it does not know them.
-THROUGH = [word for word in COMMANDS if word not in {"offer", "take", "decline", "malformed"}]
+# Without words that the router does not know, and note, which it sends only once it knows what the client has reserved.
+THROUGH = [word for word in COMMANDS if word not in {"offer", "take", "decline", "note", "malformed"}]
 
 _BY_ID = re.compile(rb"((?:delete|release|bury|touch|kick-job|reserve-job|peek|stats-job|note) )(\d+)(.*)", re.DOTALL)
 _WITH_ID = re.compile(rb"((?:INSERTED|RESERVED|FOUND|BURIED) |\nid: )(\d+)")
