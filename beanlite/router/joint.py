@@ -16,7 +16,7 @@ class Merge(Ask):
 
     __slots__ = ("_combine", "_first", "_left", "_parts")
 
-    def __init__(self, left: int, combine: Callable[[list[tuple[Lane, bytes]]], bytes]) -> None:
+    def __init__(self, left: int, combine: Callable[[list[bytes]], bytes]) -> None:
         """``combine`` makes the reply of the bodies of those that answer OK, without the CR LF at their ends."""
         super().__init__()
         self._left = left
@@ -32,7 +32,8 @@ class Merge(Ask):
             self._first = self._first or line
         self._left -= 1
         if self._left == 0:
-            self.reply = self._combine(self._parts) if self._parts else self._first
+            self._parts.sort(key=lambda part: part[0].number)
+            self.reply = self._combine([body for _, body in self._parts]) if self._parts else self._first
 
 
 class Part(Look):

@@ -18,13 +18,11 @@ def stats(session: Routed, _none: bytes) -> bool:
     members = session.map.fleet.members
     own = session.own_stats() if len(members) > 1 else {}
     more = session.more_stats()
-    return _merge(
-        session, b"stats\r\n", _all(session), lambda parts: merged_stats([body for _, body in parts], own, more)
-    )
+    return _merge(session, b"stats\r\n", _all(session), lambda bodies: merged_stats(bodies, own, more))
 
 
 def list_tubes(session: Routed, _none: bytes) -> bool:
-    return _merge(session, b"list-tubes\r\n", _all(session), lambda parts: merged_tubes([body for _, body in parts]))
+    return _merge(session, b"list-tubes\r\n", _all(session), merged_tubes)
 
 
 def stats_tube(session: Routed, args: bytes) -> bool:
@@ -34,7 +32,7 @@ def stats_tube(session: Routed, args: bytes) -> bool:
     lanes = session.homes(name)
     data = b"stats-tube %b\r\n" % name
     if len(lanes) > 1:
-        return _merge(session, data, lanes, lambda parts: merged_stats([body for _, body in parts], {}, {}))
+        return _merge(session, data, lanes, lambda bodies: merged_stats(bodies, {}, {}))
     return session.ask(lanes[0], data, Look(data)) if session.may_ask(lanes[0]) else False
 
 
@@ -42,9 +40,7 @@ def _all(session: Routed) -> list[Lane]:
     return [session.lane_to(member) for member in session.map.fleet.members]
 
 
-def _merge(
-    session: Routed, data: bytes, lanes: list[Lane], combine: Callable[[list[tuple[Lane, bytes]]], bytes]
-) -> bool:
+def _merge(session: Routed, data: bytes, lanes: list[Lane], combine: Callable[[list[bytes]], bytes]) -> bool:
     if not all(session.may_ask(lane) for lane in lanes):
         return False
     near = [lane for lane in lanes if session.is_open(lane) or not lane.place.away] or lanes

@@ -78,7 +78,7 @@ class Wait(Waiting):
 
     def _poll_all(self) -> None:
         self._soon = False
-        self._to_poll = self._session.reserve_lanes()
+        self._to_poll = list(self._session.reserve_lanes())
         for lane in self._to_poll:
             if not lane.place.away:
                 lane.ensure()

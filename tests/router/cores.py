@@ -61,7 +61,7 @@ class Net:
 
     def run(self):
         """Let everything happen that can happen now."""
-        while any([client.step() for client in self.clients]):
+        while sum(client.step() for client in self.clients):
             pass
 
     def wait(self, seconds):
@@ -210,3 +210,21 @@ class Client:
             if lane.state != CLOSED:
                 self.session.lost(lane, self.net.now_s)
         return True
+
+
+def put(body, pri=0, delay_s=0, ttr_s=60):
+    return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body)
+
+
+def job_at(net, number, tube):
+    """Put a job into a tube directly at a server, and return its id there."""
+    core = net.cores[number]
+    reply = core.send(core.client(), b"use %b\r\n%b" % (tube, put(b"x")))
+    net.run()
+    return int(reply.split()[-1])
+
+
+def stats_of_job(net, number, job_id):
+    core = net.cores[number]
+    lines = core.send(core.client(), b"stats-job %d\r\n" % job_id).decode().split("\n")
+    return dict(line.split(": ") for line in lines if ": " in line)

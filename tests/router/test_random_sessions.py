@@ -24,7 +24,9 @@ _BY_ID = re.compile(rb"((?:delete|release|bury|touch|kick-job|reserve-job|peek|s
 _WITH_ID = re.compile(rb"((?:INSERTED|RESERVED|FOUND|BURIED) |\nid: )(\d+)")
 _OK_JOB = re.compile(rb"OK (\d+)\r\n(---\nid: \d+\n)")
 # What the router adds to stats.
-_OURS = re.compile(rb"OK (\d+)\r\n(---\ncurrent-jobs-urgent.*?\n)(router-servers.*?router-map-version: \d+\n)", re.DOTALL)
+_OURS = re.compile(
+    rb"OK (\d+)\r\n(---\ncurrent-jobs-urgent.*?\n)(router-servers.*?router-map-version: \d+\n)", re.DOTALL
+)
 NUMBER = 5
 
 
