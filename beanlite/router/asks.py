@@ -8,6 +8,7 @@ from beanlite.protocol.replies import (
     AUTHENTICATED,
     BURIED,
     DELETED,
+    INTERNAL_ERROR,
     RELEASED,
     UNAUTHORIZED,
     USING,
@@ -222,8 +223,9 @@ class Switch(Internal):
         return True
 
     def fail(self, lane: Lane) -> None:
-        """Do without it."""
-        self.lose(lane)
+        """Have the command that waits for it fail, too."""
+        lane.refusal = INTERNAL_ERROR
+        self._session.barrier = None
 
 
 class Watch(Ask):

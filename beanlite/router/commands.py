@@ -57,8 +57,10 @@ def put(session: Routed, args: bytes) -> bool:
 
 def _is_used(session: Routed, lane: Lane) -> bool:
     """Whether the server of a lane knows the tube that the client uses; if not, it is told, and the command waits."""
+    if lane.refusal:
+        return True
     lane.ensure()
-    if lane.used == session.used or lane.refusal:
+    if lane.used == session.used:
         return True
     switch = Switch(session, session.used)
     session.barrier = switch

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
-from beanlite.router.lane import CLOSED, OPEN, Lane
+from beanlite.router.lane import GREETING, OPEN, Lane
 from beanlite.router.places import Map
 from beanlite.router.session import Session
 from beanlite.router.upstream import Upstream
@@ -192,22 +192,27 @@ class ClientEnd(asyncio.Protocol):
         self.flush()
 
     def server_came(self, end: ServerEnd, data: bytes) -> None:
-        """Take what a server says."""
+        """Take what a server says; a connection with something else than replies is closed."""
         if not self.session.came(end.lane, data, self._loop.time()) and end.transport is not None:
             end.transport.abort()
+            end.client = None
+            self._lose(end)
         self.flush()
 
     def server_lost(self, end: ServerEnd) -> None:
         """Take note that a connection was lost."""
+        self._lose(end)
+        self.flush()
+
+    def _lose(self, end: ServerEnd) -> None:
         lane = end.lane
         if self._ends.get(lane) is not end:
             return
         del self._ends[lane]
         if lane.state == OPEN:
             self.session.lost(lane, self._loop.time())
-        elif lane.state != CLOSED:
+        elif lane.state == GREETING:
             self.session.failed(lane, self._loop.time())
-        self.flush()
 
     def come_back(self) -> None:
         """Take note that a server can be reached again."""
@@ -218,9 +223,9 @@ class ClientEnd(asyncio.Protocol):
         """Take note that tubes may have moved."""
         lane = self.session.look_again(self._loop.time())
         if lane is not None and lane in self._ends:
-            end = self._ends.pop(lane)
+            end = self._ends[lane]
             end.close()
-            self.session.lost(lane, self._loop.time())
+            self._lose(end)
         self.flush()
 
     async def _open(self, lane: Lane) -> None:

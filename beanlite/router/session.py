@@ -117,6 +117,8 @@ class Session(Routed):
         self._settle_body(lane)
         for ask in lane.close():
             ask.fail(lane)
+        if self.wait is not None:
+            self.wait.failed()
         self._go_on()
 
     def came(self, lane: Lane, data: bytes, now_s: float) -> bool:

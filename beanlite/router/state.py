@@ -29,6 +29,9 @@ class Waiting:
     def come_back(self) -> None:
         """Take note that a server can be reached again."""
 
+    def failed(self) -> None:
+        """Take note that no connection could be made."""
+
     def half_close(self) -> None:
         """Wait no longer, because the client sends no more."""
 

@@ -155,6 +155,10 @@ class Wait(Waiting):
         for lane in self._session.reserve_lanes():
             self.opened(lane)
 
+    def failed(self) -> None:
+        """Try again to connect to a server that does not seem to be away."""
+        self._again_s = min(self._again_s, self._session.now_s + STALL_S)
+
     def offered(self, offer: Offer, line: bytes) -> None:
         """Take a reply to an offer: a job, or that there is none."""
         lane = offer.lane

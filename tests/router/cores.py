@@ -91,6 +91,8 @@ class Net:
         for client in self.clients:
             for lane in [each for each in client.session.lanes.values() if each.number == number]:
                 if lane.state == CONNECTING:
+                    client.opening = [each for each in client.opening if each is not lane]
+                    client.session.opening = [each for each in client.session.opening if each is not lane]
                     client.session.failed(lane, self.now_s)
         self.run()
 
@@ -106,7 +108,7 @@ class Net:
         self.map.change(fleet_of(tubes, moved))
         for client in self.clients:
             lane = client.session.look_again(self.now_s)
-            if lane is not None:
+            if lane is not None and lane in client.ends:
                 client.close(lane)
                 client.session.lost(lane, self.now_s)
         self.run()
