@@ -15,15 +15,15 @@ from beanlite.protocol.replies import (
     WATCHING,
 )
 from beanlite.router.ids import inner_id, with_outer_id
-from beanlite.router.lane import CLOSED, DEFAULT, Ask, Internal, Lane
-from beanlite.router.state import State
+from beanlite.router.lane import CLOSED, DEFAULT, Ask, InternalAsk, Lane
+from beanlite.router.state import ClientState
 
 # What beanstalkd takes by default.
 MAX_JOB_SIZE: Final = 65535
 _FINISHED: Final = (DELETED, RELEASED, BURIED)
 
 
-class Put(Ask):
+class PutAsk(Ask):
     """A put: its reply has the id of the new job."""
 
     __slots__ = ()
@@ -33,7 +33,7 @@ class Put(Ask):
         self.reply = with_outer_id(line, lane.number) if line.startswith((b"INSERTED ", b"BURIED ")) else line
 
 
-class Finish(Ask):
+class FinishAsk(Ask):
     """A command after which a job is not reserved any more."""
 
     __slots__ = ("_id",)
@@ -50,7 +50,7 @@ class Finish(Ask):
         self.reply = line
 
 
-class Look(Ask):
+class LookAsk(Ask):
     """A command that changes nothing, and is sent again after a lost connection."""
 
     __slots__ = ("_data",)
@@ -70,7 +70,7 @@ class Look(Ask):
         return True
 
 
-class Show(Look):
+class ShowAsk(LookAsk):
     """A command whose reply has a job that is not reserved by it."""
 
     __slots__ = ()
@@ -80,7 +80,7 @@ class Show(Look):
         self.reply = with_outer_id(line, lane.number) + body if line.startswith(b"FOUND ") else line
 
 
-class JobStats(Look):
+class JobStatsAsk(LookAsk):
     """The command stats-job, whose reply begins with the id."""
 
     __slots__ = ()
@@ -95,7 +95,7 @@ class JobStats(Look):
         self.reply = b"OK %d\r\n%b\r\n" % (len(text), text)
 
 
-class ReserveJob(Ask):
+class ReserveJobAsk(Ask):
     """The command reserve-job."""
 
     __slots__ = ()
@@ -111,12 +111,12 @@ def reserved(lane: Lane, line: bytes, body: bytes) -> bytes:
     return with_outer_id(line, lane.number) + body
 
 
-class Reserve(Ask):
+class ReserveAsk(Ask):
     """A reserve, which may wait."""
 
     __slots__ = ("_session", "until_s")
 
-    def __init__(self, session: State, until_s: float) -> None:
+    def __init__(self, session: ClientState, until_s: float) -> None:
         super().__init__()
         self._session = session
         self.until_s = until_s
@@ -149,12 +149,12 @@ class Reserve(Ask):
             session.waits_on = None
 
 
-class Use(Ask):
+class UseAsk(Ask):
     """A use of the client."""
 
     __slots__ = ("_before", "_lane", "_session", "_tube")
 
-    def __init__(self, session: State, lane: Lane, tube: bytes) -> None:
+    def __init__(self, session: ClientState, lane: Lane, tube: bytes) -> None:
         super().__init__()
         self._session = session
         self._lane = lane
@@ -191,7 +191,7 @@ class Use(Ask):
         lane.used = self._tube
         if old is not lane and old.state != CLOSED and old.used != DEFAULT and not old.ended:
             old.used = DEFAULT
-            old.send(b"use default\r\n", Internal())
+            old.send(b"use default\r\n", InternalAsk())
 
     def _end(self, reply: bytes) -> None:
         if self._session.barrier is self:
@@ -199,12 +199,12 @@ class Use(Ask):
         self.reply = reply
 
 
-class Switch(Internal):
+class SwitchAsk(InternalAsk):
     """A use of the router's own: the client uses the tube already."""
 
     __slots__ = ("_session", "_tube")
 
-    def __init__(self, session: State, tube: bytes) -> None:
+    def __init__(self, session: ClientState, tube: bytes) -> None:
         super().__init__()
         self._session = session
         self._tube = tube
@@ -228,12 +228,12 @@ class Switch(Internal):
         self._session.barrier = None
 
 
-class Watch(Ask):
+class WatchAsk(Ask):
     """A watch or an ignore of the client, which goes to one server, or to both of a tube that has moved."""
 
     __slots__ = ("_count", "_ignores", "_refusal", "_session", "_tube", "left")
 
-    def __init__(self, session: State, tube: bytes, left: int, *, ignores: bool) -> None:
+    def __init__(self, session: ClientState, tube: bytes, left: int, *, ignores: bool) -> None:
         super().__init__()
         self._session = session
         self._tube = tube
@@ -278,12 +278,12 @@ class Watch(Ask):
             self.reply = self._refusal or WATCHING % self._count
 
 
-class Auth(Ask):
+class AuthAsk(Ask):
     """The command auth."""
 
     __slots__ = ("_session", "_token")
 
-    def __init__(self, session: State, token: bytes) -> None:
+    def __init__(self, session: ClientState, token: bytes) -> None:
         super().__init__()
         self._session = session
         self._token = token
@@ -309,12 +309,12 @@ class Auth(Ask):
         self._session.is_over = True
 
 
-class LargestBody(Internal):
+class LargestBodyAsk(InternalAsk):
     """The question for the largest body that a server takes."""
 
     __slots__ = ("_session",)
 
-    def __init__(self, session: State) -> None:
+    def __init__(self, session: ClientState) -> None:
         super().__init__()
         self._session = session
 
@@ -333,16 +333,16 @@ class LargestBody(Internal):
         self.lose(lane)
 
     def _end(self, lane: Lane, size: int) -> None:
-        lane.place.max_job_size = size
+        lane.server.max_job_size = size
         self._session.barrier = None
 
 
 def give_back(lane: Lane, job_id: int) -> None:
     """Release a job that nobody waits for, with the pri that it has."""
-    lane.send(b"stats-job %d\r\n" % job_id, GiveBack(job_id))
+    lane.send(b"stats-job %d\r\n" % job_id, GiveBackAsk(job_id))
 
 
-class GiveBack(Internal):
+class GiveBackAsk(InternalAsk):
     """The question for the pri of a job that is to be released."""
 
     __slots__ = ("_id",)
@@ -355,4 +355,4 @@ class GiveBack(Internal):
         """Release the job."""
         if line.startswith(b"OK "):
             pri = body.partition(b"\npri: ")[2].partition(b"\n")[0]
-            lane.send(b"release %d %b 0\r\n" % (self._id, pri), Internal())
+            lane.send(b"release %d %b 0\r\n" % (self._id, pri), InternalAsk())

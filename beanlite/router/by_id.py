@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from beanlite.protocol.arguments import parse_bury, parse_id, parse_id_and_size, parse_release
 from beanlite.protocol.replies import BAD_FORMAT, NOT_FOUND, UNKNOWN_COMMAND
-from beanlite.router.asks import Finish, JobStats, ReserveJob, Show
+from beanlite.router.asks import FinishAsk, JobStatsAsk, ReserveJobAsk, ShowAsk
 from beanlite.router.ids import NUMBER_BITS
 from beanlite.router.lane import Ask
 from beanlite.router.routed import Routed
@@ -34,7 +34,7 @@ def delete(session: Routed, args: bytes) -> bool:
     if not session.may_ask(lane):
         return False
     inner = job_id >> NUMBER_BITS
-    return session.ask(lane, b"delete %d\r\n" % inner, Finish(inner))
+    return session.ask(lane, b"delete %d\r\n" % inner, FinishAsk(inner))
 
 
 def release(session: Routed, args: bytes) -> bool:
@@ -42,7 +42,7 @@ def release(session: Routed, args: bytes) -> bool:
     if given is None:
         return session.say(BAD_FORMAT)
     job_id, pri, delay_s = given
-    return _by_id(session, job_id, lambda inner: (b"release %d %d %d\r\n" % (inner, pri, delay_s), Finish(inner)))
+    return _by_id(session, job_id, lambda inner: (b"release %d %d %d\r\n" % (inner, pri, delay_s), FinishAsk(inner)))
 
 
 def bury(session: Routed, args: bytes) -> bool:
@@ -50,7 +50,7 @@ def bury(session: Routed, args: bytes) -> bool:
     if given is None:
         return session.say(BAD_FORMAT)
     job_id, pri = given
-    return _by_id(session, job_id, lambda inner: (b"bury %d %d\r\n" % (inner, pri), Finish(inner)))
+    return _by_id(session, job_id, lambda inner: (b"bury %d %d\r\n" % (inner, pri), FinishAsk(inner)))
 
 
 def touch(session: Routed, args: bytes) -> bool:
@@ -62,13 +62,13 @@ def kick_job(session: Routed, args: bytes) -> bool:
 
 
 def reserve_job(session: Routed, args: bytes) -> bool:
-    return _by_id(session, parse_id(args), lambda inner: (b"reserve-job %d\r\n" % inner, ReserveJob()))
+    return _by_id(session, parse_id(args), lambda inner: (b"reserve-job %d\r\n" % inner, ReserveJobAsk()))
 
 
 def peek(session: Routed, args: bytes) -> bool:
     def make(inner: int) -> tuple[bytes, Ask]:
         data = b"peek %d\r\n" % inner
-        return data, Show(data)
+        return data, ShowAsk(data)
 
     return _by_id(session, parse_id(args), make)
 
@@ -76,7 +76,7 @@ def peek(session: Routed, args: bytes) -> bool:
 def stats_job(session: Routed, args: bytes) -> bool:
     def make(inner: int) -> tuple[bytes, Ask]:
         data = b"stats-job %d\r\n" % inner
-        return data, JobStats(data)
+        return data, JobStatsAsk(data)
 
     return _by_id(session, parse_id(args), make)
 
@@ -93,7 +93,7 @@ def note(session: Routed, args: bytes) -> bool:
         # A server takes the router for an operator if it is on the same machine, and an operator leaves notes on any
         # job: so it is asked about none.
         lane, inner = lane or session.home, 0
-    if not lane.place.knows_notes:
+    if not lane.server.knows_notes:
         return session.say(UNKNOWN_COMMAND)
     if not session.may_ask(lane):
         return False

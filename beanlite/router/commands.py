@@ -11,10 +11,20 @@ from typing import Final
 
 from beanlite.protocol.arguments import parse_claim, parse_kick, parse_name, parse_put, parse_timeout
 from beanlite.protocol.replies import BAD_FORMAT, NOT_IGNORED, UNAUTHORIZED, UNKNOWN_COMMAND, USING, WATCHING
-from beanlite.router.asks import Auth, LargestBody, Look, Put, Reserve, Show, Switch, Use, Watch
+from beanlite.router.asks import (
+    AuthAsk,
+    LargestBodyAsk,
+    LookAsk,
+    PutAsk,
+    ReserveAsk,
+    ShowAsk,
+    SwitchAsk,
+    UseAsk,
+    WatchAsk,
+)
 from beanlite.router.by_id import bury, delete, kick_job, note, peek, release, reserve_job, stats_job, touch
-from beanlite.router.joint import KickBoth, PeekBoth
-from beanlite.router.lane import Ask, Internal, Lane
+from beanlite.router.joint import KickBothAsk, PeekBothAsk
+from beanlite.router.lane import Ask, InternalAsk, Lane
 from beanlite.router.merging import merged_tubes
 from beanlite.router.routed import Routed
 from beanlite.router.several import list_tubes, pause_tube, stats, stats_tube
@@ -37,13 +47,13 @@ def put(session: Routed, args: bytes) -> bool:
     lane = session.home
     if not session.may_ask(lane) or not _is_used(session, lane):
         return False
-    ask = Put()
+    ask = PutAsk()
     if not line.ends_well:  # the body of such a put is skipped only if it is too large
-        if lane.place.max_job_size is None:
-            session.barrier = question = LargestBody(session)
+        if lane.server.max_job_size is None:
+            session.barrier = question = LargestBodyAsk(session)
             lane.send(b"stats\r\n", question)
             return False
-        if line.size <= lane.place.max_job_size:
+        if line.size <= lane.server.max_job_size:
             return session.ask(lane, b"put %b\r\n" % args, ask)
     if lane.refusal:
         ask.reply = _refusal(lane)
@@ -62,7 +72,7 @@ def _is_used(session: Routed, lane: Lane) -> bool:
     lane.ensure()
     if lane.used == session.used:
         return True
-    switch = Switch(session, session.used)
+    switch = SwitchAsk(session, session.used)
     session.barrier = switch
     lane.send(b"use %b\r\n" % session.used, switch)
     return False
@@ -80,11 +90,11 @@ def use(session: Routed, args: bytes) -> bool:
     lane = session.lane_to(session.map.fleet.home(name))
     if not session.may_ask(lane):
         return False
-    if lane.place.away and not session.is_open(lane):
+    if lane.server.away and not session.is_open(lane):
         session.use(name)
         return session.say(b"%b%b\r\n" % (USING, name))
     lane.ensure()
-    ask = Use(session, lane, name)
+    ask = UseAsk(session, lane, name)
     session.ask(lane, b"use %b\r\n" % name, ask)
     if lane is session.home:
         session.use(name)
@@ -97,8 +107,8 @@ def use(session: Routed, args: bytes) -> bool:
 def list_tube_used(session: Routed, _none: bytes) -> bool:
     data = b"list-tube-used\r\n"
     sole = session.sole
-    if sole is not None and not sole.place.away:
-        return session.ask(sole, data, Look(data))
+    if sole is not None and not sole.server.away:
+        return session.ask(sole, data, LookAsk(data))
     return session.say(b"%b%b\r\n" % (USING, session.used))
 
 
@@ -114,7 +124,7 @@ def kick(session: Routed, args: bytes) -> bool:
             return session.say(_refusal(lane))
     if len(lanes) == 1:
         return session.ask(lanes[0], b"kick %b\r\n" % args, Ask())
-    ask = KickBoth(session, bound, lanes[1])
+    ask = KickBothAsk(session, bound, lanes[1])
     session.barrier = ask
     return session.ask(lanes[0], b"kick %d\r\n" % bound, ask)
 
@@ -139,8 +149,8 @@ def _peek_first(session: Routed, data: bytes) -> bool:
         if lane.refusal:
             return session.say(_refusal(lane))
     if len(lanes) == 1:
-        return session.ask(lanes[0], data, Show(data))
-    ask = PeekBoth(session, data, lanes[1])
+        return session.ask(lanes[0], data, ShowAsk(data))
+    ask = PeekBothAsk(session, data, lanes[1])
     session.barrier = ask
     return session.ask(lanes[0], data, ask)
 
@@ -162,7 +172,7 @@ def reserve_with_timeout(session: Routed, args: bytes) -> bool:
 def _reserve(session: Routed, data: bytes, until_s: float) -> bool:
     lanes = session.reserve_lanes()
     wait = session.wait
-    if wait is None and len(lanes) == 1 and not lanes[0].place.away:
+    if wait is None and len(lanes) == 1 and not lanes[0].server.away:
         lane = lanes[0]
         if not session.may_ask(lane):
             return False
@@ -170,14 +180,14 @@ def _reserve(session: Routed, data: bytes, until_s: float) -> bool:
         session.reserves += 1
         if session.half_closed:
             data = b"reserve-with-timeout 0\r\n"
-        return session.ask(lane, data, Reserve(session, until_s))
+        return session.ask(lane, data, ReserveAsk(session, until_s))
     if wait is None:
         if session.waits_on is not None:
             return False
         session.wait = wait = Wait(session)
     if not isinstance(wait, Wait) or not wait.is_new:
         return False
-    ask = Reserve(session, until_s)
+    ask = ReserveAsk(session, until_s)
     session.order.append(ask)
     wait.add(ask)
     return True
@@ -191,7 +201,7 @@ def watch(session: Routed, args: bytes) -> bool:
         return session.say(WATCHING % len(session.watched))
     if len(session.watched) >= WATCHED_MAX:
         return session.say(b"OUT_OF_MEMORY\r\n")
-    lanes = [lane for lane in session.homes(name) if session.is_open(lane) or not lane.place.away]
+    lanes = [lane for lane in session.homes(name) if session.is_open(lane) or not lane.server.away]
     if not all(session.may_ask(lane) for lane in lanes):
         return False
     for lane in lanes:
@@ -199,7 +209,7 @@ def watch(session: Routed, args: bytes) -> bool:
     session.watch_tube(name)
     if not lanes:
         return session.say(WATCHING % len(session.watched))
-    ask = Watch(session, name, len(lanes), ignores=False)
+    ask = WatchAsk(session, name, len(lanes), ignores=False)
     session.order.append(ask)
     for lane in lanes:
         lane.send(b"watch %b\r\n" % name, ask)
@@ -213,14 +223,14 @@ def ignore(session: Routed, args: bytes) -> bool:
         return session.say(BAD_FORMAT)
     sole = session.sole
     if session.watched.keys() == {name} or name not in session.watched:
-        if sole is not None and not sole.place.away:
+        if sole is not None and not sole.server.away:
             return session.ask(sole, b"ignore %b\r\n" % name, Ask())
         return session.say(WATCHING % len(session.watched) if name not in session.watched else NOT_IGNORED)
     lanes = [lane for lane in session.homes(name) if name in lane.watched]
     if not all(session.may_ask(lane) for lane in lanes):
         return False
     session.ignore_tube(name)
-    ask = Watch(session, name, len(lanes), ignores=True)
+    ask = WatchAsk(session, name, len(lanes), ignores=True)
     sent = sum(session.ignore_on(lane, name, ask) for lane in lanes)
     if not sent:
         return session.say(WATCHING % len(session.watched))
@@ -232,8 +242,8 @@ def ignore(session: Routed, args: bytes) -> bool:
 def list_tubes_watched(session: Routed, _none: bytes) -> bool:
     data = b"list-tubes-watched\r\n"
     sole = session.sole
-    if sole is not None and not sole.place.away:
-        return session.ask(sole, data, Look(data))
+    if sole is not None and not sole.server.away:
+        return session.ask(sole, data, LookAsk(data))
     return session.say(merged_tubes([b"".join(b"- %b\n" % tube for tube in session.watched)]))
 
 
@@ -251,7 +261,7 @@ def name(session: Routed, args: bytes) -> bool:
     home.ensure()
     for lane in session.lanes.values():
         if lane is not home and session.is_open(lane):
-            lane.send(data, Internal())
+            lane.send(data, InternalAsk())
     session.claim = args
     return session.ask(home, data, Ask())
 
@@ -263,7 +273,7 @@ def auth(session: Routed, token: bytes) -> bool:
         session.is_over = True
         return session.say(UNAUTHORIZED)
     session.unknown = 1  # so that it is not tried again
-    ask = Auth(session, token)
+    ask = AuthAsk(session, token)
     session.barrier = ask
     return session.ask(session.home, b"auth %b\r\n" % token, ask)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from beanlite.protocol.replies import INTERNAL_ERROR, NOT_FOUND, PAUSED
-from beanlite.router.asks import Look
+from beanlite.router.asks import LookAsk
 from beanlite.router.ids import with_outer_id
 from beanlite.router.lane import Ask, Lane
-from beanlite.router.state import State
+from beanlite.router.state import ClientState
 
 
-class Merge(Ask):
+class MergedAsk(Ask):
     """A command for several servers, whose replies are merged."""
 
     __slots__ = ("_combine", "_first", "_left", "_parts")
@@ -36,12 +36,12 @@ class Merge(Ask):
             self.reply = self._combine([body for _, body in self._parts]) if self._parts else self._first
 
 
-class Part(Look):
+class PartAsk(LookAsk):
     """What one server is asked for a merged reply."""
 
     __slots__ = ("_merge",)
 
-    def __init__(self, merge: Merge, data: bytes) -> None:
+    def __init__(self, merge: MergedAsk, data: bytes) -> None:
         super().__init__(data)
         self._merge = merge
 
@@ -54,7 +54,7 @@ class Part(Look):
         self._merge.part(None, INTERNAL_ERROR, b"")
 
 
-class Pause(Ask):
+class PauseAsk(Ask):
     """A pause of a tube that has moved, on both servers."""
 
     __slots__ = ("_left", "_said")
@@ -76,12 +76,12 @@ class Pause(Ask):
         self.answer(lane, INTERNAL_ERROR, b"")
 
 
-class PeekBoth(Look):
+class PeekBothAsk(LookAsk):
     """A peek in a tube that has moved: in the old server first, then in the new one."""
 
     __slots__ = ("_second", "_session", "_then")
 
-    def __init__(self, session: State, data: bytes, second: Lane) -> None:
+    def __init__(self, session: ClientState, data: bytes, second: Lane) -> None:
         super().__init__(data)
         self._session = session
         self._then = data
@@ -102,12 +102,12 @@ class PeekBoth(Look):
         self.answer(lane, INTERNAL_ERROR, b"")
 
 
-class KickBoth(Ask):
+class KickBothAsk(Ask):
     """A kick in a tube that has moved, likewise."""
 
     __slots__ = ("_bound", "_kicked", "_second", "_session")
 
-    def __init__(self, session: State, bound: int, second: Lane) -> None:
+    def __init__(self, session: ClientState, bound: int, second: Lane) -> None:
         super().__init__()
         self._session = session
         self._bound = bound

@@ -6,7 +6,7 @@ from collections import deque
 from typing import Final
 
 from beanlite.protocol.replies import AUTHENTICATED, INTERNAL_ERROR, NOT_FOUND, UNKNOWN_COMMAND
-from beanlite.router.places import Place
+from beanlite.router.known import KnownServer
 
 DEFAULT: Final = b"default"
 # Replies that a body follows.
@@ -54,7 +54,7 @@ class Ask:
             self.reply = line
 
 
-class Internal(Ask):
+class InternalAsk(Ask):
     """A command of the router's own, of which the client hears nothing."""
 
     __slots__ = ()
@@ -64,7 +64,7 @@ class Internal(Ask):
         return True
 
 
-class Greet(Internal):
+class GreetAsk(InternalAsk):
     """What a new connection is told first."""
 
     __slots__ = ()
@@ -111,18 +111,18 @@ class Lane:
         "last_line",
         "number",
         "out",
-        "place",
         "placeholder",
         "refusal",
+        "server",
         "state",
         "used",
         "watched",
     )
 
-    def __init__(self, owner: Owner, place: Place) -> None:
+    def __init__(self, owner: Owner, server: KnownServer) -> None:
         self._owner = owner
-        self.place = place
-        self.number = place.number
+        self.server = server
+        self.number = server.number
         self.state = CLOSED
         self.out: list[bytes] = []
         """What is to be sent once the connection is open."""
@@ -192,7 +192,7 @@ class Lane:
             self._open()
             return b""
         self.state = GREETING
-        self.asks.extendleft([Greet() for _ in greeting])
+        self.asks.extendleft([GreetAsk() for _ in greeting])
         return b"".join(greeting)
 
     def greeted(self, line: bytes) -> None:
@@ -213,7 +213,7 @@ class Lane:
 
     def close(self) -> list[Ask]:
         """Forget the connection, which is lost or could not be made; return the commands that have no reply."""
-        asks = [ask for ask in self.asks if not isinstance(ask, Greet)]
+        asks = [ask for ask in self.asks if not isinstance(ask, GreetAsk)]
         self.state = CLOSED
         self.asks.clear()
         self.out.clear()

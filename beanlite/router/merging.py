@@ -56,7 +56,7 @@ def _ok(text: bytes) -> bytes:
 
 
 def _table(body: bytes) -> dict[str, str]:
-    rows = (line.partition(": ") for line in body.decode("latin-1").splitlines())
+    rows = [line.partition(": ") for line in body.decode("latin-1").splitlines()]
     return {key: value for key, colon, value in rows if colon}
 
 

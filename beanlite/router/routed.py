@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from beanlite.router.places import Map
-from beanlite.router.state import State
+from beanlite.router.known import Map
+from beanlite.router.state import ClientState
 
 
-class Routed(State):
+class Routed(ClientState):
     """The state, and what ``stats`` tells of the router."""
 
     __slots__ = ("_own_stats",)
@@ -24,9 +24,9 @@ class Routed(State):
 
     def more_stats(self) -> Mapping[str, str]:
         """Return what ``stats`` tells of the router."""
-        places = self.map.places.values()
+        servers = self.map.servers.values()
         return {
-            "router-servers": str(len(places)),
-            "router-servers-away": str(sum(place.away for place in places)),
+            "router-servers": str(len(servers)),
+            "router-servers-away": str(sum(server.away for server in servers)),
             "router-map-version": str(self.map.fleet.version),
         }

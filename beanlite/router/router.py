@@ -24,8 +24,8 @@ from beanlite.net.certificates import Certificates
 from beanlite.net.handshakes import Handshakes, most_pending
 from beanlite.net.listener import BACKLOG, Listener
 from beanlite.net.refusals import Refusals
-from beanlite.router.ends import ClientEnd, Host
-from beanlite.router.places import Map
+from beanlite.router.known import Map
+from beanlite.router.sides import ClientSide, RouterHost
 from beanlite.router.upstream import Upstream
 
 # How often the file of servers is looked at.
@@ -65,14 +65,14 @@ class Router:
         self._contexts: dict[OverTls, ssl.SSLContext] = {}
         fleet = Fleet.load(files.servers)
         self._map = Map(fleet)
-        self._clients: set[ClientEnd] = set()
+        self._clients: set[ClientSide] = set()
         self._refusals = Refusals()
         self._refusals.limits["connections"] = most
         self._stopped = asyncio.Event()
         self._looks = asyncio.Event()
         self._began_s = time.monotonic()
         self._instance = secrets.token_hex(8)
-        self._host = Host(self._map, {}, self._own_stats, self._admit, self._forget)
+        self._host = RouterHost(self._map, {}, self._own_stats, self._admit, self._forget)
         self._connect_to(self._addresses_of(fleet))
 
     async def serve(self) -> None:
@@ -100,7 +100,7 @@ class Router:
             "routing",
             version=__version__,
             address=self._listener.address,
-            servers=len(self._map.places),
+            servers=len(self._map.servers),
             map_version=self._map.fleet.version,
         )
         systemd.tell("READY=1")
@@ -130,17 +130,17 @@ class Router:
 
     # -- clients
 
-    def _new(self) -> ClientEnd:
-        return ClientEnd(self._host)
+    def _new(self) -> ClientSide:
+        return ClientSide(self._host)
 
-    def _admit(self, client: ClientEnd) -> bool:
+    def _admit(self, client: ClientSide) -> bool:
         if len(self._clients) >= self._most:
             self._refusals.note("connections")
             return False
         self._clients.add(client)
         return True
 
-    def _forget(self, client: ClientEnd) -> None:
+    def _forget(self, client: ClientSide) -> None:
         self._clients.discard(client)
 
     def _own_stats(self) -> Mapping[str, str]:
@@ -185,7 +185,7 @@ class Router:
         self._connect_to(addresses)
         for client in list(self._clients):
             client.look_again()
-        log.info("file of servers read again", servers=len(self._map.places), map_version=fleet.version)
+        log.info("file of servers read again", servers=len(self._map.servers), map_version=fleet.version)
 
     def _addresses_of(self, fleet: Fleet) -> dict[int, list[Server]]:
         """Return the addresses of each server by its number. ConfigError: one of them is none."""
@@ -209,13 +209,13 @@ class Router:
     def _connect_to(self, addresses: dict[int, list[Server]]) -> None:
         upstreams = self._host.upstreams
         for number, upstream in list(upstreams.items()):
-            if addresses.get(number) != upstream.addresses or self._map.places.get(number) is not upstream.place:
+            if addresses.get(number) != upstream.addresses or self._map.servers.get(number) is not upstream.server:
                 del upstreams[number]
                 upstream.close()
-        for number, place in self._map.places.items():
+        for number, server in self._map.servers.items():
             if number not in upstreams:
-                place.away = False
-                upstreams[number] = Upstream(place, addresses[number], self._context_of, self._tell_back)
+                server.away = False
+                upstreams[number] = Upstream(server, addresses[number], self._context_of, self._tell_back)
                 upstreams[number].suspect()
 
     def _tell_back(self) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from beanlite.core.tube import is_tube_name
 from beanlite.protocol.arguments import parse_name, parse_pause
 from beanlite.protocol.replies import BAD_FORMAT
-from beanlite.router.asks import Look
-from beanlite.router.joint import Merge, Part, Pause
+from beanlite.router.asks import LookAsk
+from beanlite.router.joint import MergedAsk, PartAsk, PauseAsk
 from beanlite.router.lane import Ask, Lane
 from beanlite.router.merging import merged_stats, merged_tubes
 from beanlite.router.routed import Routed
@@ -33,7 +33,7 @@ def stats_tube(session: Routed, args: bytes) -> bool:
     data = b"stats-tube %b\r\n" % name
     if len(lanes) > 1:
         return _merge(session, data, lanes, lambda bodies: merged_stats(bodies, {}, {}))
-    return session.ask(lanes[0], data, Look(data)) if session.may_ask(lanes[0]) else False
+    return session.ask(lanes[0], data, LookAsk(data)) if session.may_ask(lanes[0]) else False
 
 
 def _all(session: Routed) -> list[Lane]:
@@ -43,11 +43,11 @@ def _all(session: Routed) -> list[Lane]:
 def _merge(session: Routed, data: bytes, lanes: list[Lane], combine: Callable[[list[bytes]], bytes]) -> bool:
     if not all(session.may_ask(lane) for lane in lanes):
         return False
-    near = [lane for lane in lanes if session.is_open(lane) or not lane.place.away] or lanes
-    merge = Merge(len(near), combine)
+    near = [lane for lane in lanes if session.is_open(lane) or not lane.server.away] or lanes
+    merge = MergedAsk(len(near), combine)
     session.order.append(merge)
     for lane in near:
-        lane.send(data, Part(merge, data))
+        lane.send(data, PartAsk(merge, data))
     return True
 
 
@@ -63,7 +63,7 @@ def pause_tube(session: Routed, args: bytes) -> bool:
     data = b"pause-tube %b %d\r\n" % (name, pause_s)
     if len(lanes) == 1:
         return session.ask(lanes[0], data, Ask())
-    ask = Pause(len(lanes))
+    ask = PauseAsk(len(lanes))
     session.order.append(ask)
     for lane in lanes:
         lane.send(data, ask)

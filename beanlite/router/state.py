@@ -1,6 +1,6 @@
 """The state of a session: the client's tubes, its lanes to the servers, and the order of its replies.
 
-This is what commands see and change. ``session`` turns bytes into commands.
+This is what commands see and change. ``routing`` turns bytes into commands.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from typing import Final
 
 from beanlite.fleet.servers import Member
 from beanlite.router.ids import NUMBER_MASK
-from beanlite.router.lane import CLOSED, DEFAULT, OPEN, Ask, Internal, Lane, Owner
-from beanlite.router.places import Map
+from beanlite.router.known import Map
+from beanlite.router.lane import CLOSED, DEFAULT, OPEN, Ask, InternalAsk, Lane, Owner
 
 # With more commands without a reply, the client has to wait.
 ORDER_MAX: Final = 1000
 NEVER_S: Final = float("inf")
 
 
-class Waiting:
+class AnyWait:
     """What a reserve over several servers is for the session; ``Wait`` is one."""
 
     __slots__ = ()
@@ -51,7 +51,7 @@ class Waiting:
         return False
 
 
-class State(Owner):
+class ClientState(Owner):
     """What the router knows of a client."""
 
     __slots__ = (
@@ -118,7 +118,7 @@ class State(Owner):
         """The lane on which a reserve waits: the others may be asked nothing until it is answered."""
         self.reserves = 0
         """How many reserves are not answered there."""
-        self.wait: Waiting | None = None
+        self.wait: AnyWait | None = None
         """A reserve over several servers, or over some that are away."""
         self.orphans: list[Ask] = []
         """Reserves whose lane was lost."""
@@ -140,12 +140,12 @@ class State(Owner):
 
     def lane(self, number: int) -> Lane | None:
         """Return the lane to the server with this number; None: there is no such server."""
-        place = self.map.places.get(number)
-        if place is None:
+        server = self.map.servers.get(number)
+        if server is None:
             return None
         lane = self.lanes.get(number)
-        if lane is None or (lane.place is not place and lane.state == CLOSED):
-            lane = self.lanes[number] = Lane(self, place)
+        if lane is None or (lane.server is not server and lane.state == CLOSED):
+            lane = self.lanes[number] = Lane(self, server)
         return lane
 
     def lane_to(self, member: Member) -> Lane:
@@ -256,7 +256,7 @@ class State(Owner):
             lane.placeholder = False
             if tube != DEFAULT:
                 lane.watched.discard(DEFAULT)
-                lane.send(b"ignore default\r\n", Internal())
+                lane.send(b"ignore default\r\n", InternalAsk())
 
     def keep_one(self, lane: Lane, tube: bytes) -> bool:
         """Have a lane watch default if this tube, which is to be ignored, is its last; False: it is default itself."""
@@ -266,7 +266,7 @@ class State(Owner):
         if tube == DEFAULT:
             return False
         lane.watched.add(DEFAULT)
-        lane.send(b"watch default\r\n", Internal())
+        lane.send(b"watch default\r\n", InternalAsk())
         return True
 
     def ignore_on(self, lane: Lane, tube: bytes, ask: Ask) -> bool:
@@ -280,15 +280,15 @@ class State(Owner):
     def watch_again(self) -> None:
         """Have each lane watch what it should, because tubes may have moved."""
         for lane in self.lanes.values():
-            if lane.state == CLOSED or lane.ended or lane.number not in self.map.places:
+            if lane.state == CLOSED or lane.ended or lane.number not in self.map.servers:
                 continue
             wanted = {tube for tube in self.watched if self.has_tube(lane, tube)}
             for tube in wanted - lane.watched:
-                lane.send(b"watch %b\r\n" % tube, Internal())
+                lane.send(b"watch %b\r\n" % tube, InternalAsk())
                 self.watch_more(lane, tube)
             for tube in lane.watched - wanted:
                 if not (lane.placeholder and tube == DEFAULT):
-                    self.ignore_on(lane, tube, Internal())
+                    self.ignore_on(lane, tube, InternalAsk())
 
     # -- replies
 

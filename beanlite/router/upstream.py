@@ -10,7 +10,7 @@ from beanlite.beanstalk.client import Server, address_text
 from beanlite.errors import in_system_words
 from beanlite.host import log
 from beanlite.router.dial import Contexts, dial
-from beanlite.router.places import Place
+from beanlite.router.known import KnownServer
 
 # How long a server may take to accept a connection, and to answer what it is asked then.
 CONNECT_S: Final = 2.0
@@ -25,10 +25,10 @@ class Upstream:
     """One server."""
 
     def __init__(
-        self, place: Place, addresses: list[Server], context_of: Contexts, tell_back: Callable[[], None]
+        self, server: KnownServer, addresses: list[Server], context_of: Contexts, tell_back: Callable[[], None]
     ) -> None:
         """``tell_back`` is called when it can be reached again."""
-        self.place = place
+        self.server = server
         self.addresses = addresses
         self._context_of = context_of
         self._tell_back = tell_back
@@ -90,9 +90,9 @@ class Upstream:
                     return
                 reasons.append(f"{address_text(address)}: {reason}")
             self.looked.set()
-            if not self.place.away:
-                self.place.away = True
-                log.warning("server away", server=self.place.name, reason="; ".join(reasons))
+            if not self.server.away:
+                self.server.away = True
+                log.warning("server away", server=self.server.name, reason="; ".join(reasons))
             await asyncio.sleep(AGAIN_S)
 
     async def _try(self, address: Server) -> str:
@@ -108,7 +108,7 @@ class Upstream:
             return in_system_words(error)
         finally:
             answers.close()
-        answers.note(self.place)
+        answers.note(self.server)
         return ""
 
     def _note_reached(self, address: Server) -> None:
@@ -116,10 +116,10 @@ class Upstream:
         self._address = address
         self._reached.set()
         self.looked.set()
-        if self.place.away:
-            self.place.away = False
+        if self.server.away:
+            self.server.away = False
             away_s = self._loop.time() - self._doubtful_since_s
-            log.info("server back", server=self.place.name, address=address_text(address), seconds=away_s)
+            log.info("server back", server=self.server.name, address=address_text(address), seconds=away_s)
         self._tell_back()
 
 
@@ -152,7 +152,7 @@ class _Answers(asyncio.Protocol):
             self._transport.abort()
         self.complete.cancel()
 
-    def note(self, place: Place) -> None:
+    def note(self, server: KnownServer) -> None:
         """Note what the server understands."""
-        place.knows_offers = self._lines[0] not in {b"UNKNOWN_COMMAND", b"BAD_FORMAT"}
-        place.knows_notes = self._lines[1] not in {b"UNKNOWN_COMMAND", b"BAD_FORMAT"}
+        server.knows_offers = self._lines[0] not in {b"UNKNOWN_COMMAND", b"BAD_FORMAT"}
+        server.knows_notes = self._lines[1] not in {b"UNKNOWN_COMMAND", b"BAD_FORMAT"}

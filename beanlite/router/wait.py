@@ -11,10 +11,10 @@ from collections import deque
 from typing import Final
 
 from beanlite.protocol.replies import BAD_FORMAT, DEADLINE_SOON, TIMED_OUT, UNKNOWN_COMMAND
-from beanlite.router.asks import Reserve, give_back, reserved
+from beanlite.router.asks import ReserveAsk, give_back, reserved
 from beanlite.router.ids import inner_id
-from beanlite.router.lane import CLOSED, Internal, Lane
-from beanlite.router.state import NEVER_S, State, Waiting
+from beanlite.router.lane import CLOSED, InternalAsk, Lane
+from beanlite.router.state import NEVER_S, AnyWait, ClientState
 
 # How often servers that can't offer a job are asked for one.
 POLL_S: Final = 0.1
@@ -26,7 +26,7 @@ _CANCEL: Final = b"decline 0\r\n"
 TAKEN: Final = b"TAKEN\r\n"
 
 
-class Wait(Waiting):
+class Wait(AnyWait):
     """The reserves, and what servers have been asked for them."""
 
     __slots__ = (
@@ -42,22 +42,22 @@ class Wait(Waiting):
         "is_new",
     )
 
-    def __init__(self, session: State) -> None:
+    def __init__(self, session: ClientState) -> None:
         self._session = session
-        self._asks: deque[Reserve] = deque()
+        self._asks: deque[ReserveAsk] = deque()
         self.is_new = True
         """Further reserves may be added."""
         self._to_poll: list[Lane] = []
-        self._polls: list[Poll] = []
+        self._polls: list[PollAsk] = []
         """What one server has been asked, and has not answered."""
         self._stall_s = NEVER_S
         self._soon = False
         """A server has said DEADLINE_SOON."""
-        self._offers: dict[Lane, Offer] = {}
-        self._taking: Take | None = None
+        self._offers: dict[Lane, OfferAsk] = {}
+        self._taking: TakeAsk | None = None
         self._again_s = NEVER_S
 
-    def add(self, ask: Reserve) -> None:
+    def add(self, ask: ReserveAsk) -> None:
         """Take one more reserve."""
         self._asks.append(ask)
 
@@ -80,7 +80,7 @@ class Wait(Waiting):
         self._soon = False
         self._to_poll = list(self._session.reserve_lanes())
         for lane in self._to_poll:
-            if not lane.place.away:
+            if not lane.server.away:
                 lane.ensure()
         self._poll_next()
 
@@ -89,14 +89,14 @@ class Wait(Waiting):
         while self._to_poll:
             lane = self._to_poll.pop(0)
             if session.is_open(lane) and lane not in session.late:
-                self._polls = [Poll(session, self, lane) for _ in self._asks]
+                self._polls = [PollAsk(session, self, lane) for _ in self._asks]
                 self._stall_s = session.now_s + STALL_S
                 for poll in self._polls:
                     lane.send(b"reserve-with-timeout 0\r\n", poll)
                 return
         self._polled_all()
 
-    def polled(self, poll: Poll, lane: Lane, line: bytes, body: bytes) -> None:
+    def polled(self, poll: PollAsk, lane: Lane, line: bytes, body: bytes) -> None:
         """Take a reply to one of the polls."""
         self._polls.remove(poll)
         if line.startswith(b"RESERVED "):
@@ -119,7 +119,7 @@ class Wait(Waiting):
     def _polled_all(self) -> None:
         """Go on when no server has a job that is ready."""
         session = self._session
-        offer = next((each for each in self._offers.values() if each.job), None)
+        offer = next(iter([each for each in self._offers.values() if each.job]), None)
         if offer is not None:
             self._take(offer)
             return
@@ -140,12 +140,12 @@ class Wait(Waiting):
         session = self._session
         if self._polls or self._taking is not None or self.is_new or lane not in session.reserve_lanes():
             return
-        if lane.state == CLOSED and not lane.place.away:
+        if lane.state == CLOSED and not lane.server.away:
             lane.ensure()
         if not session.is_open(lane) or lane in session.late or lane in self._offers:
             return
-        if lane.place.knows_offers:
-            offer = self._offers[lane] = Offer(self, lane)
+        if lane.server.knows_offers:
+            offer = self._offers[lane] = OfferAsk(self, lane)
             lane.send(_OFFER, offer)
         else:
             self._again_s = min(self._again_s, session.now_s + POLL_S)
@@ -159,7 +159,7 @@ class Wait(Waiting):
         """Try again to connect to a server that does not seem to be away."""
         self._again_s = min(self._again_s, self._session.now_s + STALL_S)
 
-    def offered(self, offer: Offer, line: bytes) -> None:
+    def offered(self, offer: OfferAsk, line: bytes) -> None:
         """Take a reply to an offer: a job, or that there is none."""
         lane = offer.lane
         if line.startswith(b"OFFERED "):
@@ -172,19 +172,19 @@ class Wait(Waiting):
         elif line == TIMED_OUT:
             self._again_s = min(self._again_s, self._session.now_s + POLL_S)
         elif line in {UNKNOWN_COMMAND, BAD_FORMAT}:
-            lane.place.knows_offers = False
+            lane.server.knows_offers = False
             self.opened(lane)
         else:
             self._conclude(line)
 
-    def _take(self, offer: Offer) -> None:
+    def _take(self, offer: OfferAsk) -> None:
         del self._offers[offer.lane]
         self._cancel()
-        self._taking = Take(self._session, self, offer)
+        self._taking = TakeAsk(self._session, self, offer)
         self._stall_s = self._session.now_s + STALL_S
         offer.lane.send(b"take %d\r\n" % inner_id(offer.job), self._taking)
 
-    def taken(self, take: Take, lane: Lane, line: bytes) -> None:
+    def taken(self, take: TakeAsk, lane: Lane, line: bytes) -> None:
         """Take the reply to a take; the offer may have lapsed."""
         self._taking = None
         if line == TAKEN:
@@ -194,7 +194,7 @@ class Wait(Waiting):
         else:
             self._end()
 
-    def lost(self, offer: Offer) -> None:
+    def lost(self, offer: OfferAsk) -> None:
         """Take note that a connection was lost, and with it an offer."""
         self._offers.pop(offer.lane, None)
         self._again_s = min(self._again_s, self._session.now_s + POLL_S)
@@ -268,12 +268,12 @@ class Wait(Waiting):
         return True
 
 
-class Question(Internal):
+class TimedAsk(InternalAsk):
     """A poll or a take, which a server may not answer in time."""
 
     __slots__ = ("_session", "_wait", "lane")
 
-    def __init__(self, session: State, wait: Wait, lane: Lane) -> None:
+    def __init__(self, session: ClientState, wait: Wait, lane: Lane) -> None:
         super().__init__()
         self._session = session
         self._wait: Wait | None = wait
@@ -296,7 +296,7 @@ class Question(Internal):
             session.wait.opened(lane)
 
 
-class Poll(Question):
+class PollAsk(TimedAsk):
     """A reserve-with-timeout 0 of the router's own."""
 
     __slots__ = ()
@@ -320,7 +320,7 @@ class Poll(Question):
         self.lose(lane)
 
 
-class Offer(Internal):
+class OfferAsk(InternalAsk):
     """The question for an offer."""
 
     __slots__ = ("_wait", "body", "job", "lane")
@@ -338,15 +338,15 @@ class Offer(Internal):
         """Want it no more."""
         self._wait = None
         if self.job:
-            lane.send(b"decline %d\r\n" % inner_id(self.job), Internal())
+            lane.send(b"decline %d\r\n" % inner_id(self.job), InternalAsk())
         else:
-            lane.send(_CANCEL, Internal())
+            lane.send(_CANCEL, InternalAsk())
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply, and decline an offer that is not wanted any more."""
         if self._wait is None:
             if line.startswith(b"OFFERED "):
-                lane.send(b"decline %d\r\n" % inner_id(line), Internal())
+                lane.send(b"decline %d\r\n" % inner_id(line), InternalAsk())
             return
         if line.startswith(b"OFFERED "):
             self.job, self.body = line, body
@@ -363,12 +363,12 @@ class Offer(Internal):
         self.lose(lane)
 
 
-class Take(Question):
+class TakeAsk(TimedAsk):
     """The acceptance of an offer."""
 
     __slots__ = ("body", "job")
 
-    def __init__(self, session: State, wait: Wait, offer: Offer) -> None:
+    def __init__(self, session: ClientState, wait: Wait, offer: OfferAsk) -> None:
         super().__init__(session, wait, offer.lane)
         self.job = b"RESERVED " + offer.job.partition(b" ")[2]
         self.body = offer.body

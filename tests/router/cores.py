@@ -4,9 +4,9 @@ from collections import defaultdict
 
 from beanlite.fleet.servers import Fleet, _ServersFile
 from beanlite.protocol.blocked import CLOSING
+from beanlite.router.known import Map
 from beanlite.router.lane import CLOSED, CONNECTING, OPEN
-from beanlite.router.places import Map
-from beanlite.router.session import Session
+from beanlite.router.routing import RouterSession
 from tests.support.core import Core
 
 SECOND_NS = 1_000_000_000
@@ -37,9 +37,9 @@ class Net:
     def __init__(self, *tubes, moved=None, first=1, old=(), max_job_size=65535):
         self.map = Map(fleet_of(tubes, moved, first))
         self.cores = {}
-        for number, place in self.map.places.items():
+        for number, server in self.map.servers.items():
             self.cores[number] = (OldCore if number in old else Core)(max_job_size)
-            place.knows_offers = place.knows_notes = number not in old
+            server.knows_offers = server.knows_notes = number not in old
         self.clients = []
         self.halted = set()
         """Servers that neither take nor say anything for now."""
@@ -86,7 +86,7 @@ class Net:
     def leave(self, number):
         """Have a server be away."""
         self.away.add(number)
-        self.map.places[number].away = True
+        self.map.servers[number].away = True
         self.lose(number)
         for client in self.clients:
             for lane in [each for each in client.session.lanes.values() if each.number == number]:
@@ -98,7 +98,7 @@ class Net:
 
     def come_back(self, number):
         self.away.discard(number)
-        self.map.places[number].away = False
+        self.map.servers[number].away = False
         for client in self.clients:
             client.session.come_back(self.now_s)
         self.run()
@@ -119,7 +119,7 @@ class Client:
 
     def __init__(self, net, **options):
         self.net = net
-        self.session = Session(net.map, lambda: {"pid": "1"}, **options)
+        self.session = RouterSession(net.map, lambda: {"pid": "1"}, **options)
         self.ends = {}
         """The sessions of the servers, by lane."""
         self.opening = []

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.support import servers
+from tests.support.certificates import tls_port
 from tests.support.forks import fork
 from tests.support.servers import RunningServer, free_port
 
@@ -28,7 +29,7 @@ def servers_file(file: Path, upstreams: Sequence[RunningServer], tubes: Sequence
     text = f"version = {more.get('version', 1)}\n"
     for at, server in enumerate(upstreams):
         number = more.get("first", 1) + at
-        text += f'[servers.s{at + 1}]\nnumber = {number}\nconnect = "127.0.0.1:{server.port}"\n'
+        text += f'[servers.s{at + 1}]\nnumber = {number}\nconnect = "{_address(server, more)}"\n'
         if at < len(tubes):
             text += f"tubes = {list(tubes[at])!r}\n"
     text += more.get("moved", "")
@@ -36,6 +37,10 @@ def servers_file(file: Path, upstreams: Sequence[RunningServer], tubes: Sequence
     new.write_text(text)
     new.replace(file)
     return file
+
+
+def _address(server: RunningServer, more: dict) -> str:
+    return f"tls://localhost:{tls_port(server)}" if more.get("over_tls") else f"127.0.0.1:{server.port}"
 
 
 def start_router(directory: Path, upstreams: Sequence[RunningServer], tubes=(), flags=(), **more) -> Routed:

@@ -127,7 +127,7 @@ def test_take_whose_connection_is_lost_is_no_job(net, worker):
     core.send(core.client(), b"use b\r\n" + put(b"x"))
     lane = worker.session.lanes[2]
     worker._take_replies(lane, worker.ends[lane])
-    assert any(type(ask).__name__ == "Take" for ask in lane.asks)
+    assert any(type(ask).__name__ == "TakeAsk" for ask in lane.asks)
     net.lose(2)
     net.wait(1)
     assert worker.take() == b"RESERVED 66 1\r\nx\r\n"

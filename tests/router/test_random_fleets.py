@@ -179,7 +179,8 @@ class Fleet:
                 size = int(line.split()[-1])
                 body, rest = rest[:size], rest[size + 2 :]
             player.received = rest
-            self.judge(player, *player.asked.pop(0), line, body)
+            asked, asked_at = player.asked.pop(0)
+            self.judge(player, asked, asked_at, line, body)
         assert not player.received
         if not player.asked:
             player.lost.clear()

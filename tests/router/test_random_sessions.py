@@ -9,6 +9,7 @@ import os
 import random
 import re
 from itertools import repeat
+from typing import Any
 
 from tests.router.cores import SECOND_NS, Net
 from tests.support.core import Core
@@ -128,7 +129,7 @@ class RoutedTwins(Twins):
     """A server behind a router, and the model."""
 
     def __init__(self):
-        self.core = RoutedCore()
+        self.core: Any = RoutedCore()
         self.model = Model(self.core.now_ns, MAX_JOB_SIZE)
         self.pairs = []
 

@@ -149,7 +149,7 @@ def test_servers_without_offers_are_asked_in_turns(old):
 
 def test_server_that_unlearns_offers_is_asked_in_turns():
     net = Net(["a"], ["b"], old=(2,))
-    net.map.places[2].knows_offers = True
+    net.map.servers[2].knows_offers = True
     worker = net.client()
     worker.send(b"watch a\r\nwatch b\r\nreserve\r\n")
     job_at(net, 2, b"b")

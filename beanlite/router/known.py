@@ -5,7 +5,7 @@ from __future__ import annotations
 from beanlite.fleet.servers import Fleet
 
 
-class Place:
+class KnownServer:
     """A server, as the router last saw it."""
 
     __slots__ = ("away", "knows_notes", "knows_offers", "max_job_size", "name", "number")
@@ -26,27 +26,27 @@ class Place:
 class Map:
     """The servers of the router, which all sessions share."""
 
-    __slots__ = ("edition", "fleet", "places")
+    __slots__ = ("edition", "fleet", "servers")
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        self.places: dict[int, Place] = {}
+        self.servers: dict[int, KnownServer] = {}
         """The servers by their numbers."""
         self.edition = 0
         """How often it has changed."""
-        self._take_places()
+        self._take_servers()
 
     def change(self, fleet: Fleet) -> None:
         """Take another file of servers; each session is then told by ``look_again``."""
         self.fleet = fleet
         self.edition += 1
-        self._take_places()
+        self._take_servers()
 
-    def _take_places(self) -> None:
-        before = self.places
-        self.places = {}
+    def _take_servers(self) -> None:
+        before = self.servers
+        self.servers = {}
         for member in self.fleet.members:
-            place = before.get(member.number)
-            if place is None or place.name != member.name:
-                place = Place(member.number, member.name)
-            self.places[member.number] = place
+            server = before.get(member.number)
+            if server is None or server.name != member.name:
+                server = KnownServer(member.number, member.name)
+            self.servers[member.number] = server

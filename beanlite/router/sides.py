@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
+from beanlite.router.known import Map
 from beanlite.router.lane import GREETING, OPEN, Lane
-from beanlite.router.places import Map
-from beanlite.router.session import Session
+from beanlite.router.routing import RouterSession
 from beanlite.router.upstream import Upstream
 
 # With so many bytes that the other side does not take, nothing more is read for it.
@@ -22,24 +22,24 @@ FAREWELL_S: Final = 2.0
 
 
 @dataclass(slots=True)
-class Host:
+class RouterHost:
     """What a connection knows of the router."""
 
     map: Map
     upstreams: dict[int, Upstream]
     own_stats: Callable[[], Mapping[str, str]]
-    admit: Callable[[ClientEnd], bool]
+    admit: Callable[[ClientSide], bool]
     """Called with a new connection; returns False if there are too many."""
-    forget: Callable[[ClientEnd], None]
+    forget: Callable[[ClientSide], None]
 
 
-class ServerEnd(asyncio.Protocol):
+class ServerSide(asyncio.Protocol):
     """A connection to a server."""
 
     __slots__ = ("client", "lane", "transport")
 
-    def __init__(self, client: ClientEnd, lane: Lane) -> None:
-        self.client: ClientEnd | None = client
+    def __init__(self, client: ClientSide, lane: Lane) -> None:
+        self.client: ClientSide | None = client
         self.lane = lane
         self.transport: asyncio.Transport | None = None
 
@@ -99,7 +99,7 @@ def _half_close(transport: asyncio.Transport) -> None:
             sock.shutdown(socket.SHUT_WR)
 
 
-class ClientEnd(asyncio.Protocol):
+class ClientSide(asyncio.Protocol):
     """The connection of a client."""
 
     __slots__ = (
@@ -116,10 +116,10 @@ class ClientEnd(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: RouterHost) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._ends: dict[Lane, ServerEnd] = {}
+        self._ends: dict[Lane, ServerSide] = {}
         self._tasks: dict[Lane, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = float("inf")
@@ -137,7 +137,7 @@ class ClientEnd(asyncio.Protocol):
         is_private = transport.get_extra_info("ssl_object") is not None or not isinstance(
             transport.get_extra_info("peername"), tuple
         )
-        self.session = Session(self._host.map, self._host.own_stats, tokens_pass=is_private)
+        self.session = RouterSession(self._host.map, self._host.own_stats, tokens_pass=is_private)
         if not self._host.admit(self):
             self._is_closed = True
             self.transport.abort()
@@ -179,7 +179,7 @@ class ClientEnd(asyncio.Protocol):
 
     # -- the servers
 
-    def server_made(self, end: ServerEnd) -> None:
+    def server_made(self, end: ServerSide) -> None:
         """Take a connection that was made."""
         lane = end.lane
         self._ends[lane] = end
@@ -191,7 +191,7 @@ class ClientEnd(asyncio.Protocol):
             end.transport.write(data)
         self.flush()
 
-    def server_came(self, end: ServerEnd, data: bytes) -> None:
+    def server_came(self, end: ServerSide, data: bytes) -> None:
         """Take what a server says; a connection with something else than replies is closed."""
         if not self.session.came(end.lane, data, self._loop.time()) and end.transport is not None:
             end.transport.abort()
@@ -199,12 +199,12 @@ class ClientEnd(asyncio.Protocol):
             self._lose(end)
         self.flush()
 
-    def server_lost(self, end: ServerEnd) -> None:
+    def server_lost(self, end: ServerSide) -> None:
         """Take note that a connection was lost."""
         self._lose(end)
         self.flush()
 
-    def _lose(self, end: ServerEnd) -> None:
+    def _lose(self, end: ServerSide) -> None:
         lane = end.lane
         if self._ends.get(lane) is not end:
             return
@@ -230,7 +230,7 @@ class ClientEnd(asyncio.Protocol):
 
     async def _open(self, lane: Lane) -> None:
         upstream = self._host.upstreams.get(lane.number)
-        end = ServerEnd(self, lane)
+        end = ServerSide(self, lane)
         is_made = False
         try:
             is_made = upstream is not None and await upstream.connect(end)

@@ -11,10 +11,10 @@ from typing import Final
 
 from beanlite.protocol.replies import BAD_FORMAT, UNKNOWN_COMMAND
 from beanlite.protocol.strangers import UNKNOWN_MAX, is_foreign
-from beanlite.router.asks import Reserve
+from beanlite.router.asks import ReserveAsk
 from beanlite.router.commands import BARE, RESERVES, WITH_ARGUMENTS, Function, auth
-from beanlite.router.lane import Internal, Lane
-from beanlite.router.places import Map
+from beanlite.router.known import Map
+from beanlite.router.lane import InternalAsk, Lane
 from beanlite.router.routed import Routed
 from beanlite.router.state import NEVER_S, ORDER_MAX
 from beanlite.router.wait import Wait
@@ -27,7 +27,7 @@ LONG_LINE_MAX: Final = 1 << 20
 _PAUSE_TUBE: Final = b"pause-tube"
 
 
-class Session(Routed):
+class RouterSession(Routed):
     """What the connection of a client calls."""
 
     __slots__ = ("_ending", "_parts", "_skipped_bytes", "_stuck", "_wanted", "pending")
@@ -145,8 +145,8 @@ class Session(Routed):
         asks = lane.close()
         has_reserve = False
         for ask in asks:
-            known = (not has_reserve or isinstance(ask, Internal | Reserve)) and ask.lose(lane)
-            has_reserve = has_reserve or isinstance(ask, Reserve)
+            known = (not has_reserve or isinstance(ask, InternalAsk | ReserveAsk)) and ask.lose(lane)
+            has_reserve = has_reserve or isinstance(ask, ReserveAsk)
             if not known:
                 self._break_off()
                 return
@@ -216,7 +216,7 @@ class Session(Routed):
         """Wait for the server, or for others, with the reserves whose lane was lost."""
         wait = Wait(self)
         for ask in self.orphans:
-            if isinstance(ask, Reserve):
+            if isinstance(ask, ReserveAsk):
                 wait.add(ask)
         self.orphans = []
         self.wait = wait
