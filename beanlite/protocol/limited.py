@@ -79,6 +79,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"unset-schedule": (OPERATOR, SOME),
     b"run-schedule": (OPERATOR, SOME),
     b"act-for": (OPERATOR, ALL),
+    b"relay-for": (OPERATOR, ALL),
 }
 # The words of everybody.
 EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched", b"name", b"list-rights"})

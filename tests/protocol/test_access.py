@@ -40,7 +40,7 @@ MAY = {
         *("list-jobs", "group-jobs", "show-job", "list-tube-stats", "list-clients", "list-policies", "list-schedules"),
         *("watch-events", "diagnose", "show-flow"),
     },
-    OPERATOR: set(WORDS) - {"act-for"},  # which is for the role on all tubes
+    OPERATOR: set(WORDS) - {"act-for", "relay-for"},  # which are for the role on all tubes
 }
 EVERYONE = {"stats", "list-tube-used", "list-tubes-watched", "name", "list-rights"}
 # Of a job that the client has no right to, it is said that there is none.
@@ -101,6 +101,7 @@ REQUESTS: dict[str, dict] = {
     "set-policy": {"pattern": "TUBE", "set": {"max_tries": "3"}},
     "list-policies": {"tube": "TUBE"},
     "list-rights": {},
+    "relay-for": {"address": "10.0.0.9:7"},
 }
 BURIED = {"kick", "kick-job", "peek-buried"}
 HELD = {"release", "bury", "touch", "note"}
@@ -123,6 +124,7 @@ def ask(core, session, word, **what):
 def answer(word, tube, grants):
     """The reply to a word that concerns a tube, from a client with these rights; None: it may do everything."""
     core = Core()
+    core.service.relay_for = lambda *_: True
     admin = core.client(operator=True)
     core.send(admin, b"use %b\r\nwatch %b\r\n" % (tube.encode(), tube.encode()))
     core.send(admin, b"put 0 %d 60 1\r\nx\r\n" % (word == "peek-delayed"))

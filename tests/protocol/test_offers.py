@@ -7,7 +7,8 @@ from hypothesis import given, strategies as st
 
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.core.measures import Measures
-from beanlite.protocol.blocked import YIELDING
+from beanlite.journal.rows import row_of
+from beanlite.protocol.blocked import WORKING, YIELDING
 from beanlite.protocol.commands import WATCHED_MANY
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
@@ -34,23 +35,24 @@ def offered(core, client, timeout_s=0):
     return int(reply.split()[1]) if reply.startswith(b"OFFERED ") else reply
 
 
+def facts(thing, *but):
+    """All attributes of an object, compiled or not."""
+    values = {name: getattr(thing, name) for name in dir(thing) if not name.startswith("_") and name not in but}
+    return {name: value for name, value in values.items() if not callable(value)}
+
+
 def all_facts(core):
     """All that is known of a job, and all that is counted."""
     engine = core.engine
-    job, tube = engine.jobs[1], engine.tubes[b"default"]
-    tally, kept = tube.tally, tube.kept
+    ledger, tube = engine.ledger, engine.tubes[b"default"]
     return (
-        {name: getattr(job, name) for name in type(job).__slots__},
-        {name: getattr(tally, name) for name in type(tally).__slots__},
-        {
-            name: getattr(engine.counts, name)
-            for name in type(engine.counts).__slots__
-            if name not in {"clients", "workers", "watched"}
-        },
-        {name: getattr(tube, name) for name in ("reserved", "urgent", "moved_ns", "shut", "cmd_delete")},
-        kept and (kept.free_ns, kept.turn),
-        [each.counts for each in (engine.ledger.measures.waits, engine.ledger.measures.holds)],
-        (len(engine.ledger.events), len(engine.ledger.deferred), dict(engine.ledger.pulses.crashes)),
+        facts(engine.jobs[1]),
+        facts(tube.tally),
+        facts(engine.counts, "clients", "workers", "watched"),
+        facts(tube, "watching", "using", "waiting", "timer_ns"),
+        tube.kept and (tube.kept.free_ns, tube.kept.turn),
+        [each.counts for each in (ledger.measures.waits, ledger.measures.holds)],
+        (len(ledger.events), len(ledger.deferred), dict(ledger.pulses.crashes)),
     )
 
 
@@ -173,6 +175,12 @@ def test_half_close_ends_the_wait(core, router):
     assert not core.engine.counts.reserved
 
 
+def test_offer_of_a_client_that_has_half_closed_does_not_wait(core, router):
+    assert core.send(router, b"reserve\r\noffer 5\r\n") == b""
+    router.half_close(core.now_ns)
+    assert router.take_replies() == b"TIMED_OUT\r\n" * 2
+
+
 def test_input_does_not_end_the_wait_of_a_reserve_that_follows(core, router):
     assert core.send(router, b"offer 5\r\n") == b""
     assert core.send(router, b"reserve\r\nlist-tube-used\r\n") == b"TIMED_OUT\r\n"
@@ -184,6 +192,7 @@ def test_offer_by_a_client_of_very_many_tubes_waits_for_its_turn(core, router):
     for number in range(WATCHED_MANY + 1):
         core.send(router, b"watch t%d\r\n" % number)
     router.receive(b"offer 5\r\n", core.now_ns)
+    assert router.blocked is WORKING
     router.receive(b"list-tube-used\r\n", core.now_ns)
     core.go_on(router)
     assert router.take_replies() == b"TIMED_OUT\r\nUSING default\r\n"
@@ -256,7 +265,9 @@ def test_job_that_goes_back_is_offered_no_longer_than_others(core, router):
 def test_job_that_is_not_taken_is_stored_as_ready(core, router):
     assert core.send(router, b"offer 5\r\n") == b""
     put(core, core.client())
-    assert [job.id for job in core.store().jobs] == [1]
+    (job,) = core.store().jobs
+    _, _, state, *_, due_at, buried_seq, reserves, _, _, _, _, _, holder, _, _, _ = row_of(job)
+    assert (job.id, state, due_at, buried_seq, reserves, holder) == (1, "ready", None, None, 0, None)
     core.wait(2)
     assert not core.engine.take_changes(deferred=True).jobs
 
@@ -326,6 +337,28 @@ def test_tokens_are_used_up_by_jobs_that_are_taken(core, router):
     assert [offered(core, router) for _ in range(2)] == [3, b"TIMED_OUT\r\n"]
 
 
+def test_declined_job_goes_to_a_client_that_waits_for_a_token(core, router):
+    policy(core, rate="1/s")
+    core.wait(2)
+    other = core.client()
+    put(core, other)
+    core.wait(5)
+    assert offered(core, router) == 1
+    assert core.send(other, b"reserve-with-timeout 60\r\n") == b""
+    core.wait(1.5)
+    assert core.send(router, b"decline 1\r\n") == b"DECLINED\r\n"
+    core.wait(0)
+    assert other.take_replies() == b"RESERVED 1 1\r\nx\r\n"
+
+
+def test_offered_job_has_been_ready_since_its_delay_was_over(core, router):
+    put(core, core.client(), delay_s=5)
+    assert core.send(router, b"offer 60\r\n") == b""
+    core.wait(6)
+    core.send(router, b"take 1\r\n")
+    assert core.engine.tubes[b"default"].tally.waited_ns == SECOND_NS
+
+
 def test_offer_takes_from_no_tube_that_is_paused(core, router):
     put(core, router)
     core.send(router, b"pause-tube default 5\r\n")
@@ -374,7 +407,7 @@ def test_body_that_is_not_in_memory_is_fetched(core):
     core.compare_counts()
 
 
-def test_input_behind_an_offer_whose_body_comes_too_late_ends_the_wait(core):
+def test_input_behind_an_offer_with_a_late_body_ends_the_wait(core):
     core = FetchingCore()
     router, other = core.client(), core.client()
     core.answers_late = lambda session: session is router
@@ -387,7 +420,7 @@ def test_input_behind_an_offer_whose_body_comes_too_late_ends_the_wait(core):
     assert router.take_replies() == b"TIMED_OUT\r\nUSING default\r\n"
 
 
-def test_body_that_was_fetched_ahead_leaves_memory_when_the_job_is_taken(core):
+def test_body_fetched_ahead_leaves_memory_when_its_job_is_taken(core):
     core = FetchingCore(body_max_bytes=1000)
     router, other = core.client(), core.client()
     for _ in range(2):
@@ -422,7 +455,7 @@ def test_offered_job_is_shown_as_reserved(core, router):
     assert [each["holds"] for each in operator.ask("list-clients")["clients"]] == [0, 0]
 
 
-CHANGES = {
+CHANGES: dict[str, dict] = {
     "delete": {},
     "bury": {},
     "delay": {"delay_s": 5},
