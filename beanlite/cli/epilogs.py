@@ -12,7 +12,7 @@ PLACE: Final = "Where to look"
 _CHANGES: Final = "Commands to change jobs"
 # The sections of the list of commands. The others are those that change jobs.
 SECTIONS: Final = {
-    "Commands of a server": ("serve", "config", "cluster"),
+    "Commands of a server": ("serve", "config", "cluster", "route"),
     "Commands for files": (
         "backup", "restore", "verify", "salvage", "compact", "export", "import", "import-binlog",
     ),
