@@ -173,7 +173,7 @@ class Client:
             if lane.number in net.away:
                 session.failed(lane, net.now_s)
                 continue
-            self.ends[lane] = net.cores[lane.number].client()
+            self.ends[lane] = net.cores[lane.number].client(operator=True)  # as on the same machine
             self._pass_on(lane, session.opened(lane, net.now_s))
         for lane in [lane for lane in session.dirty if lane.number not in net.halted]:
             session.dirty.remove(lane)
