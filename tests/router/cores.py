@@ -4,9 +4,9 @@ from collections import defaultdict
 
 from beanlite.fleet.servers import Fleet, _ServersFile
 from beanlite.protocol.blocked import CLOSING
+from beanlite.router.conversation import RouterSession
 from beanlite.router.known import Map
 from beanlite.router.lane import CLOSED, CONNECTING, OPEN
-from beanlite.router.routing import RouterSession
 from tests.support.core import Core
 
 SECOND_NS = 1_000_000_000
