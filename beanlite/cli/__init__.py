@@ -38,6 +38,7 @@ COMMANDS: Final = {
     "targets": "targets",
     "put": "put",
     "work": "work",
+    "route": "route",
     **dict.fromkeys(("kick", "bury", "delete"), "change"),
     "undelete": "history",
     **dict.fromkeys(("release", "move", "copy", "reprioritise", "delay", "flush", "note", "pause"), "change"),

@@ -20,10 +20,9 @@ def targets(
         Path, typer.Option(metavar="FILE", parser=as_path, help="The file of servers.", show_default=False)
     ],
 ) -> None:
-    """Print where Prometheus asks several servers.
+    """Print for Prometheus (file_sd_configs) where it asks.
 
-    The JSON is for its file_sd_configs: the addresses of the key metrics, each with the label server, the name of its
-    server.
+    These are the addresses of the key metrics; each gets the label server, with the name of its server.
     """
     from beanlite.fleet.servers import Fleet  # noqa: PLC0415 - pydantic is slow to import
 
