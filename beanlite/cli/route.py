@@ -1,6 +1,7 @@
 """``beanlite route``."""
 
 import gc
+import ssl
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -37,6 +38,12 @@ def route(
     listen_tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", parser=as_path, help="The key of --listen-tls-cert.")
     ] = None,
+    listen_tls_clients: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", parser=as_path, help="Clients need a certificate that this authority vouches for."
+        ),
+    ] = None,
     tls_ca: Annotated[
         Path | None,
         typer.Option(metavar="FILE", parser=as_path, help="Trust servers at tls:// that this authority vouches for."),
@@ -47,6 +54,14 @@ def route(
     tls_key: Annotated[
         Path | None, typer.Option(metavar="FILE", parser=as_path, help="Its key, unless that is in the same file.")
     ] = None,
+    relay: Annotated[
+        bool,
+        typer.Option(
+            "--relay",
+            help="Tell servers the address and the certificate of each client: it has its own rights there. "
+            "They must trust the router: the role operator on all tubes.",
+        ),
+    ] = False,
 ) -> None:
     """Have clients use several servers as if they were one.
 
@@ -56,12 +71,7 @@ def route(
     from beanlite.net.listener import listen_at  # noqa: PLC0415 - no other command listens like that
     from beanlite.router.router import Files, Router  # noqa: PLC0415 - likewise
 
-    if (listen_tls_cert is None) != (listen_tls_key is None):
-        raise ConfigError("--listen-tls-cert and --listen-tls-key need each other")
-    tls = None
-    if listen_tls_cert is not None:
-        options = ("--listen-tls-cert", "--listen-tls-key")
-        tls = page_context(str(listen_tls_cert), str(listen_tls_key), options)
+    tls = _listening_context(listen_tls_cert, listen_tls_key, listen_tls_clients)
     log.setup("info", "text")
     gc.enable()
     files = Files(servers, *(None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key)))
@@ -69,10 +79,26 @@ def route(
     listener = listen_at(parse_address(listen, "--listen"))
 
     async def serve() -> None:
-        router = Router(files, listener, tls)
+        router = Router(files, listener, tls, relays=relay)
         await router.serve()
 
     try:
         run_loop(loop_factory(), serve)
     finally:
         listener.close()
+
+
+def _listening_context(cert: Path | None, key: Path | None, clients: Path | None) -> ssl.SSLContext | None:
+    """Return what encrypts for clients; None: nothing does. ConfigError: the files can't be used."""
+    from beanlite.net.certificates import ask_for_certificates  # noqa: PLC0415 - as above
+
+    if (cert is None) != (key is None):
+        raise ConfigError("--listen-tls-cert and --listen-tls-key need each other")
+    if cert is None:
+        if clients is not None:
+            raise ConfigError("--listen-tls-clients needs --listen-tls-cert")
+        return None
+    context = page_context(str(cert), str(key), ("--listen-tls-cert", "--listen-tls-key"))
+    if clients is not None:
+        ask_for_certificates(context, "--listen-tls-clients", clients)
+    return context

@@ -47,12 +47,17 @@ def load_certificates(settings: Settings) -> Certificates:
     if settings.tls_clients is not None:
         files["tls_clients"] = settings.tls_clients
         ends_s["tls_clients"] = max(_ends("tls_clients", settings.tls_clients))
-        try:
-            context.load_verify_locations(cafile=settings.tls_clients)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"tls_clients: {settings.tls_clients} can't be used: {in_words(error)}") from error
-        context.verify_mode = ssl.CERT_REQUIRED
+        ask_for_certificates(context, "tls_clients", settings.tls_clients)
     return Certificates(context, ends_s, files)
+
+
+def ask_for_certificates(context: ssl.SSLContext, option: str, path: Path) -> None:
+    """Have clients need a certificate that an authority in this file vouches for. ConfigError: it can't be used."""
+    try:
+        context.load_verify_locations(cafile=path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{option}: {path} can't be used: {in_words(error)}") from error
+    context.verify_mode = ssl.CERT_REQUIRED
 
 
 def _load_own(context: ssl.SSLContext, cert: Path, key: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Final
 from beanlite.beanstalk.client import Server
 from beanlite.beanstalk.over_tls import OverTls, in_plain_words
 from beanlite.net.tls import Tls
+from beanlite.router.relay import Introduction
 
 # What tells of a server that is gone without a word.
 _KEEPALIVE: Final = (
@@ -24,8 +25,24 @@ _KEEPALIVE: Final = (
 Contexts = Callable[[OverTls], ssl.SSLContext]
 
 
-async def dial(address: Server, end: asyncio.Protocol, context_of: Contexts) -> None:
-    """Connect to a server, whose connection is then looked after by ``end``. OSError: that fails."""
+async def dial(address: Server, end: asyncio.Protocol, context_of: Contexts, introduction: bytes = b"") -> None:
+    """Connect to a server, whose connection is then looked after by ``end``. OSError: that fails.
+
+    ``introduction``: what the server has to take before that.
+    """
+    if not introduction:
+        await _connect(address, end, context_of)
+        return
+    first = Introduction(introduction, end)
+    try:
+        await _connect(address, first, context_of)
+        await first.over
+    except BaseException:
+        first.abort()
+        raise
+
+
+async def _connect(address: Server, end: asyncio.Protocol, context_of: Contexts) -> None:
     loop = asyncio.get_running_loop()
     if isinstance(address, OverTls):
         handshake = _Handshake(loop, context_of(address), address.host, end)

@@ -55,8 +55,11 @@ class TlsClients:
 class Router:
     """A router in a running event loop."""
 
-    def __init__(self, files: Files, listener: Listener, tls: ssl.SSLContext | None) -> None:
-        """ConfigError: the file of servers is wrong, or the limit of open files too low."""
+    def __init__(self, files: Files, listener: Listener, tls: ssl.SSLContext | None, *, relays: bool = False) -> None:
+        """``relays``: have servers told for whom each connection asks.
+
+        ConfigError: the file of servers is wrong, or the limit of open files too low.
+        """
         self._files = files
         self._listener = listener
         self._tls = tls
@@ -74,7 +77,7 @@ class Router:
         self._looks = asyncio.Event()
         self._began_s = time.monotonic()
         self._instance = secrets.token_hex(8)
-        self._host = RouterHost(self._map, {}, self._own_stats, self._admit, self._forget)
+        self._host = RouterHost(self._map, {}, self._own_stats, self._admit, self._forget, relays)
         self._connect_to(self._addresses_of(fleet))
 
     async def serve(self) -> None:
@@ -217,7 +220,9 @@ class Router:
         for number, server in self._map.servers.items():
             if number not in upstreams:
                 server.away = False
-                upstreams[number] = Upstream(server, addresses[number], self._context_of, self._tell_back)
+                upstreams[number] = Upstream(
+                    server, addresses[number], self._context_of, self._tell_back, relays=self._host.relays
+                )
                 upstreams[number].suspect()
 
     def _tell_back(self) -> None:

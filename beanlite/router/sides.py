@@ -13,6 +13,7 @@ from typing import Final, cast
 from beanlite.router.conversation import RouterSession
 from beanlite.router.known import Map
 from beanlite.router.lane import GREETING, OPEN, Lane
+from beanlite.router.relay import introduction_of
 from beanlite.router.upstream import Upstream
 
 # With so many bytes that the other side does not take, nothing more is read for it.
@@ -31,6 +32,8 @@ class RouterHost:
     admit: Callable[[ClientSide], bool]
     """Called with a new connection; returns False if there are too many."""
     forget: Callable[[ClientSide], None]
+    relays: bool = False
+    """Servers are told for whom each connection asks."""
 
 
 class ServerSide(asyncio.Protocol):
@@ -106,6 +109,7 @@ class ClientSide(asyncio.Protocol):
         "_due_s",
         "_ends",
         "_host",
+        "_introduction",
         "_is_closed",
         "_loop",
         "_reading",
@@ -123,6 +127,8 @@ class ClientSide(asyncio.Protocol):
         self._tasks: dict[Lane, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = float("inf")
+        self._introduction = b""
+        """What servers are told of the client."""
         self._reading = True
         self._unread = False
         """The client does not read its replies."""
@@ -134,6 +140,8 @@ class ClientSide(asyncio.Protocol):
         """Make a session, or close the connection at once if there are too many."""
         self.transport = cast(asyncio.Transport, transport)
         self.transport.set_write_buffer_limits(high=UNREAD_MAX)
+        if self._host.relays:
+            self._introduction = introduction_of(transport)
         is_private = transport.get_extra_info("ssl_object") is not None or not isinstance(
             transport.get_extra_info("peername"), tuple
         )
@@ -233,7 +241,7 @@ class ClientSide(asyncio.Protocol):
         end = ServerSide(self, lane)
         is_made = False
         try:
-            is_made = upstream is not None and await upstream.connect(end)
+            is_made = upstream is not None and await upstream.connect(end, self._introduction)
         finally:
             self._tasks.pop(lane, None)
             if not is_made:

@@ -11,6 +11,7 @@ from beanlite.errors import in_system_words
 from beanlite.host import log
 from beanlite.router.dial import Contexts, dial
 from beanlite.router.known import KnownServer
+from beanlite.router.relay import WORD, introduction
 
 # How long a server may take to accept a connection, and to answer what it is asked then.
 CONNECT_S: Final = 2.0
@@ -25,13 +26,22 @@ class Upstream:
     """One server."""
 
     def __init__(
-        self, server: KnownServer, addresses: list[Server], context_of: Contexts, tell_back: Callable[[], None]
+        self,
+        server: KnownServer,
+        addresses: list[Server],
+        context_of: Contexts,
+        tell_back: Callable[[], None],
+        *,
+        relays: bool = False,
     ) -> None:
-        """``tell_back`` is called when it can be reached again."""
+        """``tell_back`` is called when it can be reached again. ``relays``: it is told for whom the router asks."""
         self.server = server
         self.addresses = addresses
         self._context_of = context_of
         self._tell_back = tell_back
+        self._relays = relays
+        self._is_refused = False
+        """The log says that it does not take introductions."""
         self._loop = asyncio.get_running_loop()
         self._address: Server | None = None
         """The address at which it was last reached; None: at none, or that is in doubt."""
@@ -56,14 +66,14 @@ class Upstream:
         if self._look is not None:
             self._look.cancel()
 
-    async def connect(self, end: asyncio.Protocol) -> bool:
+    async def connect(self, end: asyncio.Protocol, introduction: bytes) -> bool:
         """Make a connection, which ``end`` then looks after. False: the server has been away for too long."""
         for _ in range(_TRIES):
             if not await self._is_reached() or self._address is None:
                 return False
             try:
                 async with asyncio.timeout(CONNECT_S):
-                    await dial(self._address, end, self._context_of)
+                    await dial(self._address, end, self._context_of, introduction)
             except OSError:
                 self.suspect()
             else:
@@ -90,24 +100,29 @@ class Upstream:
                     return
                 reasons.append(f"{address_text(address)}: {reason}")
             self.looked.set()
-            if not self.server.away:
-                self.server.away = True
+            is_refused = any(WORD in reason for reason in reasons)
+            if not self.server.away or is_refused > self._is_refused:
+                self.server.away, self._is_refused = True, is_refused
                 log.warning("server away", server=self.server.name, reason="; ".join(reasons))
             await asyncio.sleep(AGAIN_S)
 
     async def _try(self, address: Server) -> str:
         """Ask the server what it understands; return why that fails."""
         answers = _Answers(self._loop.create_future())
+        relayed = _Answers(self._loop.create_future(), b"")
         try:
             async with asyncio.timeout(CONNECT_S):
                 await dial(address, answers, self._context_of)
                 await answers.complete
+                if self._relays:  # on a connection of its own: its client may do nothing, and is not answered
+                    await dial(address, relayed, self._context_of, introduction("unix", [], is_private=False))
         except TimeoutError:
             return "no answer in time"
         except OSError as error:
             return in_system_words(error)
         finally:
             answers.close()
+            relayed.close()
         answers.note(self.server)
         return ""
 
@@ -116,6 +131,7 @@ class Upstream:
         self._address = address
         self._reached.set()
         self.looked.set()
+        self._is_refused = False
         if self.server.away:
             self.server.away = False
             away_s = self._loop.time() - self._doubtful_since_s
@@ -126,15 +142,16 @@ class Upstream:
 class _Answers(asyncio.Protocol):
     """A connection that asks a server what it understands."""
 
-    def __init__(self, complete: asyncio.Future[None]) -> None:
+    def __init__(self, complete: asyncio.Future[None], questions: bytes = _QUESTIONS) -> None:
         self.complete = complete
+        self._questions = questions
         self._transport: asyncio.Transport | None = None
         self._data = b""
         self._lines: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(_QUESTIONS)
+        self._transport.write(self._questions)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
