@@ -81,7 +81,7 @@ def test_child_that_is_terminated_ends_and_the_worker_does_not(work, wire):
 def test_child_that_is_left_does_not_hold_the_job(work, wire):
     job_id = wire.put(b"leaves x")
     worker = work.begin()
-    until(lambda: work.log("stay"))
+    until(lambda: work.log("stay") and work.log("left"))
     (child,) = map(int, work.log("left"))
     try:
         worker.kill()
