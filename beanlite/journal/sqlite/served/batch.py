@@ -12,6 +12,7 @@ from beanlite.core.ledger import Changes
 from beanlite.core.totals import Tally
 from beanlite.host.clock import utc_s
 from beanlite.journal.columns import JOB, NAMES, PUT, as_list
+from beanlite.journal.event_rows import WIDTH, Row
 from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.rows import row_of
 from beanlite.journal.schedule_rows import row_of_schedule
@@ -26,9 +27,7 @@ from beanlite.journal.sqlite.served.history import (
     INSERT_SEVERAL,
     PRUNED_EACH,
     STORE_BODY,
-    WIDTH,
     History,
-    Row,
 )
 from beanlite.journal.totals import KEPT_S
 
