@@ -9,11 +9,13 @@ the batch is stored.
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from beanlite.core.events import Event
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
 from beanlite.host.clock import utc_s
-from beanlite.journal import note_rows, policy_rows, schedule_rows
+from beanlite.journal import event_rows, note_rows, policy_rows, schedule_rows
 from beanlite.journal.columns import JOB, NAMES, PUT, as_list
+from beanlite.journal.event_rows import EventRows
 from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.postgres.schema import NOW
 from beanlite.journal.rows import row_of
@@ -175,9 +177,28 @@ _TOTALS: Final = _Part(
     """,
     "count(*)",
 )
+_EVENT: Final = ("bigint", "float8", "bigint", "text", "text", "text", "bigint", "bigint", "bigint")
+_EVENTS: Final = _Part(
+    "events",
+    _EVENT,
+    f"INSERT INTO history ({event_rows.COLUMNS}) SELECT *, NULL FROM {{rows}} AS new {_FENCED} RETURNING 1",
+    "count(*)",
+)
+# The body of a deleted job that is not in memory is copied from its row, which is still there for all parts.
+_EVENTS_WITH_BODIES: Final = _Part(
+    "events_with_bodies",
+    (*_EVENT, "bytea"),
+    f"""
+    INSERT INTO history ({event_rows.COLUMNS})
+    SELECT n, at, job, tube, what, by, conn, pri, delay_s, coalesce(body, (SELECT body FROM jobs WHERE id = job))
+    FROM {{rows}} AS new ({event_rows.COLUMNS}) {_FENCED}
+    RETURNING 1
+    """,
+    "count(*)",
+)
 _PARTS: Final = (
     _PUT, _PUT_OTHERWISE, _CHANGED, _GONE, _PAUSED, _RESUMED, _POLICIES_SET, _POLICIES_UNSET, _SCHEDULES_SET,
-    _SCHEDULES_UNSET, _NOTES_SET, _NOTES_UNSET, _TOTALS,
+    _SCHEDULES_UNSET, _NOTES_SET, _NOTES_UNSET, _TOTALS, _EVENTS, _EVENTS_WITH_BODIES,
 )  # fmt: skip
 
 
@@ -215,7 +236,22 @@ def _statement(present: tuple[bool, ...]) -> str:
     return statement
 
 
-def batch_of(changes: Changes, totals: Totals, now_s: float) -> Batch:
+def _events_of(events: list[Event], rows: EventRows) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    """Return the rows of events without a body, and of those with one; None is the body that the job's row has."""
+    if not events:
+        return [], []
+    made = rows.rows_of(events)
+    values = [tuple(made.values[at : at + event_rows.WIDTH]) for at in range(0, len(made.values), event_rows.WIDTH)]
+    bodies = dict.fromkeys([n for (n,) in made.to_fetch]) | {n: body for body, n in made.bodies}
+    if not bodies:
+        return values, []
+    return (
+        [row for row in values if row[0] not in bodies],
+        [(*row, bodies[row[0]]) for row in values if row[0] in bodies],
+    )
+
+
+def batch_of(changes: Changes, totals: Totals, now_s: float, rows_of_events: EventRows) -> Batch:
     """Make the statement of a batch and its parameters. ``now_s`` is UTC by the database's clock."""
     puts: list[tuple[object, ...]] = []
     other_puts: list[tuple[object, ...]] = []
@@ -255,6 +291,7 @@ def batch_of(changes: Changes, totals: Totals, now_s: float) -> Batch:
         [(job_id, note.decode()) for job_id, note in changes.notes if note],
         [(job_id,) for job_id, note in changes.notes if not note],
         totals.rows(changes.tallies, now_s),
+        *_events_of(changes.events, rows_of_events),
     )
     parameters: Parameters = [changes.batch, changes.last_id]
     for part_rows in rows:

@@ -19,6 +19,7 @@ from beanlite.journal import note_rows, policy_rows, schedule_rows
 from beanlite.journal.columns import stored_job
 from beanlite.journal.note_rows import note_of
 from beanlite.journal.policy_rows import policy_of
+from beanlite.journal.postgres.figures import HOLDERS
 from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, text_of
 from beanlite.journal.postgres.standing import Standing
 from beanlite.journal.schedule_rows import schedule_of
@@ -64,26 +65,13 @@ MARK: Final = """
 PRUNE_BATCHES: Final = """
     DELETE FROM batches WHERE number > $1 AND number <= (SELECT batch FROM lease WHERE epoch = $2)
 """
-# What keeps PostgreSQL from removing old versions of rows: the oldest transaction that may still read them. What other
-# roles do may not be shown.
-_HOLDER: Final = """
-    SELECT holder, age FROM (
-        SELECT concat_ws(' ', 'process', pid, nullif(application_name, '')) AS holder,
-               greatest(age(backend_xmin), age(backend_xid)) AS age
-        FROM pg_stat_activity
-        WHERE pid <> pg_backend_pid() AND (datname = current_database() OR backend_type = 'walsender')
-        UNION ALL
-        SELECT 'the replication slot ' || slot_name, age(xmin) FROM pg_replication_slots
-        UNION ALL
-        SELECT 'the prepared transaction ' || gid, age(transaction) FROM pg_prepared_xacts
-        WHERE database = current_database()
-    ) AS holders
-    WHERE age >= $1 ORDER BY age DESC LIMIT 1
-"""
+_HOLDER: Final = f"SELECT holder, age FROM ({HOLDERS}) AS holders WHERE age >= $1 ORDER BY age DESC LIMIT 1"
 # The number of later transactions from which on it is worth a warning.
 _OLD: Final = 1_000_000
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS now"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
+_LAST_EVENT: Final = "SELECT coalesce(max(n), 0) AS n FROM history"
+_TAKEOVERS: Final = "SELECT takeovers FROM lease"
 _body = itemgetter(BODY_AT)
 _crc32 = itemgetter(CRC32_AT)
 
@@ -123,7 +111,7 @@ class Reader:
         """Return the rows of a query, or None if they can't be read now."""
         try:
             if self._link is None:
-                self._link = await self._connect()
+                self._link = await self.connect()
             return await self._link.rows(statement, *parameters)
         except (*TROUBLE, JournalRefused) as error:
             if self._closed:
@@ -136,7 +124,7 @@ class Reader:
             raise JournalFailed(f"{self._name} can't be read: {text_of(error)}") from error
         return None
 
-    async def _connect(self) -> Link:
+    async def connect(self) -> Link:
         """Connect to the database that has our lease: an old primary may still run, and be found first."""
         drops = self._drops
         link = await connect(self._url, self._node, self._expect_lease)
@@ -159,6 +147,14 @@ class Reader:
     async def now_ns(self) -> int:
         """Return the time of the database's clock, in the units of ours. Raises JournalFailed."""
         return clock_ns((await self._fetch(_NOW))[0]["now"])
+
+    async def takeovers(self) -> int:
+        """Return how often a lease was taken that had not been given back. Raises JournalFailed."""
+        return int((await self._fetch(_TAKEOVERS))[0]["takeovers"])
+
+    async def last_event(self) -> int:
+        """Return the number of the last row of the history. Raises JournalFailed."""
+        return int((await self._fetch(_LAST_EVENT))[0]["n"])
 
     async def pauses(self) -> list[tuple[bytes, int, int]]:
         """Return all pauses, including those that have ended, for ``Engine.restore_pause``. Raises JournalFailed."""
@@ -248,7 +244,7 @@ class Reader:
         link = None
         standing = self._standing()
         try:
-            self._pruner = link = await self._connect()
+            self._pruner = link = await self.connect()
             await link.row(NO_LOCKS)
             for span_s, kept_s in KEPT_S.items():
                 await link.rows(_PRUNE, span_s, int(now_s) - kept_s)

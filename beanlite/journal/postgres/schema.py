@@ -21,6 +21,8 @@ _WITH_BATCHES: Final = 3
 _WITH_POLICIES: Final = 4
 # That in which there are notes.
 _WITH_NOTES: Final = 6
+# That in which there is a history.
+_WITH_HISTORY: Final = 8
 # The time by the database's clock, which is the same for all servers.
 NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 _FACTS: Final = """
@@ -83,6 +85,11 @@ async def has_policies(link: Link, name: str) -> bool:
 async def has_notes(link: Link, name: str) -> bool:
     """Whether the schema is one with the table of notes, or newer. Raises JournalRefused."""
     return await _number(link, name) >= _WITH_NOTES
+
+
+async def has_history(link: Link, name: str) -> bool:
+    """Whether the schema is one with the table of the history, or newer. Raises JournalRefused."""
+    return await _number(link, name) >= _WITH_HISTORY
 
 
 async def migrate(link: Link, name: str, *, only_from: int | None = None) -> None:
