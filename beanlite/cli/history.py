@@ -16,9 +16,10 @@ from beanlite.cli.groups import (
     age_option,
     grouped,
     moment_option,
+    open_stored,
     seconds_of,
 )
-from beanlite.cli.options import ConfigFile, Db, ids_text, path_of_db
+from beanlite.cli.options import ConfigFile, Database, Db, ids_text
 from beanlite.cli.printing import print_done
 from beanlite.console import tables, units
 from beanlite.console.filters import Record, filter_by
@@ -27,13 +28,14 @@ from beanlite.console.putting import NewJob, put as put_all
 from beanlite.errors import BeanliteError, ConfigError
 
 if TYPE_CHECKING:
-    from beanlite.console.file import File
+    from beanlite.console.stored import Stored
 
 EPILOG: Final = {
     "history": see.EPILOG,
     "undelete": (
-        "Exit codes: 0 done; 1 the server can't be reached or refuses a job, or a body is not kept; 2 a wrong setting"
-        " or flag; 3 the database was refused, or is damaged; 130 Ctrl-C (what is printed was put)."
+        "Exit codes: 0 done; 1 the server or the database can't be reached, or the server refuses a job, or a body is"
+        " not kept; 2 a wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C (what is printed"
+        " was put)."
     ),
 }
 EXAMPLES: Final = """
@@ -42,6 +44,7 @@ beanlite history --by ann --what delete --since 24h
 beanlite history --where customer=4711                      the deleted jobs of a customer
 beanlite history --tube mail --what pause                   when it was paused, and by whom
 beanlite history --id 17 --db /backups/queue.db
+beanlite history --database postgresql://beanlite@db1,db2/queue
 
 beanlite undelete 17 18
 beanlite undelete --by ann --since 02:00 --dry-run          how many has ann deleted since 2 o'clock?
@@ -82,19 +85,18 @@ def history(
     where: Where = None,
     limit: Limit = 100,
     db: Db = None,
+    database: Database = None,
     config_file: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Show what has happened to jobs and tubes, the last events.
 
     What operators do is always kept, with their names; everything else as the server's setting history says. Read from
-    the database file. Dates are in UTC. Events that recur are one line, unless --limit 0 or --json shows each.
+    the database. Dates are in UTC. Events that recur are one line, unless --limit 0 or --json shows each.
     """
     see.check_words(what)
     asked = _conditions(tube, by, since, until, where, id=job_id, what=what, operators=operators or None)
-    from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
-
-    with File(path_of_db(db, config_file)) as file:
+    with open_stored(db, database, config_file) as file:
         if as_json or not limit:
             count, more = _print_each(file.history(asked, limit), as_json=as_json), False
         else:
@@ -140,6 +142,7 @@ def undelete(
         bool, typer.Option("--dry-run", help="Change nothing, only report how many jobs it would be.")
     ] = False,
     db: Db = None,
+    database: Database = None,
     server: ServerOption,
     as_json: Json = False,
 ) -> None:
@@ -155,9 +158,7 @@ def undelete(
     if not ids and by is None:
         asked["operators"] = True
     ttr_s = seconds_of("--ttr", ttr)
-    from beanlite.console.file import File  # noqa: PLC0415 - as above
-
-    with File(path_of_db(db, server.config_file)) as file:
+    with open_stored(db, database, server.config_file) as file:
         old_ids = file.deletions(asked)
         if missing := sorted(set(ids or ()) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
@@ -175,7 +176,7 @@ def undelete(
                 print_done("\n".join(lines), "jobs are put, but not all of their ids can be printed")
 
 
-def _put_again(file: "File", ids: list[int], ttr_s: int, read: list[int]) -> Iterator[NewJob]:
+def _put_again(file: "Stored", ids: list[int], ttr_s: int, read: list[int]) -> Iterator[NewJob]:
     """Yield deleted jobs as new ones, and note the ids of those in ``read``."""
     for job_id in ids:
         job = file.deleted_job(job_id)

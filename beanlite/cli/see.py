@@ -14,6 +14,7 @@ from beanlite.cli.groups import (
     ServerOrFile,
     age_option,
     grouped,
+    open_stored,
 )
 from beanlite.console import listing, tables, units
 from beanlite.console.bodies import FORMS
@@ -132,16 +133,19 @@ def job(
         ),
     ] = "auto",
     place: ServerOrFile,
+    database: Annotated[
+        str | None, typer.Option("--database", metavar="URL", help="Read this PostgreSQL database instead.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show everything known about a job.
 
-    With --db also its history, as far as the server keeps one, even if the job has gone; and its body, if the history
-    keeps those of deleted jobs. Dates are in UTC.
+    With --db or --database also its history, as far as the server keeps one, even if the job has gone; and its body, if
+    the history keeps those of deleted jobs. Dates are in UTC.
     """
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
-    with place.open() as source:
+    with place.open() if database is None else open_stored(place.db, database, None) as source:
         facts = source.show_job(job_id)
     if facts is None:
         raise BeanliteError(f"there is no job {job_id}{_past_of(job_id) if isinstance(source, Live) else ''}")

@@ -12,10 +12,11 @@ import typer
 
 from beanlite.beanstalk.client import parse_address
 from beanlite.cli.groups import ServerOption, grouped
-from beanlite.cli.options import path_of_db
+from beanlite.cli.options import path_of_db, url_of_database
 from beanlite.cli.paths import as_path
 from beanlite.cli.source import STDIN, reader
 from beanlite.console.file import File
+from beanlite.console.stored import OpenDatabase, Place
 from beanlite.errors import ConfigError
 from beanlite.host import log
 from beanlite.host.shown import page_context
@@ -39,6 +40,11 @@ beanlite web --listen 0.0.0.0:11380 --password-file users --host queue.example.o
              --web-tls-cert page.pem --web-tls-key page.key
 beanlite web --connect tls://queue.example.org:11301 --tls-ca ca.pem --tls-cert ann.pem
 """
+
+
+DatabaseOfPage = Annotated[
+    str | None, typer.Option("--database", metavar="URL", help="Or its PostgreSQL database, likewise.")
+]
 
 
 def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
@@ -75,8 +81,13 @@ def _check_users(password_file: Path | None, user_header: str | None) -> None:
         raise ConfigError(f"--user-header takes the name of a header, not {user_header!r}")
 
 
-def _readable(db: str | None) -> Path | None:
-    """Return the path of a database. BeanliteError: it can't be read, which is said now, and not on each page."""
+def _readable(db: str | None, database: str | None) -> Place | None:
+    """Return the path or the URL of a database. BeanliteError: it can't be read: not said on each page only."""
+    if database is not None:
+        url = url_of_database(db, database, None)
+        assert url is not None
+        with OpenDatabase(url):
+            return url
     if db is None:
         return None
     path = path_of_db(db, None).resolve()
@@ -101,6 +112,7 @@ def web(
     db: Annotated[
         str | None, typer.Option("--db", metavar="PATH", help="The server's database file, for history and curves.")
     ] = None,
+    database: DatabaseOfPage = None,
     password_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", parser=as_path, help="File of users, with lines printed by --add-user."),
@@ -146,11 +158,11 @@ def web(
     if not is_loopback and password_file is None and user_header is None:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
     own = serving.LOOPBACK_NAMES if is_loopback else frozenset()
-    path = _readable(db)
+    stored = _readable(db, database)
     site = Site(
         address=server.address,
-        db=path,
-        backups=_backups_of(server, path),
+        db=stored,
+        backups=_backups_of(server, stored if isinstance(stored, Path) else None),
         passwords=None if password_file is None else Passwords(password_file),
         user_header=user_header,
         hosts=own | frozenset(map(own_host, host or ())),

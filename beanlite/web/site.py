@@ -2,13 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from starlette.requests import Request
 
 from beanlite.beanstalk.client import Server, Unauthorized, address_text
 from beanlite.console.live import Live
+from beanlite.console.stored import Place
 from beanlite.core.access import ALL_TUBES, NOTHING, OPERATOR, Rights
 from beanlite.errors import BeanliteError
 from beanlite.web.backups import Folder
@@ -32,7 +32,7 @@ class Site:
     """The options of ``beanlite web``, and what is kept while it runs."""
 
     address: Server
-    db: Path | None = None
+    db: Place | None = None
     """The database to read history and totals from, or None."""
     backups: Folder | None = None
     """The folder of the server's backups; None if it is not known."""
