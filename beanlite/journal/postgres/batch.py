@@ -12,8 +12,10 @@ from zlib import crc32
 from beanlite.core.events import Event
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
+from beanlite.core.tube import Tube
 from beanlite.host.clock import utc_s
 from beanlite.journal import event_rows, note_rows, policy_rows, schedule_rows
+from beanlite.journal.checksum import checksum_of_put, checksum_of_row, with_id
 from beanlite.journal.columns import JOB, NAMES, PUT, as_list
 from beanlite.journal.event_rows import EventRows
 from beanlite.journal.policy_rows import row_of_policy
@@ -54,23 +56,24 @@ class _Part(NamedTuple):
     """The expression that counts the rows that it has changed; empty if the number is not checked."""
 
 
-_ALL: Final = as_list((*NAMES, "crc32", "body"))
-_OF_BODY: Final = ("bigint", "bytea")
+_ALL: Final = as_list((*NAMES, "row_crc32", "crc32", "body"))
+# The types of both checksums, and of the body.
+_CHECKED: Final = ("bigint", "bigint", "bytea")
 # Most jobs are first written this way: they have been in the ready state ever since they were put.
 _PUT: Final = _Part(
     "put",
-    (*(column.type for column in PUT), *_OF_BODY),
+    (*(column.type for column in PUT), *_CHECKED),
     f"""
     INSERT INTO jobs ({_ALL})
-    SELECT {as_list(tuple(column.ready or column.name for column in JOB))}, crc32, body
-    FROM {{rows}} AS new ({as_list(tuple(column.name for column in PUT))}, crc32, body) {_FENCED}
+    SELECT {as_list(tuple(column.ready or column.name for column in JOB))}, row_crc32, crc32, body
+    FROM {{rows}} AS new ({as_list(tuple(column.name for column in PUT))}, row_crc32, crc32, body) {_FENCED}
     RETURNING 1
     """,
     "count(*)",
 )
 _PUT_OTHERWISE: Final = _Part(
     "put_otherwise",
-    (*(column.type for column in JOB), *_OF_BODY),
+    (*(column.type for column in JOB), *_CHECKED),
     f"INSERT INTO jobs ({_ALL}) SELECT * FROM {{rows}} AS new {_FENCED} RETURNING 1",
     "count(*)",
 )
@@ -78,10 +81,10 @@ _PUT_OTHERWISE: Final = _Part(
 # the planner would choose to compare each row of the table with each row of the batch.
 _CHANGED: Final = _Part(
     "changed",
-    tuple(column.type for column in JOB),
+    (*(column.type for column in JOB), "bigint"),
     f"""
     INSERT INTO jobs ({_ALL}) SELECT *, 0, '' FROM {{rows}} AS new {_FENCED}
-    ON CONFLICT (id) DO UPDATE SET {as_list(tuple(f"{name} = excluded.{name}" for name in NAMES[1:]))}
+    ON CONFLICT (id) DO UPDATE SET {as_list(tuple(f"{name} = excluded.{name}" for name in (*NAMES[1:], "row_crc32")))}
     RETURNING xmax
     """,
     "count(*) FILTER (WHERE xmax <> 0)",  # only if the row existed before
@@ -258,21 +261,30 @@ def batch_of(changes: Changes, totals: Totals, now_s: float, rows_of_events: Eve
     updates: list[tuple[object, ...]] = []
     deletes: list[tuple[object, ...]] = []
     first_id = changes.first_id
+    alike: tuple[Tube, int, int, int, int] | None = None
+    put_values: tuple[str, int, int, int, float] = ("", 0, 0, 0, 0.0)
+    put_checksum = 0
     for job in changes.jobs:
         state = job.state
         if state is GONE:
             deletes.append((job.id,))
             continue
         if job.id < first_id:
-            updates.append(row_of(job))
+            row = row_of(job)
+            updates.append((*row, checksum_of_row(row)))
             continue
         body = job.body
         assert body is not None  # a body stays in memory at least until it is stored
         if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
-            name, created_s = job.tube.name.decode(), utc_s(job.created_ns)
-            puts.append((job.id, name, job.pri, job.delay_s, job.ttr_s, created_s, crc32(body), body))
+            as_put = job.tube, job.pri, job.delay_s, job.ttr_s, job.created_ns
+            if as_put != alike:  # jobs put along with the last one share most of its values
+                alike = as_put
+                put_values = (job.tube.name.decode(), job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
+                put_checksum = checksum_of_put(job.tube.name, *put_values[1:])
+            puts.append((job.id, *put_values, with_id(job.id, put_checksum), crc32(body), body))
         else:
-            other_puts.append((*row_of(job), crc32(body), body))
+            row = row_of(job)
+            other_puts.append((*row, checksum_of_row(row), crc32(body), body))
     pauses = [
         (tube.name.decode(), tube.pause_s, utc_s(tube.pause_until_ns)) for tube in changes.pauses if tube.pause_until_ns
     ]

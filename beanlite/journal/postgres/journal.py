@@ -145,7 +145,8 @@ class PostgresJournal(Journal):
         # Stored times are by the database's clock: the clocks of two nodes may differ by hours.
         clock.set(await self._reader.now_ns())
         node, address = self._applicant.node, self._applicant.address
-        self._tenure = Tenure(self._name, node, address, self._sender.standing.epoch, await self._reader.takeovers())
+        takeovers, unchecked_id = await self._reader.tenure()
+        self._tenure = Tenure(self._name, node, address, self._sender.standing.epoch, takeovers)
         engine.restore_policies(await self._reader.policies())
         async for notes in self._reader.notes():  # first, since they leave less room for bodies
             engine.notes.restore(notes)
@@ -155,7 +156,7 @@ class PostgresJournal(Journal):
         jobs = 0
         memory = engine.memory
         room = memory.body_room_beside(of * JOB_BYTES)
-        async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
+        async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4, unchecked_id):
             try:
                 engine.restore(fit(rows, room - memory.body_bytes), clock())
             except (TypeError, ValueError) as error:

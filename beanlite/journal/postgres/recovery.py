@@ -16,6 +16,7 @@ from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.host import log
 from beanlite.host.clock import EPOCH_S, clock_ns
 from beanlite.journal import note_rows, policy_rows, schedule_rows
+from beanlite.journal.checksum import find_changed
 from beanlite.journal.columns import stored_job
 from beanlite.journal.note_rows import note_of
 from beanlite.journal.policy_rows import policy_of
@@ -38,13 +39,11 @@ _FEW_BYTES: Final = f"""
 
 
 def _jobs(body: str, rows: str) -> str:
-    job = stored_job(
-        tube="tube::bytea", time=f"(({{}} - {EPOCH_S}) * 1e9)::bigint", body=body, row_crc32="NULL::bigint"
-    )
+    job = stored_job(tube="tube::bytea", time=f"(({{}} - {EPOCH_S}) * 1e9)::bigint", body=body, row_crc32="row_crc32")
     return f"SELECT {job} FROM {rows} ORDER BY id"
 
 
-_WITH_BODIES: Final = _jobs("body", _FEW_BYTES)
+WITH_BODIES: Final = _jobs("body", _FEW_BYTES)
 # PostgreSQL knows the size of a body without reading the body.
 _WITHOUT_BODIES: Final = _jobs("length(body)::bigint", _SOME)
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
@@ -71,7 +70,7 @@ _OLD: Final = 1_000_000
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS now"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
 _LAST_EVENT: Final = "SELECT coalesce(max(n), 0) AS n FROM history"
-_TAKEOVERS: Final = "SELECT takeovers FROM lease"
+_TENURE: Final = "SELECT takeovers, unchecked_id FROM lease"
 _body = itemgetter(BODY_AT)
 _crc32 = itemgetter(CRC32_AT)
 
@@ -148,9 +147,13 @@ class Reader:
         """Return the time of the database's clock, in the units of ours. Raises JournalFailed."""
         return clock_ns((await self._fetch(_NOW))[0]["now"])
 
-    async def takeovers(self) -> int:
-        """Return how often a lease was taken that had not been given back. Raises JournalFailed."""
-        return int((await self._fetch(_TAKEOVERS))[0]["takeovers"])
+    async def tenure(self) -> tuple[int, int]:
+        """Return how often a lease was taken that had not been given back, and up to which id rows may lack a checksum.
+
+        Raises JournalFailed.
+        """
+        (row,) = await self._fetch(_TENURE)
+        return row["takeovers"], row["unchecked_id"]
 
     async def last_event(self) -> int:
         """Return the number of the last row of the history. Raises JournalFailed."""
@@ -185,19 +188,19 @@ class Reader:
                 raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
             last_id = rows[-1]["id"]
 
-    async def jobs(self, wants_bodies: Callable[[], bool]) -> AsyncGenerator[list[StoredJob], None]:
+    async def jobs(self, wants_bodies: Callable[[], bool], unchecked_id: int) -> AsyncGenerator[list[StoredJob], None]:
         """Yield all jobs in order of id, with their bodies as long as these are wanted, and otherwise with their sizes.
 
-        The next chunk is fetched while one is processed. JournalRefused: a body is not the one that was put. Raises
-        JournalFailed.
+        The next chunk is fetched while one is processed. JournalRefused: a row or a body is not what was written.
+        Raises JournalFailed.
         """
-        rows_before = await self._fetch(_WITH_BODIES, 0)
+        rows_before = await self._fetch(WITH_BODIES, 0)
         while rows_before:
-            statement = _WITH_BODIES if wants_bodies() else _WITHOUT_BODIES
+            statement = WITH_BODIES if wants_bodies() else _WITHOUT_BODIES
             coming = asyncio.ensure_future(self._fetch(statement, rows_before[-1][0]))
             try:
                 rows = cast(list[StoredJob], list(map(tuple, rows_before)))  # fields are read by position
-                self._check(rows)
+                self._check(rows, unchecked_id)
                 yield rows
                 rows_before = await coming
             finally:
@@ -207,7 +210,10 @@ class Reader:
                 elif not coming.cancelled():
                     coming.exception()  # which may not have been raised to anybody
 
-    def _check(self, rows: list[StoredJob]) -> None:
+    def _check(self, rows: list[StoredJob], unchecked_id: int) -> None:
+        job_id = find_changed(rows, unchecked_id)
+        if job_id is not None:
+            raise JournalRefused(f"{self._name} is damaged: the row of job {job_id} has changed; restore a backup")
         if not isinstance(_body(rows[0]), bytes):
             return  # this chunk has no bodies
         if list(map(crc32, map(_body, rows))) != list(map(_crc32, rows)):
