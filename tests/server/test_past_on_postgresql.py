@@ -10,6 +10,7 @@ from beanlite.cli import main
 from tests.support.servers import free_port, start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire, until
+from tests.web.test_undeleting import delete, put_again
 
 HISTORY = ("--history", "7d", "--history-bodies")
 QUESTIONS = [
@@ -153,11 +154,7 @@ def test_page_puts_deleted_jobs_again(web, places):
     with Wire(places[1].connect()) as wire:
         wire.ask("use again")
         job_id = wire.put(b"body", pri=7)
-        page = web.post("/change", {"ids": str(job_id), "do": "delete"})
-        until(lambda: "so far" not in web.get(page.path).text)
-        page = web.get(page.path)
-        (token,) = re.findall('name="undo" value="([^"]*)"', page.html)
-        web.post("/undo", {"undo": token, "back": "/jobs"})
+        put_again(web, delete(web, [job_id]))
         until(lambda: [job["pri"] for job in wire.request("list-jobs", tube="again", limit=9)["jobs"]] == [7])
 
 
