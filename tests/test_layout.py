@@ -26,6 +26,7 @@ CORE_MAY_IMPORT = {
     "fnmatch",
     "functools",
     "heapq",
+    "ipaddress",
     "itertools",
     "json",
     "mypy_extensions",  # types and attributes for what is compiled

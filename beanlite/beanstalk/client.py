@@ -4,6 +4,7 @@ import os
 import select
 import socket
 import ssl
+from contextlib import suppress
 from typing import Final, Self
 
 from beanlite.beanstalk.over_tls import OverTls, context_for
@@ -72,9 +73,9 @@ def address_text(address: Server) -> str:
     return as_place(*address)
 
 
-def connect(address: Server) -> socket.socket:
+def connect(address: Server, within_s: float = TIMEOUT_S) -> socket.socket:
     """Connect to a server, and show it the token. OSError: that fails. ConfigError, Unauthorized: of TLS, the token."""
-    sock = _connect(address)
+    sock = _connect(address, within_s)
     variable = PAGE_TOKEN if PAGE_TOKEN in os.environ else TOKEN
     token = os.environ.get(variable)
     # The page of a server on this machine shows its token over loopback, which nobody else can read either.
@@ -92,21 +93,21 @@ def is_private(address: Server) -> bool:
     return isinstance(address, OverTls) or len(address) == 1
 
 
-def _connect(address: Server) -> socket.socket:
+def _connect(address: Server, within_s: float) -> socket.socket:
     if isinstance(address, OverTls):
         context = context_for(address)
-        sock = _connect((address.host, address.port))
+        sock = _connect((address.host, address.port), within_s)
         try:
             return context.wrap_socket(sock, server_hostname=address.host)
         except OSError:
             sock.close()
             raise
     if len(address) == 2:
-        sock = socket.create_connection((address[0], address[1]), TIMEOUT_S)
+        sock = socket.create_connection((address[0], address[1]), within_s)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return sock
     sock = socket.socket(socket.AF_UNIX)
-    sock.settimeout(TIMEOUT_S)
+    sock.settimeout(within_s)
     try:
         sock.connect(address[0])
     except OSError:
@@ -155,11 +156,11 @@ class Client:
     """A connection that sends a command and waits for the reply. Its methods raise OSError and UnexpectedReply."""
 
     def __init__(self, address: Server, within_s: float = TIMEOUT_S) -> None:
-        """Connect; a reply has to come within a time. ConfigError: a file for TLS can't be used.
+        """Connect, within a time, in which each reply has to come as well. ConfigError: a file for TLS can't be used.
 
         Unauthorized: the token is not accepted.
         """
-        self._socket = connect(address)
+        self._socket = connect(address, within_s)
         self.wait(within_s)
         self._lines = self._socket.makefile("rb")
         self._address = address
@@ -176,6 +177,11 @@ class Client:
         """Close the connection."""
         self._lines.close()
         self._socket.close()
+
+    def abort(self) -> None:
+        """Have a thread that waits for a reply get an error, so that the connection can be closed."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def stats(self, tube: str | None = None) -> dict[str, str]:
         """Return the server's statistics or a tube's; empty if there is no such tube."""

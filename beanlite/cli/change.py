@@ -9,12 +9,13 @@ from typing import Annotated, Final
 
 import typer
 
+from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import completion
 from beanlite.cli.groups import Ids, Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.options import IDS_SHOWN, ids_text
 from beanlite.cli.printing import print_done
 from beanlite.cli.which import Which
-from beanlite.console import changes, units
+from beanlite.console import changes, routing, units
 from beanlite.console.filters import Record, encode_tube, filter_by, in_words
 from beanlite.console.live import Live, login_name, on_behalf_of
 from beanlite.core.job import U32_MAX
@@ -62,15 +63,17 @@ beanlite pause mail 0                        end the pause
 EPILOG: Final = dict.fromkeys(
     ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "note", "flush"),
     "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"
-    " began are left alone. Ctrl-C ends the command between two slices. Exit codes: 0 done; 1 the server can't be"
+    " began are left alone. Ctrl-C ends the command between two slices. Exit codes: 0 done; 1 a server can't be"
     " reached or refuses the command, there is no such tube, a job given by its id was not changed, or the answer was"
     " no; 2 a wrong setting or flag; 130 interrupted (the output says how many jobs were changed).",
 ) | {
     "pause": (
-        "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such tube; 2 a wrong"
+        "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such tube; 2 a wrong"
         " setting or flag; 130 Ctrl-C."
     ),
 }
+# The exit code after Ctrl-C.
+INTERRUPTED: Final = 130
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Don't ask for confirmation.")]
 Tube = Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)]
@@ -197,12 +200,14 @@ def pause(
 ) -> None:
     """Stop clients from reserving from a tube for some time."""
     pause_s = seconds_of("TIME", time)
-    with Live(server.address) as live:
-        live.pause(tube, pause_s, on_behalf_of(login_name()))
-    if as_json:
-        print_done(json.dumps({"tube": tube, "pause_s": pause_s}))
-    else:
-        print_done(f"{tube} is paused for {units.age(pause_s)}" if pause_s else f"{tube} is not paused")
+    with server.open(TIMEOUT_S) as servers:
+        for name in routing.servers_of(servers, tube):
+            servers.lives[name].pause(tube, pause_s, on_behalf_of(login_name()))
+            if as_json:
+                print_done(json.dumps({**({"server": name} if name else {}), "tube": tube, "pause_s": pause_s}))
+            else:
+                state = f"is paused for {units.age(pause_s)}" if pause_s else "is not paused"
+                print_done(f"{name}: {tube} {state}" if name else f"{tube} {state}")
 
 
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, command: str | None = None) -> int:
@@ -212,28 +217,51 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
     ask = ask and not how.dry_run
     if ask and not sys.stdin.isatty():
         raise ConfigError(f"{command or what['do']} can't be undone, and there is no terminal to ask at: say --yes")
-    with Live(how.address) as server:
-        selection = _ask(server, what, which) if ask else which
-        with _progress(command or what["do"]) as progress:
-            request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
-            outcome = changes.Result() if selection is None else changes.change(server, request, selection, progress)
-        reasons = _reasons(server, what, which, outcome)
+    exit_code = 0
+    with how.open(TIMEOUT_S) as servers:
+        shares = routing.shares(servers, which)
+        if "to" in what:
+            routing.check_target(servers, what, shares)
+        selections = _ask(shares, what, which) if ask else [share.which for share in shares]
+        for share, selection in zip(shares, selections, strict=True):
+            try:
+                exit_code = max(exit_code, _change(share, selection, what, how, command or what["do"]))
+            except BeanliteError as error:
+                if not share.server:
+                    raise
+                print(f"beanlite: {share.server}: {error}", file=sys.stderr)
+                exit_code = max(exit_code, error.exit_code)
+            if exit_code == INTERRUPTED:
+                break
+    return exit_code
+
+
+def _change(share: routing.Share, selection: Filter | None, what: Record, how: How, command: str) -> int:
+    """Make a change in one server, and report it; return the exit code. BeanliteError: a job was not changed."""
+    which = share.which
+    with _progress(command) as progress:
+        request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
+        outcome = changes.Result() if selection is None else changes.change(share.live, request, selection, progress)
+    reasons = _reasons(share.live, what, which, outcome)
     word = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
         ids = {"unchanged": sorted(outcome.left if which.ids is None else set(which.ids) - outcome.changed)}
-        text = json.dumps({"do": what["do"], **facts, "dry_run": how.dry_run, **ids})
+        server = {"server": share.server} if share.server else {}
+        text = json.dumps({**server, "do": what["do"], **facts, "dry_run": how.dry_run, **ids})
     else:
         would = "would be " if how.dry_run else ""
         rest = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
         rest += f" ({reasons})" if reasons and which.ids is None else ""
-        text = f"{units.jobs(outcome.done)} {would}{word}{rest}{', then interrupted' if outcome.interrupted else ''}"
+        server_text = f"{share.server}: " if share.server else ""
+        end = ", then interrupted" if outcome.interrupted else ""
+        text = f"{server_text}{units.jobs(outcome.done)} {would}{word}{rest}{end}"
     if how.dry_run:
         print(text)
     else:
         print_done(text)
     if outcome.interrupted:
-        return 130
+        return INTERRUPTED
     if which.ids is not None and outcome.done < len(set(which.ids)):
         raise BeanliteError(f"not all of these jobs could be {word}: {reasons}")
     return 0
@@ -260,18 +288,26 @@ def _reasons(server: Live, what: Record, which: Filter, outcome: changes.Result)
     return "; ".join([*parts, *([f"and {more:,} more"] if more > 0 else ())])
 
 
-def _ask(server: Live, what: Record, which: Filter) -> Filter | None:
-    """Ask the operator to confirm the number of jobs; return their filter. BeanliteError: not confirmed.
+def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filter | None]:
+    """Ask the operator to confirm the number of jobs; return their filters. BeanliteError: not confirmed.
 
-    If there are none, nothing is asked, and None is returned: what comes later has not been agreed to.
+    If a server has none its filter is None, and if all have none nothing is asked: what comes later has not been
+    agreed to.
     """
-    trial = changes.change(server, {**what, "dry_run": True}, which)
-    if not trial.done and not trial.interrupted:
-        return None
-    question = f"{what['do'].capitalize()} {units.jobs(trial.done)} {in_words(which)}".rstrip()  # which are not the ids
-    if trial.interrupted or not _confirmed(f"{question}?"):
-        raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
-    return which.model_copy(update={"up_to_id": trial.last_id})
+    trials = [changes.change(share.live, {**what, "dry_run": True}, share.which) for share in shares]
+    interrupted = any(trial.interrupted for trial in trials)
+    count = sum(trial.done for trial in trials)
+    if count or interrupted:
+        pairs = zip(shares, trials, strict=True)
+        each = ", ".join(f"{trial.done:,} in {share.server}" for share, trial in pairs if share.server and trial.done)
+        jobs = units.jobs(count) + (f" ({each})" if each else "")
+        question = f"{what['do'].capitalize()} {jobs} {in_words(which)}".rstrip()  # which are not the ids
+        if interrupted or not _confirmed(f"{question}?"):
+            raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
+    return [
+        share.which.model_copy(update={"up_to_id": trial.last_id}) if trial.done else None
+        for share, trial in zip(shares, trials, strict=True)
+    ]
 
 
 def _confirmed(question: str) -> bool:

@@ -13,7 +13,6 @@ import typer
 
 from beanlite.cli.groups import ServerOption
 from beanlite.console import listing
-from beanlite.console.live import Live
 from beanlite.settings.defaults import COMPLETES
 
 # How long somebody at a terminal waits for names, and how many are of use there.
@@ -75,7 +74,7 @@ def tubes(ctx: typer.Context, incomplete: str) -> list[str]:
     server = ServerOption(**{name: ctx.params[name] for name in fields if name in ctx.params})
 
     def ask() -> None:
-        with suppress(Exception), Live(server.address) as live:
+        with suppress(Exception), server.open() as live:
             records = listing.everything(live.list_tubes, {"like": f"{incomplete}*"}, "tubes")
             names.extend(record["name"] for record in islice(records, _NAMES_MAX))
 

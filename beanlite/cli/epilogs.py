@@ -16,7 +16,7 @@ SECTIONS: Final = {
     "Commands for files": (
         "backup", "restore", "verify", "salvage", "compact", "export", "import", "import-binlog",
     ),
-    "Commands to look": ("why", "tubes", "jobs", "job", "clients", "stats", "tail", "history", "top", "web"),
+    "Commands to look": ("why", "where", "tubes", "jobs", "job", "clients", "stats", "tail", "history", "top", "web"),
     _CHANGES: (),
     "Commands to set rules": ("policy", "schedule", "access", "token"),
 }  # fmt: skip
@@ -36,10 +36,10 @@ class _Sparing:
 
 def _process(parameter: Any, process: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:  # noqa: ANN401 - likewise
     """Return the value of a parameter, as it is if that is right."""
-    if parameter.nargs == 1 and not parameter.multiple and not parameter.required:
+    if parameter.nargs == 1 and not parameter.required:
         kind = getattr(parameter, "type_descriptor", None)
-        is_text = kind is not None and kind.annotation is str and kind.parameter_info.parser is None
-        if value is parameter.default or (is_text and isinstance(value, str)):
+        is_text = kind is not None and kind.annotation in (str, list[str]) and kind.parameter_info.parser is None
+        if value is parameter.default or (is_text and isinstance(value, (str, list))):
             return value
     return process(ctx, value)
 

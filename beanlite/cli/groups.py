@@ -2,6 +2,10 @@
 
 import dataclasses
 import inspect
+import os
+import re
+import shlex
+import sys
 import time
 from collections.abc import Callable
 from functools import partial, wraps
@@ -15,29 +19,45 @@ from beanlite.cli.epilogs import PLACE
 from beanlite.cli.options import path_of_db, url_of_database
 from beanlite.cli.paths import as_path
 from beanlite.console import units
-from beanlite.console.live import Live
+from beanlite.console.filters import JobId
+from beanlite.console.several import AWAY_S, Place, Places, Servers, Several, connect, only
 from beanlite.core.job import U32_MAX
-from beanlite.errors import ConfigError
+from beanlite.errors import BeanliteError, ConfigError
 from beanlite.host.places import reached_at
-from beanlite.settings.defaults import HOST, PORT, are_in_environment
+from beanlite.settings.defaults import HOST, PORT, SERVERS, are_in_environment
 
 if TYPE_CHECKING:
-    from beanlite.console.file import File
     from beanlite.console.listing import Source
-    from beanlite.console.stored import OpenDatabase
+    from beanlite.console.stored import Stored
 
 Result = TypeVar("Result")
 
-# The largest number that a database takes: no id of a job or number of a connection is larger.
-NUMBER_MAX: Final = (1 << 63) - 1
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with plain numbers; a list as one object per line.")]
-Ids = Annotated[list[int] | None, typer.Argument(metavar="ID", help="The jobs.", show_default=False)]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="Show at most N; 0 shows all.")]
+
+
+# A server with a name of its own.
+_NAMED: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,31})=)?(?P<address>.*)", re.DOTALL)
+# The exit code of a command that has done what it could without a server.
+_NOT_WHOLE: Final = BeanliteError.exit_code
 
 
 # An option that tells where to look.
 _place_option: Final = partial(typer.Option, rich_help_panel=PLACE)
+
+
+def as_id(text: object) -> JobId:
+    """Parse the id of a job. BadParameter: it is none."""
+    try:
+        return JobId.parse(str(text))
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+Ids = Annotated[
+    list[JobId] | None,
+    typer.Argument(metavar="ID", parser=as_id, help="The jobs; of several servers, two:17.", show_default=False),
+]
 
 
 def _age(text: object) -> float:
@@ -76,16 +96,26 @@ def seconds_of(option: str, length_s: float) -> int:
 class OptionGroup:
     """Options that a command takes as one parameter."""
 
+    def report(self) -> bool:
+        """Say at the end of the command what it had to leave out; return whether that was nothing."""
+        return True
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServerOption(OptionGroup):
-    """Which server to ask."""
+    """Which servers to ask."""
 
     connect: Annotated[
-        str | None,
+        list[str] | None,
         _place_option(
-            metavar="HOST:PORT", help="The server; also tls://HOST:PORT or unix:PATH. Default: as in the settings."
+            metavar="HOST:PORT",
+            help="The server; also tls://HOST:PORT or unix:PATH. Repeatable, and with a name: one=HOST:PORT. Default:"
+            " as in the settings.",
         ),
+    ] = None
+    servers: Annotated[
+        Path | None,
+        _place_option(metavar="FILE", parser=as_path, help=f"TOML file of several servers. Default: {SERVERS}."),
     ] = None
     tls_ca: Annotated[
         Path | None,
@@ -104,12 +134,82 @@ class ServerOption(OptionGroup):
         _place_option("--config", metavar="FILE", parser=as_path, help="TOML file with the server's settings."),
     ] = None
 
+    opened: list[Several] = dataclasses.field(default_factory=list, init=False, repr=False)
+    """What was opened of several servers."""
+
+    def open(self, within_s: float = AWAY_S) -> Servers:
+        """Connect to the server, or to all; looks have to be answered within a time. BeanliteError, ConfigError."""
+        servers = connect(self.places, within_s=within_s)
+        if isinstance(servers, Several):
+            self.opened.append(servers)
+        return servers
+
+    def report(self) -> bool:
+        """Say which servers were left out, and why; return whether none was."""
+        lines = [f"beanlite: {name} is left out: {why}" for each in self.opened for name, why in each.away.items()]
+        print("\n".join(lines), end="\n" if lines else "", file=sys.stderr)
+        return not lines
+
+    def options(self, server: str | None) -> str:
+        """Return the options that name a server, as a command on the command line has them."""
+        if server is None:
+            return f" --connect {shlex.quote(self.connect[0])}" if self.connect else ""
+        return f" --connect {shlex.quote(self.opened[-1].addresses[server])}"
+
     @property
     def address(self) -> Server:
-        """The address of the server. ConfigError: it is none."""
+        """The address of the one server that there is to be. ConfigError: there are several, or it is none."""
+        places = self.places.places
+        if len(places) > 1 or len(places[0].addresses) > 1:
+            raise ConfigError("this command takes one server; name it by --connect")
+        return places[0].addresses[0]
+
+    @property
+    def file(self) -> Path | None:
+        """The file of servers, if there is one."""
+        if self.servers is not None:
+            return self.servers
+        text = os.environ.get(SERVERS) if self.config_file is None and not self.connect else None
+        return Path(text) if text else None
+
+    @property
+    def places(self) -> Places:
+        """The servers. ConfigError: an address is none, or something in the file of servers is wrong."""
+        if self.connect is not None and self.servers is not None:
+            raise ConfigError("--connect and --servers exclude each other")
+        file = self.file
+        if file is not None:
+            from beanlite.fleet.servers import Fleet  # noqa: PLC0415 - pydantic is slow to import
+
+            fleet = Fleet.load(file)
+            addresses = self._addresses([text for member in fleet.members for text in member.connect])
+            places = [
+                Place(member.name, member.number, tuple(addresses[text] for text in member.connect))
+                for member in fleet.members
+            ]
+            return Places(tuple(places), fleet)
+        if not self.connect:
+            return only(self._own_address())
+        texts = [_NAMED.fullmatch(text) for text in self.connect]
+        pairs = [(each["name"] or each["address"], each["address"]) for each in texts if each is not None]
+        addresses = self._addresses([text for _, text in pairs])
+        by_name = {name: Place(name, number, (addresses[text],)) for number, (name, text) in enumerate(pairs)}
+        if len(by_name) < len(pairs):
+            raise ConfigError("--connect: two servers have the same name, or the same address")
+        return Places(tuple(by_name.values()))
+
+    def _addresses(self, texts: list[str]) -> dict[str, Server]:
+        """Return the addresses that texts stand for; the files for TLS are for those at tls:// alone."""
         files = [None if path is None else str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key)]
-        if self.connect is not None or any(files):
-            return parse_server(self.connect or "", *files)
+        is_tls = [text.startswith("tls://") for text in texts]
+        if not any(is_tls):
+            return {text: parse_server(text, *files) for text in texts}
+        return {text: parse_server(text, *(files if tls else ())) for text, tls in zip(texts, is_tls, strict=True)}
+
+    def _own_address(self) -> Server:
+        """Return the address in the settings."""
+        if self.tls_ca or self.tls_cert or self.tls_key:
+            self._addresses([""])
         if self.config_file is None and not are_in_environment():
             return (HOST, PORT)
         from beanlite.settings import sources  # noqa: PLC0415 - pydantic is slow to import
@@ -129,18 +229,18 @@ class ServerOrFile(ServerOption):
         _place_option("--db", metavar="PATH", help="Read this database file instead, in use by a server or not."),
     ] = None
 
-    def open(self) -> "Source":
-        """Connect to the server, or open the file. BeanliteError, ConfigError: that fails."""
+    def source(self) -> "Source":
+        """Connect to the server, or to all, or open the file. BeanliteError, ConfigError: that fails."""
         if self.db is None:
-            return Live(self.address)
-        if self.connect is not None or self.tls_ca or self.tls_cert or self.tls_key:
-            raise ConfigError("--connect and --db exclude each other")
+            return self.open()
+        if self.connect or self.servers or self.tls_ca or self.tls_cert or self.tls_key:
+            raise ConfigError(f"--{'servers' if self.servers else 'connect'} and --db exclude each other")
         from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
 
         return File(path_of_db(self.db, None))
 
 
-def open_stored(db: str | None, database: str | None, config_file: Path | None) -> "File | OpenDatabase":
+def open_stored(db: str | None, database: str | None, config_file: Path | None) -> "Stored":
     """Open the database that is named, or that of the server's settings. BeanliteError, ConfigError: that fails."""
     url = url_of_database(db, database, config_file)
     if url is not None:
@@ -168,7 +268,11 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
     def with_groups(*args: Any, **options: Any) -> Result:  # noqa: ANN401 - whatever the command takes
         for name, group in groups.items():
             options[name] = group(**{option: options.pop(option) for option in inspect.signature(group).parameters})
-        return command(*args, **options)
+        try:
+            result = command(*args, **options)
+        finally:
+            reports = [options[name].report() for name in groups]
+        return result if all(reports) else result or _NOT_WHOLE  # type: ignore[return-value]
 
     with_groups.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
     return with_groups

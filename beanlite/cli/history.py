@@ -1,19 +1,23 @@
 """``beanlite history`` and ``undelete``."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from heapq import merge
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from beanlite.cli import see
 from beanlite.cli.groups import (
-    NUMBER_MAX,
     Ids,
     Json,
     Limit,
     ServerOption,
     age_option,
+    as_id,
     grouped,
     moment_option,
     open_stored,
@@ -22,7 +26,7 @@ from beanlite.cli.groups import (
 from beanlite.cli.options import ConfigFile, Database, Db, ids_text
 from beanlite.cli.printing import print_done
 from beanlite.console import tables, units
-from beanlite.console.filters import Record, filter_by
+from beanlite.console.filters import JobId, Record, check_ids, filter_by
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all
 from beanlite.errors import BeanliteError, ConfigError
@@ -72,7 +76,7 @@ _KEPT: Final = "those of clients are kept only with the server's setting history
 def history(
     *,
     job_id: Annotated[
-        int | None, typer.Option("--id", min=1, max=NUMBER_MAX, metavar="ID", help="Only events of this job.")
+        JobId | None, typer.Option("--id", parser=as_id, metavar="ID", help="Only events of this job.")
     ] = None,
     tube: see.TubeOfEvents = None,
     what: see.What = None,
@@ -84,7 +88,15 @@ def history(
     until: Until = None,
     where: Where = None,
     limit: Limit = 100,
-    db: Db = None,
+    db: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--db",
+            "-b",
+            metavar="PATH",
+            help="The database file; repeatable with names, one=PATH two=PATH. Default: db in the server's settings.",
+        ),
+    ] = None,
     database: Database = None,
     config_file: ConfigFile = None,
     as_json: Json = False,
@@ -96,22 +108,54 @@ def history(
     """
     see.check_words(what)
     asked = _conditions(tube, by, since, until, where, id=job_id, what=what, operators=operators or None)
-    with open_stored(db, database, config_file) as file:
+    with ExitStack() as stack:
+        files = _open(stack, db, database, config_file)
+        if job_id is not None and job_id.server not in {None, *files}:
+            raise ConfigError(f"--id: there is no {job_id.server}, only {', '.join(files) or 'one file'}")
+        if job_id is not None and job_id.server is not None:
+            files = {job_id.server: files[job_id.server]}
         if as_json or not limit:
-            count, more = _print_each(file.history(asked, limit), as_json=as_json), False
+            count, more = _print_each(_merged(files, asked, limit), as_json=as_json), False
         else:
             most = max(limit, _READ_MIN)
-            events = list(file.history(asked, most))
-            lines = tables.history_lines(events, of_one_job=job_id is not None)
+            events = list(_merged(files, asked, most))
+            lines = tables.history_lines(events, of_one_job=job_id is not None and len(files) == 1)
             count, more = len(lines[-limit:]), len(lines) > limit or len(events) == most
             for line in lines[-limit:]:
                 print(line)
-        if not count and tube is not None:
-            file.check_tube(tube)
+        if not count and tube is not None and len(files) == 1:
+            next(iter(files.values())).check_tube(tube)
     if not count:
         print("no events" if operators else f"no events; {_KEPT}", file=sys.stderr)
     elif more:
         print(f"These are the last {count:,} lines; there may be more: --limit", file=sys.stderr)
+
+
+def _open(
+    stack: ExitStack, db: list[str] | None, database: str | None, config_file: Path | None
+) -> "dict[str, Stored]":
+    """Open the databases; return them by the names of their servers. That of a single one is empty.
+
+    BeanliteError, ConfigError: that fails.
+    """
+    if not db or len(db) == 1:
+        return {"": stack.enter_context(open_stored(db[0] if db else None, database, config_file))}
+    if database is not None:
+        raise ConfigError("--db and --database exclude each other")
+    pairs = [text.partition("=") for text in db]
+    paths = {name: path for name, _, path in pairs if path}
+    if len(paths) < len(db):
+        raise ConfigError("--db: give each of several files a name of its own: --db one=PATH --db two=PATH")
+    return {name: stack.enter_context(open_stored(path, None, None)) for name, path in paths.items()}
+
+
+def _merged(files: "Mapping[str, Stored]", asked: Record, limit: int) -> Iterable[Record]:
+    """Return the last events of all files, 0 meaning all, the oldest first; of several each has its server."""
+    if "" in files:
+        return files[""].history(asked, limit)
+    parts = [map({"server": name}.__or__, file.history(asked, limit)) for name, file in files.items()]
+    events = merge(*parts, key=lambda event: event["at"])
+    return deque(events, maxlen=limit) if limit else events
 
 
 def _print_each(events: Iterable[Record], *, as_json: bool) -> int:
@@ -152,6 +196,7 @@ def undelete(
     those that operators have deleted. They are ready, with their tubes, pris and bodies, but new ids; the output has
     the old id of each and the new one.
     """
+    check_ids(ids or [])
     asked = _conditions(tube, by, since, until, where, ids=ids or None)
     if not asked:
         raise ConfigError("which jobs? say their ids, --tube, --by, --since, --until or --where")
@@ -160,7 +205,7 @@ def undelete(
     ttr_s = seconds_of("--ttr", ttr)
     with open_stored(db, database, server.config_file) as file:
         old_ids = file.deletions(asked)
-        if missing := sorted(set(ids or ()) - set(old_ids)):
+        if missing := sorted(set(map(int, ids or ())) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
         if dry_run or not old_ids:
             print(f"{units.jobs(len(old_ids))} would be put again")

@@ -71,7 +71,7 @@ def jobs(
     """
     paths = grouping.paths_of(columns)
     by = grouping.grouping_of(group_by) if group_by not in {"", grouping.DUE} else None
-    with place.open() as source:
+    with place.source() as source:
         filter_ = which.filter()
         if group_by == grouping.DUE:
             _show_due(source, filter_, limit, as_json=as_json)

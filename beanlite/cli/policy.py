@@ -2,11 +2,13 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
 from beanlite.cli.groups import Json, ServerOption, ServerOrFile, grouped
@@ -19,7 +21,7 @@ from beanlite.core.policies import KEYS, OFF, check_row
 from beanlite.errors import BeanliteError, ConfigError
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such policy; 2 a wrong"
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such policy; 2 a wrong"
     " setting, flag or value; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
 EXAMPLES: Final = """
@@ -85,11 +87,13 @@ def set_(
             raise ConfigError(f"{key} is given twice")
         pairs[key] = value
     _check(pattern, pairs)
-    with Live(server.address) as live:
+
+    def set_at(live: Live) -> Record:
         reply = _ask(live, {"pattern": pattern, "set": pairs, "dry_run": dry_run})
-        if dry_run:
-            reply["tubes"] = policies.tubes_of(live, pattern)
-    _report(reply, dry_run=dry_run, as_json=as_json)
+        return {**reply, "tubes": policies.tubes_of(live, pattern)} if dry_run else reply
+
+    with server.open(TIMEOUT_S) as servers:
+        _report(servers.each(set_at), dry_run=dry_run, as_json=as_json)
 
 
 @policy.command(epilog=epilog("policy unset", EXAMPLES, EPILOG))
@@ -111,18 +115,18 @@ def unset(
     What less specific patterns have then holds for its tubes.
     """
     _check(pattern, dict.fromkeys(keys or (), OFF))
-    with Live(server.address) as live:
-        reply = _ask(live, {"pattern": pattern, "unset": keys or "all"})
-    if not reply["changes"]:
+    with server.open(TIMEOUT_S) as servers:
+        replies = servers.each(lambda live: _ask(live, {"pattern": pattern, "unset": keys or "all"}))
+    if not any(reply["changes"] for reply in replies.values()):
         raise BeanliteError(f"{pattern} has no such policy; beanlite policy list shows all")
-    _report(reply, dry_run=False, as_json=as_json)
+    _report(replies, dry_run=False, as_json=as_json)
 
 
 @policy.command("list", epilog=epilog("policy list", EXAMPLES, EPILOG))
 @grouped
 def list_(*, place: ServerOrFile, as_json: Json = False) -> None:
     """Show all policies, with who set them."""
-    with place.open() as source:
+    with place.source() as source:
         reply = source.list_policies({})
     _print(reply, "no policies", as_json=as_json)
 
@@ -144,7 +148,7 @@ def show(
     """
     if tube is not None:
         encode_tube(tube)
-    with place.open() as source:
+    with place.source() as source:
         reply = source.list_policies({} if tube is None else {"tube": tube})
     _print(reply, "no policies" if tube is None else f"no policies for {tube}", as_json=as_json)
 
@@ -169,9 +173,9 @@ def apply(
     for (pattern, key), value in read_policies(file).items():
         wanted.setdefault(pattern.decode(), {})[key] = value
     changes = [{"pattern": pattern, "set": pairs} for pattern, pairs in wanted.items()]
-    with Live(server.address) as live:
-        reply = _ask(live, {"policies": changes, "prune": prune, "dry_run": dry_run})
-    _report(reply, dry_run=dry_run, as_json=as_json)
+    with server.open(TIMEOUT_S) as servers:
+        replies = servers.each(lambda live: _ask(live, {"policies": changes, "prune": prune, "dry_run": dry_run}))
+    _report(replies, dry_run=dry_run, as_json=as_json)
 
 
 def _check(pattern: str, pairs: dict[str, str]) -> None:
@@ -188,17 +192,21 @@ def _ask(live: Live, request: Record) -> Record:
     return live.ask("set-policy", {**request, **on_behalf_of(login_name())})
 
 
-def _report(reply: Record, *, dry_run: bool, as_json: bool) -> None:
-    """Print what was changed, or would be, and warnings."""
-    if as_json:
-        lines = [json.dumps({**reply, "dry_run": dry_run})]
-    else:
+def _report(replies: Mapping[str, Record], *, dry_run: bool, as_json: bool) -> None:
+    """Print what was changed in each server, or would be, and warnings."""
+    lines: list[str] = []
+    for server, reply in replies.items():
+        before = f"{server}: " if server else ""
+        if as_json:
+            lines.append(json.dumps({**({"server": server} if server else {}), **reply, "dry_run": dry_run}))
+            continue
         would = "would change " if dry_run else ""
-        lines = [would + line for line in policies.in_words(reply["changes"])] or ["nothing to change"]
+        changed = [would + line for line in policies.in_words(reply["changes"])] or ["nothing to change"]
+        lines += [before + line for line in changed]
         if "tubes" in reply:
-            lines.append(policies.summary(reply["tubes"]))
+            lines.append(before + policies.summary(reply["tubes"]))
         for warning in reply["warnings"]:
-            print(f"warning: {warning}", file=sys.stderr)
+            print(f"warning: {before}{warning}", file=sys.stderr)
     if dry_run:
         print("\n".join(lines))
     else:

@@ -1,5 +1,6 @@
 """``beanlite put``."""
 
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Annotated, BinaryIO, Final
 
 import typer
 
+from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import completion
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
@@ -15,6 +17,7 @@ from beanlite.cli.source import STDIN, reader
 from beanlite.console.filters import encode_tube
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all, read_jobs
+from beanlite.console.routing import home
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.journal.lines import read_lines
@@ -79,9 +82,10 @@ def put(
     with ExitStack() as stack:
         new_jobs: Iterable[NewJob]
         if jobs is None:
-            live = stack.enter_context(Live(server.address))
+            servers = server.open(TIMEOUT_S)
+            stack.enter_context(servers)
             data = (
-                _read_bodies(live, tube, lines=lines)
+                _read_bodies(home(servers, tube)[1], tube, lines=lines)
                 if not bodies
                 else (body.encode(errors="surrogateescape") for body in bodies)
             )
@@ -89,9 +93,10 @@ def put(
         else:
             defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
             new_jobs = _read(stack.enter_context(reader(jobs, "jobs, a JSON object a line,")), jobs, defaults)
-            live = stack.enter_context(Live(server.address))
-        for ids in put_all(live, new_jobs, login_name()):
-            text = "\n".join(f'{{"id": {job_id}}}' if as_json else str(job_id) for job_id in ids)
+            servers = server.open(TIMEOUT_S)
+            stack.enter_context(servers)
+        for ids in put_all(servers, new_jobs, login_name()):
+            text = "\n".join(json.dumps(job_id.record()) if as_json else str(job_id) for job_id in ids)
             print_done(text, "jobs are put, but not all of their ids can be printed")
 
 

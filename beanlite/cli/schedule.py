@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
+from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
@@ -15,9 +16,11 @@ from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import reader
 from beanlite.console import tables, units
-from beanlite.console.filters import Record, encode_tube
+from beanlite.console.filters import JobId, Record, encode_tube
 from beanlite.console.listing import slices
 from beanlite.console.live import Live, login_name, on_behalf_of
+from beanlite.console.routing import home
+from beanlite.console.several import Servers, Several
 from beanlite.core.job import U32_MAX
 from beanlite.core.recurrence import EVERY, FIELDS, UTC_ZONE, next_after
 from beanlite.core.scheduler import BODY_MAX
@@ -26,7 +29,7 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses the command, there is no such schedule, or FILE can't"
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, there is no such schedule, or FILE can't"
     " be read; 2 a wrong setting or flag; 130 Ctrl-C."
 )
 EXAMPLES: Final = """
@@ -108,20 +111,21 @@ def set_(
         "if_absent": not overlap,
         "missed": missed,
     }
-    with Live(server.address) as live:
+    with server.open(TIMEOUT_S) as servers:
+        own, live = home(servers, tube)
         reply = _ask(live, "set-schedule", request)
     if as_json:
-        print_done(json.dumps({"name": name, **reply}))
+        print_done(json.dumps({**_named(own), "name": name, **reply}))
     else:
-        print_done(f"{name} puts its next job at {units.utc(reply['next_at'])} UTC")
+        print_done(f"{_before(own)}{name} puts its next job at {units.utc(reply['next_at'])} UTC")
 
 
 @schedule.command("list", epilog=epilog("schedule list", EXAMPLES, EPILOG))
 @grouped
 def list_(*, server: ServerOption, as_json: Json = False) -> None:
     """Show all schedules, when each puts its next job, and when it put its last. Times are UTC."""
-    with Live(server.address) as live:
-        parts = slices(lambda request: live.ask("list-schedules", request), {}, "schedules")
+    with server.open() as servers:
+        parts = slices(servers.list_schedules, {}, "schedules")
         records = [record for part, _ in parts for record in part]
     if as_json:
         tables.print_json(records)
@@ -137,9 +141,13 @@ def run(name: Name, *, server: ServerOption, as_json: Json = False) -> None:
     Its next time stays as it is. The id of the job is printed.
     """
     _check(name)
-    with Live(server.address) as live:
-        job_id = _ask(live, "run-schedule", {"name": name})["id"]
-    print_done(json.dumps({"id": job_id}) if as_json else str(job_id))
+    with server.open(TIMEOUT_S) as servers:
+        owners = _owners(servers, name)
+        if len(owners) > 1:
+            raise BeanliteError(f"{' and '.join(owners)} have a schedule {name} each: name one by --connect")
+        (own,) = owners
+        job_id = JobId.of(own, _ask(servers.lives[own], "run-schedule", {"name": name})["id"])
+    print_done(json.dumps(job_id.record()) if as_json else str(job_id))
 
 
 @schedule.command(epilog=epilog("schedule unset", EXAMPLES, EPILOG))
@@ -150,9 +158,29 @@ def unset(name: Name, *, server: ServerOption, as_json: Json = False) -> None:
     The jobs that it has put stay.
     """
     _check(name)
-    with Live(server.address) as live:
-        _ask(live, "unset-schedule", {"name": name})
-    print_done(json.dumps({"name": name}) if as_json else f"{name} is unset")
+    with server.open(TIMEOUT_S) as servers:
+        for own in _owners(servers, name):
+            _ask(servers.lives[own], "unset-schedule", {"name": name})
+            print_done(json.dumps({**_named(own), "name": name}) if as_json else f"{_before(own)}{name} is unset")
+
+
+def _named(server: str) -> Record:
+    return {"server": server} if server else {}
+
+
+def _before(server: str) -> str:
+    return f"{server}: " if server else ""
+
+
+def _owners(servers: Servers, name: str) -> list[str]:
+    """Return the servers that have a schedule. BeanliteError: none has it."""
+    if not isinstance(servers, Several):
+        return list(servers.lives)
+    records = [record for part, _ in slices(servers.list_schedules, {}, "schedules") for record in part]
+    owners = [record["server"] for record in records if record["name"] == name]
+    if not owners:
+        raise BeanliteError(f"no server has a schedule {name}")
+    return owners
 
 
 def _check(name: str) -> None:

@@ -1,30 +1,36 @@
 """``beanlite tubes``, ``job``, ``clients``, ``stats``, ``tail``."""
 
 import sys
-from typing import Annotated, Final
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from beanlite.cli import completion
 from beanlite.cli.groups import (
-    NUMBER_MAX,
     Json,
     Limit,
     ServerOption,
     ServerOrFile,
     age_option,
+    as_id,
     grouped,
     open_stored,
 )
 from beanlite.console import listing, tables, units
 from beanlite.console.bodies import FORMS
-from beanlite.console.filters import WILDCARDS, encode_tube
+from beanlite.console.filters import WILDCARDS, JobId, Record, check_ids, encode_tube, job_name
 from beanlite.console.live import Live
+from beanlite.console.several import Several, named_each, summed
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 
+if TYPE_CHECKING:
+    from beanlite.console.listing import Source
+    from beanlite.console.stored import Stored
+
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 the server can't be reached or refuses the command, or there is no such job or tube; 2 a"
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such job or tube; 2 a"
     " wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
 EXAMPLES: Final = """
@@ -108,7 +114,7 @@ def tubes(
     the last. When a tube will be empty is shown with --over, at the present rates, or with --db, at those of this hour
     and the last.
     """
-    with place.open() as source:
+    with place.source() as source:
         records, total = listing.tubes(source, like, sort, limit, over)
         if not records and not WILDCARDS & set(like):
             source.check_tube(like)
@@ -122,7 +128,7 @@ def tubes(
 
 @grouped
 def job(
-    job_id: Annotated[int, typer.Argument(metavar="ID", min=1, max=NUMBER_MAX, help="The job.")],
+    job_id: Annotated[JobId, typer.Argument(metavar="ID", parser=as_id, help="The job; of several servers, two:17.")],
     *,
     body: Annotated[
         str,
@@ -145,10 +151,28 @@ def job(
     """
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
-    with place.open() if database is None else open_stored(place.db, database, None) as source:
-        facts = source.show_job(job_id)
-    if facts is None:
-        raise BeanliteError(f"there is no job {job_id}{_past_of(job_id) if isinstance(source, Live) else ''}")
+    with place.source() if database is None else open_stored(place.db, database, None) as source:
+        found = _find(source, job_id)
+    if not found:
+        raise BeanliteError(f"there is no job {job_id}{'' if place.db or database else _past_of(job_id)}")
+    if body == "raw" and len(found) > 1:
+        raise BeanliteError(f"several servers have a job {job_id}: {', '.join(map(job_name, found))}")
+    for at, facts in enumerate(found):
+        if at and not as_json:
+            print()
+        _show(facts, job_id, body, as_json=as_json)
+
+
+def _find(source: "Source | Stored", job_id: JobId) -> list[Record]:
+    """Return all facts about a job, or about those of several servers that have this id."""
+    if isinstance(source, Several):
+        return source.show_jobs(job_id)
+    check_ids([job_id])
+    facts = source.show_job(job_id)
+    return [] if facts is None else [facts]
+
+
+def _show(facts: Record, job_id: JobId, body: str, *, as_json: bool) -> None:
     if as_json:
         text = body_of(facts.pop("body")) if "body" in facts else {}
         tables.print_json([{**facts, **text}])
@@ -189,7 +213,7 @@ def clients(
     The list includes what each uses, watches, waits for and holds, but not the connection of this command. It is sorted
     by the number, or with the largest first: jobs held, or for how long a client has held one, is silent or connected.
     """
-    with Live(server.address) as source:
+    with server.open() as source:
         records = listing.clients(source, tube, sort)
         if tube is not None and not records:
             source.check_tube(tube)
@@ -206,12 +230,30 @@ def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
     Among them are the memory, the free disk and the last backup. With --db: which server has or last had that file,
     since when (in UTC), and how many jobs it holds.
     """
-    with place.open() as source:
+    with place.source() as source:
+        if isinstance(source, Several):
+            _show_each(source.each(Live.stats), as_json=as_json)
+            return
         facts = source.stats()
     if as_json:
         tables.print_json([facts])
     else:
         tables.print_facts({key: _with_unit(key, value) for key, value in facts.items()})
+
+
+def _show_each(stats: Mapping[str, Record], *, as_json: bool) -> None:
+    """Print the statistics of several servers beside each other, after their sums."""
+    if as_json:
+        tables.print_json(named_each(stats))
+        return
+    sums = summed(stats.values())
+    rows = [
+        {"": key, "sum": sums.get(key), **{f"at {name}": each.get(key) for name, each in stats.items()}}
+        for key in dict.fromkeys(key for each in stats.values() for key in each)
+    ]
+    titles = {"": "", "sum": "sum", **{f"at {name}": name for name in stats}}
+    columns = [tables.Column(key, title, str, shrinks=not title) for key, title in titles.items()]
+    tables.print_table(rows, columns)
 
 
 @grouped
@@ -229,7 +271,7 @@ def tail(
     if tube is not None:
         encode_tube(tube)
     check_words(what)
-    with Live(server.address) as source:
+    with server.open() as source:
         if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
             print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
         for event in source.watch({"tube": tube, "what": what}):

@@ -1,15 +1,15 @@
 """The options that select jobs, made from the fields of a filter."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, get_args
 
 import typer
 
 from beanlite.cli import completion
 from beanlite.cli.epilogs import WHICH
-from beanlite.cli.groups import NUMBER_MAX, OptionGroup, age_option, moment_option
-from beanlite.console.filters import STATES, WHYS, filter_by
+from beanlite.cli.groups import OptionGroup, age_option, moment_option
+from beanlite.console.filters import ID_MAX, STATES, WHYS, filter_by
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
 
@@ -32,7 +32,7 @@ def _options() -> Iterator[inspect.Parameter]:
             kind = list[str]
         elif int in get_args(field.annotation):
             kind = int
-            option = typer.Option(*names, min=0, max=most_of(field, NUMBER_MAX), metavar=item.number, help=item.help)
+            option = typer.Option(*names, min=0, max=most_of(field, ID_MAX), metavar=item.number, help=item.help)
         option.rich_help_panel, option.autocompletion = WHICH, _COMPLETIONS.get(key)
         annotation = Annotated[kind | None, option]
         yield inspect.Parameter(NAMES[key], inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
@@ -46,9 +46,9 @@ class Which(OptionGroup):
     def __init__(self, **values: Any) -> None:  # noqa: ANN401 - the values of these options
         self._values = {key: values[NAMES[key]] for key in CRITERIA if values[NAMES[key]] not in (None, [])}
 
-    def filter(self, ids: list[int] | None = None, state: str | None = None) -> Filter:
+    def filter(self, ids: Sequence[int] | None = None, state: str | None = None) -> Filter:
         """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
         if self._values.get("text") == "":  # as from a script whose variable is not set
             raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
         default = {} if ids or not self._values else {"state": state}
-        return filter_by(ids=ids or None, **default | self._values)
+        return filter_by(ids=list(ids) if ids else None, **default | self._values)

@@ -1,6 +1,5 @@
 """``beanlite why``."""
 
-import shlex
 from typing import Annotated, Final
 
 import typer
@@ -9,12 +8,12 @@ from beanlite.cli import completion
 from beanlite.cli.groups import Json, ServerOption, grouped
 from beanlite.console import tables, why as telling
 from beanlite.console.filters import WILDCARDS, encode_tube
-from beanlite.console.live import Live
+from beanlite.console.several import named_each
 from beanlite.core.findings import URGENT
 from beanlite.errors import BeanliteError
 
 EPILOG: Final = (
-    "Exit codes: 0 nothing urgent is wrong; 1 something urgent is, there is no such tube, or the server can't be"
+    "Exit codes: 0 nothing urgent is wrong; 1 something urgent is, there is no such tube, or a server can't be"
     " reached or refuses the command; 2 a wrong setting or flag; 130 Ctrl-C. docs/monitoring.md says what to do about"
     " each finding."
 )
@@ -50,7 +49,7 @@ def why(
     request = {} if tube is None else {"tube" if names_one else "like": tube}
     if names_one and tube is not None:
         encode_tube(tube)
-    with Live(server.address) as live:
+    with server.open() as live:
         diagnosis = live.diagnose(request)
         if names_one and tube is not None and diagnosis["tube"] is None:
             raise live.no_tube(tube)
@@ -58,8 +57,8 @@ def why(
             raise BeanliteError(f"no tube has a name like {tube}")
         guesses = {} if as_json else telling.misspelt(live, diagnosis)
     if as_json:
-        tables.print_json([diagnosis])
+        servers = diagnosis.get("servers")
+        tables.print_json([diagnosis] if servers is None else named_each(servers))
     else:
-        connect = "" if server.connect is None else f" --connect {shlex.quote(server.connect)}"
-        telling.print_diagnosis(diagnosis, connect, guesses)
+        telling.print_diagnosis(diagnosis, server.options, guesses)
     return int(any(finding["severity"] == URGENT for finding in diagnosis["findings"]))

@@ -75,7 +75,7 @@ class Channel(asyncio.BufferedProtocol):
         if self.is_lost:
             raise NotSent(_ENDED)
         future: asyncio.Future[list[T | ClientError]] = self._loop.create_future()
-        token = _Several(future, len(several))
+        token = _Replies(future, len(several))
         for call in several:
             self._dialogue.send(call, token, tube)
         if not several:
@@ -196,7 +196,7 @@ class Channel(asyncio.BufferedProtocol):
         self._room = None
 
 
-class _Several:
+class _Replies:
     """The token of several commands, with one future for all."""
 
     def __init__(self, future: "asyncio.Future[list[Any]]", count: int) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from beanlite.console.filters import Record
-from beanlite.console.live import similar
+from beanlite.console.names import similar
 from beanlite.console.stored import Stored
 from beanlite.core.policies import KEYS, Policies
 from beanlite.errors import BeanliteError, ConfigError

@@ -1,7 +1,7 @@
 """Filters as operators give them, and as they are told of them; and the names of tubes in them."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from beanlite.console import units
 from beanlite.core.tube import is_tube_name
@@ -20,6 +20,62 @@ WILDCARDS: Final = frozenset("*?")
 STATES: Final = ("ready", "reserved", "delayed", "buried")
 # Why a job is buried.
 WHYS: Final = ("client", "operator", "tries", "expired")
+# The largest number that a database takes: no id of a job is larger.
+ID_MAX: Final = (1 << 63) - 1
+
+
+class JobId(int):
+    """The id of a job, perhaps with its server: ``two:17``."""
+
+    server: str | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Parse an id that an operator has given. ValueError: it is none."""
+        server, _, number = text.rpartition(":")
+        if not number.isascii() or not number.isdecimal():
+            raise ValueError(f"{number!r} is not a whole number")
+        if len(number.lstrip("0")) > len(str(ID_MAX)) or int(number) > ID_MAX:
+            raise ValueError(f"{number} is more than {ID_MAX}")
+        if int(number) < 1:
+            raise ValueError(f"{number} is less than 1")
+        return cls.of(server, int(number))
+
+    @classmethod
+    def of(cls, server: str, number: int) -> Self:
+        """Make the id of a job of a server; of a single server, which has no name, the id alone."""
+        job_id = cls(number)
+        job_id.server = server or None
+        return job_id
+
+    def record(self) -> Record:
+        """Return the id as JSON has it."""
+        return {"server": self.server, "id": int(self)} if self.server else {"id": int(self)}
+
+    def __str__(self) -> str:
+        return f"{self.server}:{self:d}" if self.server else f"{self:d}"
+
+
+def check_ids(ids: Sequence[int]) -> None:
+    """Check ids that are for a single server, or a file. ConfigError: one names a server."""
+    for job_id in ids:
+        if isinstance(job_id, JobId) and job_id.server is not None:
+            raise ConfigError(f"{job_id} names one of several servers, and there is only one: {int(job_id)}")
+
+
+def job_name(job: Record) -> str:
+    """Return by what a job is named: its id, of several servers with the server."""
+    return f"{job['server']}:{job['id']}" if "server" in job else str(job["id"])
+
+
+def tube_name(tube: Record) -> str:
+    """Return by what a tube is named: of several servers with the server."""
+    return f"{tube['server']}:{tube['name']}" if "server" in tube else str(tube["name"])
+
+
+def identity(tube: Record) -> tuple[str, str]:
+    """Return by what a tube is told from the others: several servers may have one of this name."""
+    return tube.get("server", ""), tube["name"]
 
 
 def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of the model

@@ -93,4 +93,4 @@ def _kind(event: Record) -> tuple[object, ...]:
     """Return what makes events alike: not which client it was, but what it is and for whom it acted."""
     by = event["by"]
     peer = event.get("policy") if by is None else (by["operator"], by["person"])
-    return event["what"], event["tube"], event["pri"], event["delay_s"], event.get("change"), peer
+    return event.get("server"), event["what"], event["tube"], event["pri"], event["delay_s"], event.get("change"), peer

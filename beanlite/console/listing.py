@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 from beanlite.console import outlook
 from beanlite.console.filters import Record
 from beanlite.console.live import Live
+from beanlite.console.several import Servers, Several
 from beanlite.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -46,16 +47,17 @@ CLIENT_SORTS: Final = ("number", *_CLIENT_SORTS)
 _ALONE: Final = {key: key for key in ("name", "ready", "reserved", "delayed", "buried", "waiting")} | {
     "oldest": "first_ready_s"
 }
-# How many tubes a server can be asked for by their names.
-_NAMED_MAX: Final = 1000
+# How many tubes a server can be asked for by their names, and how many jobs by their ids.
+NAMED_MAX: Final = 1000
 # Those that only a file or only a server knows.
 _UNKNOWN: Final = {
     "bytes": "--sort bytes needs --db: a server does not add up the sizes of jobs",
     "waiting": "--sort waiting needs a server: a file has no clients",
 }
 
-Source: TypeAlias = "Live | File"
+Source: TypeAlias = "Live | Several | File"
 """A source of jobs and tubes."""
+_SERVERS: Final = (Live, Several)
 
 
 class Page(NamedTuple):
@@ -91,6 +93,9 @@ def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | No
         return Page(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
     if sort == "queue" and (which.tube is None or which.state in {None, "reserved"}):
         raise ConfigError("--sort queue needs --tube, and --state ready, delayed or buried")
+    if sort == "id" and not limit:
+        everyone = everything(source.list_jobs, {**request, "after": after}, "jobs")
+        return Page(first(everyone, "id", largest=False, limit=0), None)
     rows: list[Record] = []
     request |= {"order": sort, "after": after, "limit": _next_slice(limit, 0)}
     for records, cursor in slices(source.list_jobs, request, "jobs"):
@@ -124,13 +129,13 @@ def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -
     """
     if sort not in TUBE_SORTS:
         raise ConfigError(f"tubes are sorted by {', '.join(TUBE_SORTS)}, not by {sort!r}")
-    if over_s and not isinstance(source, Live):
+    if over_s and not isinstance(source, _SERVERS):
         raise ConfigError("--over needs a server: a file has the rates of this hour and the last")
     request: Record = {"like": like}
     names: list[str] = []
-    if isinstance(source, Live) and sort in _ALONE and 0 < limit <= _NAMED_MAX and not over_s:
+    if isinstance(source, _SERVERS) and sort in _ALONE and 0 < limit <= NAMED_MAX and not over_s:
         names = names_in_order(source, request, _ALONE[sort])
-        request = {"names": names[:limit]}
+        request = {"names": list(dict.fromkeys(names[:limit]))}  # several servers may have a tube
 
     def list_tubes() -> list[Record]:
         return list(everything(source.list_tubes, {**request, "due_s": outlook.DUE_S}, "tubes"))
@@ -145,7 +150,7 @@ def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -
     return first(rows, sort, largest=sort != "name", limit=limit), len(names) or len(rows)
 
 
-def names_in_order(live: Live, request: Record, key: str) -> list[str]:
+def names_in_order(live: Servers, request: Record, key: str) -> list[str]:
     """Return the names of all tubes that a request chooses, sorted; only what sorting needs is asked for."""
     if key == "name":
         return sorted(name for (name,) in every_tube(live, {**request, "only": ["name"]}))
@@ -154,12 +159,12 @@ def names_in_order(live: Live, request: Record, key: str) -> list[str]:
     return [name for name, _ in rows]
 
 
-def every_tube(live: Live, request: Record) -> list[Any]:
+def every_tube(live: Servers, request: Record) -> list[Any]:
     """Return the tubes of all slices of a list, or what the request's ``only`` names of each."""
     return [tube for part, _ in slices(live.list_tubes, request, "tubes") for tube in part]
 
 
-def clients(source: Live, tube: str | None, sort: str) -> list[Record]:
+def clients(source: Servers, tube: str | None, sort: str) -> list[Record]:
     """Return the clients but this one, or those that use or watch a tube, sorted. ConfigError: no such order."""
     if sort not in CLIENT_SORTS:
         raise ConfigError(f"clients are sorted by {', '.join(CLIENT_SORTS)}, not by {sort!r}")

@@ -5,19 +5,22 @@ import getpass
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from difflib import get_close_matches
 from hashlib import sha256
-from typing import Final, Self
+from types import MappingProxyType
+from typing import Final, Self, TypeVar
 
 from beanlite.beanstalk.client import TIMEOUT_S, Client, Server, Unauthorized, UnexpectedReply, address_text
 from beanlite.beanstalk.over_tls import in_plain_words
 from beanlite.console.filters import Record, encode_tube
+from beanlite.console.names import Names
 from beanlite.core.access import EVERYTHING, Rights
 from beanlite.core.tube import PERSON_BYTES_MAX, is_person
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.settings.defaults import PAGE_TOKEN, TOKEN
+
+Answer = TypeVar("Answer")
 
 # The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
 # are put in batches.
@@ -40,10 +43,6 @@ _REFUSALS: Final = {
     "UNKNOWN_COMMAND": "it is older than this program",
 }
 _UNKNOWN_KEY: Final = ": unknown key"
-# How many names of tubes are compared with one that does not exist: some 0.1 s.
-_COMPARED_MAX: Final = 20_000
-# How similar the name of a tube is that nobody consumes to that of the tube that was meant: emial to mail.
-_MISSPELT: Final = 0.66
 # Where to continue in a list of a server's.
 _CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
 # The end of a person's name that the server can't take.
@@ -84,7 +83,7 @@ class Unreachable(BeanliteError):
     """The server can't be reached, or the connection was lost."""
 
 
-class Live:
+class Live(Names):
     """A connection to a server. BeanliteError: it can't be reached, or refuses or does not know a command."""
 
     def __init__(self, address: Server, person: str = "", within_s: float = TIMEOUT_S) -> None:
@@ -115,6 +114,19 @@ class Live:
     def close(self) -> None:
         """Close the connection."""
         self.client.close()
+
+    # A single server is asked as several are. It has no name.
+    fleet = None
+    away: Mapping[str, str] = MappingProxyType({})
+
+    @property
+    def lives(self) -> dict[str, Self]:
+        """The server by its name."""
+        return {"": self}
+
+    def each(self, question: Callable[[Self], Answer]) -> dict[str, Answer]:
+        """Return the answer of each server."""
+        return {"": question(self)}
 
     def _act_for(self, person: str) -> None:
         with self.conversation():
@@ -157,6 +169,10 @@ class Live:
         """Return all policies or, with ``tube``, those that hold for that tube."""
         return self.ask("list-policies", request)
 
+    def list_schedules(self, request: Record) -> Record:
+        """Return a slice of the schedules."""
+        return self.ask("list-schedules", request)
+
     def show_job(self, job_id: int) -> Record | None:
         """Return all facts about a job, its body as bytes; None if there is no such job."""
         self._check()
@@ -186,35 +202,6 @@ class Live:
         reply = self.ask("list-rights", {})
         grants = [(each["role"], each["tubes"].encode()) for each in reply["rights"]]
         return EVERYTHING if reply["everything"] else Rights(grants)
-
-    def check_tube(self, tube: str) -> None:
-        """Check that a tube exists. BeanliteError: it does not. ConfigError: it can't."""
-        encode_tube(tube)
-        if not self.list_tubes({"names": [tube]})["tubes"]:
-            raise self.no_tube(tube)
-
-    def no_tube(self, tube: str) -> BeanliteError:
-        """Return the error that there is no such tube, with one whose name is similar, if there is one."""
-        suggestion = similar(tube, self._names())
-        return BeanliteError(f"there is no tube {tube}: it has no job, and nobody uses or watches it{suggestion}")
-
-    def misspelt(self, tube: str) -> str | None:
-        """Return the tube whose name this one may be, misspelt; None if no client watches such a tube."""
-        close = get_close_matches(tube, [name for name in self._names() if name != tube], n=1, cutoff=_MISSPELT)
-        tubes = self.list_tubes({"names": close})["tubes"] if close else []
-        return close[0] if tubes and tubes[0]["watching"] else None
-
-    def _names(self) -> list[str]:
-        """Return the names of the tubes; of very many, a part."""
-        request: Record = {"only": ["name"]}
-        names: list[str] = []
-        while len(names) < _COMPARED_MAX:
-            reply = self.list_tubes(request)
-            names += (name for (name,) in reply["tubes"])
-            if reply["next"] is None:
-                break
-            request["after"] = reply["next"]
-        return names
 
     def pause(self, tube: str, pause_s: int, by: Record) -> None:
         """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name.
@@ -296,12 +283,6 @@ class Live:
 def explanation(word: str) -> str:
     """Return what a server has answered, with what it means if it is a word for a refusal."""
     return f"{word} ({_REFUSALS[word]})" if word in _REFUSALS else word
-
-
-def similar(tube: str, tubes: Iterable[str]) -> str:
-    """Return the end of a message that there is no such tube: the one that may be meant, if there is one."""
-    close = get_close_matches(tube, tubes, n=1, cutoff=0.7)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _value(text: str) -> int | float | str:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from beanlite.console.filters import Record
+from beanlite.console.filters import Record, identity
 
 # How far ahead to look for delayed jobs that become ready.
 DUE_S: Final = 1800
@@ -16,12 +16,12 @@ _FAILURES: Final = ("releases", "timeouts", "buries", "client_gone")
 def measured(list_tubes: Callable[[], list[Record]], over_s: float) -> list[Record]:
     """Return the tubes after so long a time, with what has come and gone in it, per minute."""
     began_s = time.monotonic()
-    before = {tube["name"]: tube for tube in list_tubes()}
+    before = {identity(tube): tube for tube in list_tubes()}
     time.sleep(over_s)
     tubes = list_tubes()
     minutes = (time.monotonic() - began_s) / 60
     for tube in tubes:
-        earlier = before.get(tube["name"], {})  # of one that was not there, all has been done since
+        earlier = before.get(identity(tube), {})  # of one that was not there, all has been done since
         for key, count in (("puts_per_min", "total_jobs"), ("deletes_per_min", "deletes")):
             tube[key] = max(0, tube[count] - earlier.get(count, 0)) / minutes
     return tubes

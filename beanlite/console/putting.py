@@ -4,11 +4,14 @@ import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from itertools import groupby
 from typing import Final, Self
 
 from beanlite.console.changes import Interrupt
-from beanlite.console.filters import Record
+from beanlite.console.filters import JobId, Record
 from beanlite.console.live import Live, explanation, on_behalf_of
+from beanlite.console.routing import home
+from beanlite.console.several import Servers
 from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
@@ -81,8 +84,8 @@ def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object])
                 raise ConfigError(f"{name}, line {number}: {error}") from None
 
 
-def put(server: Live, jobs: Iterable[NewJob], person: str) -> Iterator[list[int]]:
-    """Put jobs on behalf of a person, and yield the ids of each batch when it is durable.
+def put(servers: Servers, jobs: Iterable[NewJob], person: str) -> Iterator[list[JobId]]:
+    """Put jobs on behalf of a person, each where its tube belongs; yield the ids of each batch when it is durable.
 
     BeanliteError, also from `jobs`: that fails; it says how many were put before. Ctrl-C stops between two batches, so
     that the ids are exactly those of the jobs put.
@@ -90,20 +93,22 @@ def put(server: Live, jobs: Iterable[NewJob], person: str) -> Iterator[list[int]
     count = 0
     interrupt = Interrupt()
     try:
-        for batch in _batches(jobs):
-            with interrupt.noted():
-                ids = _put_batch(server, batch, person)
-            count += len(ids)
-            yield ids
-            if interrupt.came:
-                raise KeyboardInterrupt
+        for (name, live), those in groupby(jobs, lambda job: home(servers, job.tube)):
+            for batch in batches(those):
+                with interrupt.noted():
+                    ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
+                count += len(ids)
+                yield ids
+                if interrupt.came:
+                    raise KeyboardInterrupt
     except BeanliteError as error:
         if not count:
             raise
         raise type(error)(f"{error}; {count} jobs were put before") from error
 
 
-def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+def batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
+    """Share jobs out over requests."""
     batch: list[NewJob] = []
     size = 0
     for job in jobs:
@@ -116,7 +121,8 @@ def _batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
         yield batch
 
 
-def _put_batch(server: Live, batch: list[NewJob], person: str) -> list[int]:
+def put_batch(server: Live, batch: list[NewJob], person: str) -> list[int]:
+    """Put a batch, all of it or nothing; returns the ids. BeanliteError."""
     if len(batch) == 1 and len(batch[0].body) > _BATCH_BYTES:  # too large for a request
         return [_put_one(server, batch[0])]
     request = {"jobs": [job.record() for job in batch], **on_behalf_of(person)}

@@ -81,6 +81,10 @@ class Stored:
         """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
         return self._look.history(which, limit)
 
+    def check_tube(self, tube: str) -> None:
+        """Check that there is a tube. BeanliteError: the database has no job in it, and no pause of it."""
+        raise NotImplementedError
+
     def deletions(self, which: Record) -> list[int]:
         """Return the jobs whose deletions meet the conditions, and whose bodies are kept."""
         return self._look.deletions_of(which)

@@ -13,7 +13,7 @@ from rich.cells import cell_len, set_cell_size
 
 from beanlite.console import units
 from beanlite.console.bodies import body_lines
-from beanlite.console.filters import Record
+from beanlite.console.filters import Record, job_name
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,6 +45,14 @@ class Column:
         if value is None:
             return self.none if self.key in record else ""
         return units.on_one_line(self.show(value))
+
+
+class IdColumn(Column):
+    """A column that shows which job it is, of several servers with its server."""
+
+    def text(self, record: Record) -> str:
+        """Return the column's text for a record."""
+        return job_name(record)
 
 
 class PathColumn(Column):
@@ -90,8 +98,10 @@ def shut_by(shut: Sequence[str]) -> str:
     return ", ".join(word for word in shut if word != "paused")
 
 
+# Records have a server only if several servers are looked at.
+SERVER: Final = Column("server", "server", str, shrinks=True)
 JOBS: Final = (
-    Column("id", "id", str),
+    IdColumn("id", "id", str),
     Column("tube", "tube", str, shrinks=True),
     Column("state", "state", str),
     Column("pri", "pri", str),
@@ -109,6 +119,7 @@ JOBS: Final = (
 )
 DUE: Final = (Column("due_at", "due", lambda minute: units.utc(minute)[:-3]), Column("jobs", "jobs", units.count))
 TUBES: Final = (
+    SERVER,
     Column("name", "tube", str, shrinks=True),
     Column("ready", "ready", units.count),
     Column("reserved", "reserved", units.count),
@@ -131,6 +142,7 @@ TUBES: Final = (
     Column("shut", "shut by", shut_by),
 )
 CLIENTS: Final = (
+    SERVER,
     Column("number", "number", str),
     Column("address", "address", str, shrinks=True),
     Column("name", "calls itself", str, shrinks=True),
@@ -147,6 +159,7 @@ CLIENTS: Final = (
 )
 
 POLICIES: Final = (
+    SERVER,
     Column("pattern", "pattern", str, shrinks=True),
     Column("key", "key", str, shrinks=True),
     Column("value", "value", str, shrinks=True),
@@ -155,6 +168,7 @@ POLICIES: Final = (
 )
 
 SCHEDULES: Final = (
+    SERVER,
     Column("name", "schedule", str, shrinks=True),
     Column("when", "when", str, shrinks=True),
     Column("zone", "zone", str, shrinks=True, leaves=2),
@@ -283,7 +297,8 @@ def _job_lines(job: Record) -> list[str]:
 def event_line(event: Record) -> str:
     """Return an event of a job or a tube as one line."""
     if "lost" in event:
-        return f"{event['lost']:,} events were lost, because they were not read in time"
+        where = f" of {event['server']}" if "server" in event else ""
+        return f"{event['lost']:,} events{where} were lost, because they were not read in time"
     if event["id"]:
         how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
         if "note" in event:
@@ -298,7 +313,7 @@ def event_line(event: Record) -> str:
     return "  ".join(
         (
             units.utc(event["at"]),
-            f"{event['id'] or '':>8}",
+            f"{job_name(event) if event['id'] else event.get('server', ''):>8}",
             units.on_one_line(event["tube"]),
             event["what"],
             *how,
@@ -321,7 +336,7 @@ def history_lines(history: Sequence[Record], *, of_one_job: bool) -> list[str]:
         if any(each["by"] != event["by"] for each in history[line.end - line.times * len(line.events) : line.end]):
             event = {**event, "by": _in_common(event["by"])}
         last = history[line.end - 1]
-        of_last = "" if last["id"] == event["id"] else f" for job {last['id']}"
+        of_last = "" if last["id"] == event["id"] else f" for job {job_name(last)}"
         times = f"{line.times:,} times, the last{of_last} at {units.utc(line.last_at)}"
         lines.append(f"{event_line({**event, 'what': line.words})}  {times}")
     return lines

@@ -1,13 +1,13 @@
 """What is wrong, and what is known of a tube, in lines for a terminal."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from rich.text import Text
 
 from beanlite.console import tables, units
 from beanlite.console.filters import Record
-from beanlite.console.live import Live
+from beanlite.console.several import Servers
 from beanlite.core.findings import NOBODY_CONSUMES, NOTE, URGENT, WARNING
 from beanlite.core.phrases import rates_text, shell_word
 
@@ -20,7 +20,7 @@ _LOOKED_FOR: Final = (
 _WIDTH: Final = max(map(len, STYLES)) + 2
 
 
-def misspelt(live: Live, diagnosis: Record) -> dict[str, str]:
+def misspelt(live: Servers, diagnosis: Record) -> dict[str, str]:
     """Return the tubes that nobody consumes and whose names may be misspelt, each with the tube that may be meant."""
     tubes = [
         place["tube"]
@@ -32,9 +32,13 @@ def misspelt(live: Live, diagnosis: Record) -> dict[str, str]:
     return {tube: guess for tube, guess in guesses.items() if guess is not None}
 
 
-def print_diagnosis(diagnosis: Record, options: str, guesses: Mapping[str, str]) -> None:
-    """Print a diagnosis; ``options`` are added to the commands that it names, ``guesses`` are misspelt tubes."""
+def print_diagnosis(diagnosis: Record, options_of: Callable[[str | None], str], guesses: Mapping[str, str]) -> None:
+    """Print a diagnosis; ``guesses`` are misspelt tubes.
+
+    The commands that it names are printed with the options that name the server of a finding.
+    """
     target = tables.console()
+    known = [{"server": name, **reply} for name, reply in diagnosis.get("servers", {"": diagnosis}).items()]
     tube = diagnosis.get("tube")
     itself = None if tube is None else f"beanlite why {shell_word(tube['name'])}"
 
@@ -47,7 +51,9 @@ def print_diagnosis(diagnosis: Record, options: str, guesses: Mapping[str, str])
     for finding in findings:
         style = STYLES[finding["severity"]]
         title = Text(f"{finding['severity'] + ':':<{_WIDTH}}", style=style)
-        say(title.append(units.on_one_line(finding["text"]), style="bold" if finding["severity"] == URGENT else ""))
+        options = options_of(finding.get("server"))
+        text = units.on_one_line(told(finding))
+        say(title.append(text, style="bold" if finding["severity"] == URGENT else ""))
         indent = " " * _WIDTH
         say(Text(indent + units.on_one_line(finding["do"])))
         if finding["command"] not in {None, itself}:
@@ -58,9 +64,17 @@ def print_diagnosis(diagnosis: Record, options: str, guesses: Mapping[str, str])
                 say(Text(f"{indent}or is {name} misspelt, and {guesses[name]} was meant? Then move its jobs"))
                 command = f"beanlite move --tube {shell_word(name)} --to {shell_word(guesses[name])}"
                 say(Text(indent + command + options, style="cyan"))
-    if tube is not None:
-        for title_text, line in facts_of(tube):
+    for reply in known:
+        facts = [] if reply.get("tube") is None else facts_of(reply["tube"])
+        if facts and reply["server"]:
+            say(Text.assemble((f"{'server':<{_WIDTH}}", "bold"), reply["server"]))
+        for title_text, line in facts:
             say(Text.assemble((f"{title_text:<{_WIDTH}}", "bold"), units.on_one_line(line)))
+
+
+def told(finding: Record) -> str:
+    """Return what is wrong, of several servers with the server."""
+    return f"{finding['server']}: {finding['text']}" if "server" in finding else str(finding["text"])
 
 
 def examined(diagnosis: Record) -> str:
@@ -122,9 +136,10 @@ def _pace(tube: Record) -> str:
     rates = "{} come, {} are deleted".format(*rates_text(coming, deleted))
     if not coming and not deleted:
         rates = "no job comes, and none is deleted"
-    moved = ""
+    hold_s = tube.get("hold_s")  # a server of an earlier version does not tell it
+    moved = "" if (hold_s or 0) < 1 else f"; a job is reserved for {units.age(hold_s)} on average"
     if tube["moved_s"] is not None:
-        moved = f"; last reserved, touched, deleted, released or buried {units.age(tube['moved_s'])} ago"
+        moved += f"; last reserved, touched, deleted, released or buried {units.age(tube['moved_s'])} ago"
     if not tube["ready"] or coming == deleted:
         return f"{rates}{moved}"
     empty = "never empty" if tube["empty_in_s"] is None else f"empty in {units.age(tube['empty_in_s'])}"

@@ -71,6 +71,9 @@ class Clients:
             self._queues.drop_if_unused(tube)
         self._queues.timers.cancel(client)
         self._ticker.give_back(client, now_ns, SLICE)
+        if client.offers is not None:
+            client.offers.gone = True
+            self._ticker.end_offers(client.offers, now_ns, SLICE)
 
     def call(self, client: Client, claim: str) -> None:
         """Have a client shown and recorded by what it calls itself, also as the holder of jobs that it has had."""
@@ -141,9 +144,13 @@ class Clients:
 
     # -- waiting
 
-    def wait(self, client: Client, until_ns: int, now_ns: int) -> None:
-        """Have the client wait for a job until ``until_ns`` (NEVER_NS: for good); ``take_woken`` reports the end."""
+    def wait(self, client: Client, until_ns: int, now_ns: int, *, for_offer: bool = False) -> None:
+        """Have the client wait for a job until ``until_ns`` (NEVER_NS: for good); ``take_woken`` reports the end.
+
+        ``for_offer``: the job is to be offered to it rather than reserved for it.
+        """
         client.waiting = True
+        client.waits_for_offer = for_offer
         client.waits_since_ns = now_ns
         client.wait_until_ns = until_ns
         self._counts.waiting += 1

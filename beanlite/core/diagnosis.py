@@ -59,8 +59,7 @@ class Diagnosis:
         """The tubes whose clients have been given jobs recently, of whatever tube; None: not known yet."""
         self.looked = 0
         """Tubes that were examined."""
-        self.jobs = 0
-        """Jobs in these, in whatever state."""
+        self._jobs = 0
 
     def look(self, tubes: list[Tube], first: int, now_ns: int) -> int:
         """Examine a slice of the tubes from the ``first`` on; returns with which to go on."""
@@ -76,9 +75,15 @@ class Diagnosis:
                 continue
             self.looked += 1
             if tube.holds_jobs:
-                self.jobs += tube.jobs
+                if fits is not None:
+                    self._jobs += tube.jobs
                 cost += EXAMINED + self._examine(tube)
         return place
+
+    @property
+    def jobs(self) -> int:
+        """Jobs in these, in whatever state."""
+        return len(self._engine.jobs) if self._fits is None else self._jobs
 
     def findings(self, *, backup_failed: bool = False) -> list[Finding]:
         """Return what was found, the worst first, when all tubes have been examined."""
@@ -109,13 +114,20 @@ class Diagnosis:
             self._examine_ready(tube, pulse)
         if tube.buried.keys:
             self._examine_buried(tube, pulse)
-        return self._examine_delayed(tube, pulse) if len(tube.delayed.keys) >= STORM_LEAST else 0
+        # A tube with delayed jobs has its timer set for the first of them, or earlier: that is looked at without them.
+        if tube.timer_ns > self._now_ns + STORM_NS or len(tube.delayed.keys) < STORM_LEAST:
+            return 0
+        return self._examine_delayed(tube, pulse)
 
     def _examine_ready(self, tube: Tube, pulse: Pulse | None) -> None:
         """Find the one thing that keeps the ready jobs of a tube waiting."""
         waits_s = first_s(self._engine, tube.ready, self._now_ns) or 0
         kind, severity, seconds = self._cause(tube, pulse, waits_s)
         if not kind:
+            return
+        group = self._groups.get(kind)
+        if group is not None and kind != findings.GROWING and group.has_worse(len(tube.ready)):
+            group.count(severity, len(tube.ready), seconds)  # a case for each of very many tubes takes long
             return
         case = Case(tube.name.decode(), severity, len(tube.ready), seconds)
         case.reserved = tube.reserved

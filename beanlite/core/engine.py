@@ -10,7 +10,7 @@ until its put, delete, release, bury, kick or pause is stored. A reservation, a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from zlib import crc32
 
 from beanlite.core import restore
@@ -18,6 +18,7 @@ from beanlite.core.admission import PUT_BYTES, Admission
 from beanlite.core.applying import Applying
 from beanlite.core.bodies import Bodies
 from beanlite.core.clients import Clients
+from beanlite.core.copy import Copy
 from beanlite.core.events import BURY, DELETE, KICK, PUT, RELEASE, TOUCH
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import (
@@ -35,6 +36,7 @@ from beanlite.core.job import (
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.notes import Notes
+from beanlite.core.offering import Offering
 from beanlite.core.operator import Operator
 from beanlite.core.policies import PolicyRow
 from beanlite.core.queues import URGENT_PRI, Queues
@@ -57,6 +59,7 @@ class Engine:
         self.bodies = Bodies(queues, self.memory)
         self.rulings = Rulings(queues, self.bodies, self.delete)
         self._ticker = ticker = Ticker(queues, self.rulings)
+        self.offering = Offering(queues, self.rulings, self.bodies, self._fairest)
         self._applying = Applying(queues)
         self.clients = Clients(queues, ticker, self.memory)
         self.jobs = queues.jobs
@@ -128,7 +131,7 @@ class Engine:
         return job
 
     def _fairest(self, client: Client, now_ns: int) -> Tube | None:
-        """Return the tube to reserve from where some tubes share out the reservations.
+        """Return the tube to reserve from, also where some tubes share out the reservations.
 
         Of those whose first job has the same pri, it is the one with the fewest jobs reserved, then the one from which
         none has been for longest. Other tubes count as those from which none is, and none ever was.
@@ -318,13 +321,17 @@ class Engine:
 
     # -- for the journal
 
-    def restore(self, rows: Iterable[restore.StoredJob], now_ns: int) -> None:
+    def restore(self, rows: Sequence[restore.StoredJob], now_ns: int) -> None:
         """Take over jobs from the journal, in ascending order of id, a few thousand per call.
 
         Jobs that were reserved, or whose delay is over by now, become ready. Raises TypeError or ValueError if a
         row can't be a job.
         """
         self.last_id = restore.restore_jobs(self._queues, self.memory, rows, self.last_id, now_ns)
+
+    def take_copy(self, copy: Copy) -> None:
+        """Take over the jobs and notes of a copy, in place of ``restore``; then call ``Copy.enter`` until it ends."""
+        copy.give_to(self._queues, self.notes)
 
     def restore_policies(self, rows: Iterable[PolicyRow]) -> None:
         """Take over all policies, before the jobs. ``policies.check_row`` has passed them."""

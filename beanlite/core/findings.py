@@ -76,7 +76,7 @@ class Case:
         self.why = ""
 
 
-class Place(NamedTuple):
+class WorstTube(NamedTuple):
     """One of the tubes of a finding."""
 
     tube: str
@@ -93,7 +93,7 @@ class Finding(NamedTuple):
     tubes: int  # 0: it concerns the server
     jobs: int
     seconds: int  # for how long it has been so, at most
-    worst: list[Place]  # the tubes with the most jobs
+    worst: list[WorstTube]  # the tubes with the most jobs
     text: str  # what is wrong
     do: str  # what to do about it
     command: str | None  # with which to look at the worst tube, or to do it
@@ -112,15 +112,23 @@ class Group:
         """The worst ones."""
         self._most = most
 
-    def add(self, case: Case) -> None:
-        """Add a tube."""
+    def has_worse(self, jobs: int) -> bool:
+        """Whether a tube with so many jobs is not one of the worst."""
+        return len(self.cases) >= self._most and jobs <= self.cases[-1].jobs
+
+    def count(self, severity: str, jobs: int, seconds: int) -> None:
+        """Count a tube."""
         self.tubes += 1
-        self.jobs += case.jobs
-        self.seconds = max(self.seconds, case.seconds)
-        if SEVERITIES.index(case.severity) < SEVERITIES.index(self.severity):
-            self.severity = case.severity
-        cases = self.cases
-        if len(cases) < self._most or case.jobs > cases[-1].jobs:
+        self.jobs += jobs
+        self.seconds = max(self.seconds, seconds)
+        if severity != self.severity and SEVERITIES.index(severity) < SEVERITIES.index(self.severity):
+            self.severity = severity
+
+    def add(self, case: Case) -> None:
+        """Count a tube, and keep its case if it is one of the worst."""
+        self.count(case.severity, case.jobs, case.seconds)
+        if not self.has_worse(case.jobs):
+            cases = self.cases
             cases.append(case)
             cases.sort(key=_jobs_first)
             del cases[self._most :]
@@ -129,7 +137,7 @@ class Group:
         """Return this as a finding."""
         worst = self.cases[0]
         text, do, command = _WORDS[self.kind](self, worst)
-        places = [Place(case.tube, case.jobs, case.seconds, case.job_id or None) for case in self.cases]
+        places = [WorstTube(case.tube, case.jobs, case.seconds, case.job_id or None) for case in self.cases]
         return Finding(self.kind, self.severity, self.tubes, self.jobs, self.seconds, places, text, do, command)
 
     @property

@@ -16,6 +16,8 @@ ROW_MAX: Final = 1024
 # How many keys at least a sample of a heap has, by which one number is estimated, or how many keys are where.
 SAMPLE: Final = 256
 LARGE_SAMPLE: Final = 2048
+# So few keys are all looked at, which takes less than to find out which have to be.
+FEW: Final = 16
 # As constants of this module, which compiled code need not look up.
 _push: Final = heappush
 _pop: Final = heappop
@@ -126,11 +128,23 @@ class KeyHeap:
         sample = [each for each in keys[::step] if not gone or each not in gone]
         return max(passed, len([each for each in sample if each <= key]) * len(self) // len(sample))
 
-    def about_between(self, bounds: list[int], looks_max: int) -> tuple[list[int], int]:
-        """Return how many keys are at most the first of ascending bounds, and between each two; and the keys looked at.
+    def add_between(self, bounds: list[int], counts: list[int], looks_max: int) -> int:
+        """Add how many keys are up to the first of ascending bounds, and between each two; returns the keys looked at.
 
         These are exact up to ``looks_max`` looks, and above that as a sample says, but no less than has been counted.
         """
+        keys, gone, last = self.keys, self._gone, bounds[-1]
+        if len(keys) <= FEW:
+            for key in keys:
+                if key <= last and (not gone or key not in gone):
+                    counts[bisect_left(bounds, key)] += 1
+            return len(keys)
+        found, looks = self._about_between(bounds, looks_max)
+        for part, count in enumerate(found):
+            counts[part] += count
+        return looks
+
+    def _about_between(self, bounds: list[int], looks_max: int) -> tuple[list[int], int]:
         keys, gone = self.keys, self._gone
         size = len(keys)
         counts = [0] * len(bounds)

@@ -15,6 +15,8 @@ class State(Enum):
     DELAYED = "delayed"
     RESERVED = "reserved"
     BURIED = "buried"
+    OFFERED = "offered"
+    """Ready, but held for a client that may take it: only this process knows of it, and shows it as reserved."""
     GONE = "gone"
     """Deleted: only the ledger still refers to it."""
 
@@ -24,6 +26,7 @@ READY: Final = State.READY
 DELAYED: Final = State.DELAYED
 RESERVED: Final = State.RESERVED
 BURIED: Final = State.BURIED
+OFFERED: Final = State.OFFERED
 GONE: Final = State.GONE
 
 # The largest pri, delay_s or ttr_s.
@@ -70,14 +73,14 @@ class Job:
 
     ``key`` is the job's place in the queue of its state. Its low 64 bits are the id, and its high bits are what orders
     the queue, so that a queue is a heap of plain integers. Ready: the pri. Delayed: the end of the delay, in ns.
-    Reserved: the end of the ttr, in ns. Buried: the number of the burial.
+    Reserved: the end of the ttr, in ns. Offered: the end of the offer, in ns. Buried: the number of the burial.
     """
 
     __slots__ = (
         "body",  # None: in the journal only
         "created_ns",
         "delay_s",
-        "holder",  # the client that has it reserved
+        "holder",  # the client that has it reserved, or what holds it for the client to which it is offered
         "id",
         "key",
         "last_holder",  # the client that has it reserved, or had it last
@@ -145,6 +148,11 @@ class Job:
         return self.past.why
 
     @property
+    def shown_state(self) -> State:
+        """The state that clients and operators see: an offered job is out, as a reserved one is."""
+        return RESERVED if self.state is OFFERED else self.state
+
+    @property
     def due_ns(self) -> int:
-        """When the delay or the ttr ends; only meaningful while the job is delayed or reserved."""
+        """When the delay, the ttr or the offer ends; only meaningful while there is one."""
         return self.key >> ID_BITS

@@ -12,6 +12,7 @@ from beanlite.core.job import (
     BURIED_BY_OPERATOR,
     DELAYED,
     ID_BITS,
+    OFFERED,
     READY,
     RESERVED,
     SECOND_NS,
@@ -36,8 +37,13 @@ CONCERNS: Final[dict[str, tuple[State, ...]]] = {
 }
 
 
+def concerns(do: str, job: Job) -> bool:
+    """Whether a change can be made to a job. An offered one counts as ready: its client has not taken it yet."""
+    return (READY if job.state is OFFERED else job.state) in CONCERNS[do]
+
+
 class Operator:
-    """The changes. The job must be in one of the states that CONCERNS lists for the change."""
+    """The changes. ``concerns`` must be true of the change and the job."""
 
     __slots__ = ("_bodies", "_ledger", "_queues")
 
@@ -109,7 +115,7 @@ class Operator:
         job.tube = tube
         job.forgive()
         self._record(job, MOVE, by, now_ns, delay_s)
-        if state is READY:
+        if state is READY or state is OFFERED:
             self._still_ready(job, now_ns)
         elif state is DELAYED:
             queues.make_delayed(job, place, since_ns)
@@ -129,7 +135,7 @@ class Operator:
         """Put a job that was ready before into its tube's ready queue, unless a client waits for it."""
         since_ns = job.since_ns
         self._queues.make_ready(job, now_ns)
-        if job.state is READY:
+        if job.state is not RESERVED:
             job.since_ns = since_ns
 
     def _delay_or_make_ready(self, job: Job, what: str, delay_s: int, by: Peer, now_ns: int) -> None:

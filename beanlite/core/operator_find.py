@@ -103,7 +103,7 @@ class Filter:
         """Whether a job meets all conditions except ``ids`` and those of its body."""
         return (
             (self.tube is None or job.tube is self.tube)
-            and (self.state is None or job.state is self.state)
+            and (self.state is None or job.shown_state is self.state)
             and self.pri_min <= job.pri <= self.pri_max
             and self.created_after_ns < job.created_ns <= self.created_by_ns
             and self.since_from_ns <= job.since_ns <= self.since_by_ns

@@ -13,14 +13,26 @@ from typing import Final
 from beanlite.core.counts import Counts
 from beanlite.core.events import RESERVE
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import BURIED, DELAYED, ID_BITS, ID_MASK, NO_PAST, READY, RESERVED, SECOND_NS, Job, Past
+from beanlite.core.job import (
+    BURIED,
+    DELAYED,
+    ID_BITS,
+    ID_MASK,
+    NO_PAST,
+    OFFERED,
+    READY,
+    RESERVED,
+    SECOND_NS,
+    Job,
+    Past,
+)
 from beanlite.core.ledger import Ledger
 from beanlite.core.ruled import Ruled
 from beanlite.core.rules import WAITING
 from beanlite.core.table import JobTable
 from beanlite.core.timers import Timers
 from beanlite.core.totals import WAITS_MAX
-from beanlite.core.tube import FULL, NO_JOBS, Client, Peer, Tube
+from beanlite.core.tube import FULL, NO_JOBS, SLOWED, Client, Offers, Peer, Tube
 
 DEFAULT_TUBE: Final = b"default"
 # The cost of work that is done in slices is counted in jobs moved. Answering a client costs as much as moving this many
@@ -30,6 +42,8 @@ WAKE_COST: Final = 5
 LINES_PER_JOB: Final = 16
 # Jobs with a smaller pri count as urgent in the statistics.
 URGENT_PRI: Final = 1024
+# For how long a job is offered to a client.
+OFFER_NS: Final = 2 * SECOND_NS
 
 
 class Outcome(Enum):
@@ -93,7 +107,11 @@ class Queues:
         tube = job.tube
         if tube.waiting and not tube.shut:
             client = next(iter(tube.waiting))
-            self.make_reserved(job, client, now_ns)
+            if client.waits_for_offer:
+                job.since_ns = now_ns
+                self.make_offered(job, client, now_ns)
+            else:
+                self.make_reserved(job, client, now_ns)
             return 1 + self.wake(client, job)
         job.state = READY
         job.since_ns = now_ns
@@ -159,6 +177,25 @@ class Queues:
         if ledger.recording:
             ledger.record_deferred(job, RESERVE, client.peer, now_ns)
 
+    def make_offered(self, job: Job, client: Client, now_ns: int) -> None:
+        """Hold a job for OFFER_NS for a client that may take it. Nothing counts, records or stores that.
+
+        ``since_ns`` is still the time since which the job is ready.
+        """
+        offers = client.offers
+        if offers is None:
+            offers = client.offers = Offers(self.default, self.new_serial(), client.peer)
+        tube = job.tube
+        job.state = OFFERED
+        job.holder = offers
+        until_ns = now_ns + OFFER_NS
+        job.key = until_ns << ID_BITS | job.id
+        offers.deadlines.push(job.key)
+        self.timers.set(offers, until_ns)
+        tube.reserved += 1
+        self.counts.reserved += 1
+        self.ruled.note_offer(tube, now_ns)
+
     def past_of(self, job: Job) -> Past:
         """Return the job's own ``Past``, which may be changed, of a job that may never have been reserved."""
         if not job.reserves and job.past is NO_PAST:
@@ -208,6 +245,8 @@ class Queues:
         elif state is DELAYED:
             tube.delayed.remove(job.key)
             self.counts.delayed -= 1
+        elif state is OFFERED:
+            self._end_offer(job, now_ns)
         else:
             tube.buried.remove(job.key)
             if job.past.why is not None:
@@ -216,6 +255,18 @@ class Queues:
             self.counts.buried -= 1
         if tube.kept is not None and (state is RESERVED or state is BURIED):
             tube.kept.show_twin(job.id)
+
+    def _end_offer(self, job: Job, now_ns: int) -> None:
+        tube = job.tube
+        assert job.holder is not None
+        job.holder.deadlines.remove(job.key)
+        job.holder = None
+        job.state = READY  # as if it had been so all the time
+        tube.reserved -= 1
+        self.counts.reserved -= 1
+        self.ruled.end_offer(tube)
+        if tube.shut & (FULL | SLOWED):
+            self.timers.set(tube, now_ns)
 
     # -- waiting clients
 
@@ -240,7 +291,10 @@ class Queues:
             client = next(iter(tube.waiting))
             job = self.jobs[tube.ready.keys[0] & ID_MASK]
             self.leave_state(job, now_ns)
-            self.make_reserved(job, client, now_ns)
+            if client.waits_for_offer:
+                self.make_offered(job, client, now_ns)
+            else:
+                self.make_reserved(job, client, now_ns)
             cost += WAKE_COST + self.wake(client, job)
         return cost
 

@@ -1,12 +1,13 @@
 """Taking over at the start what the journal has kept."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Final, NamedTuple
 
-from beanlite.core.job import BURIED, DELAYED, RESERVED, Job, Past
+from beanlite.core.job import BURIED, DELAYED, NO_PAST, READY, RESERVED, Job, Past, State
 from beanlite.core.memory import BODY_BYTES, Memory
 from beanlite.core.queues import Queues
-from beanlite.core.tube import PAUSED, Peer
+from beanlite.core.tube import PAUSED, Peer, Tube
 
 # Times above this can't be: they would not fit into 64 bits.
 FAR_NS: Final = 1 << 63
@@ -58,23 +59,36 @@ class StoredJob(NamedTuple):
 
 BODY_AT: Final = StoredJob._fields.index("body")
 CRC32_AT: Final = StoredJob._fields.index("crc32")
+crc32_of: Final = itemgetter(CRC32_AT)
 
 
-def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last_id: int, now_ns: int) -> int:
+def restore_jobs(queues: Queues, memory: Memory, rows: Sequence[StoredJob], last_id: int, now_ns: int) -> int:
     """Take over a few thousand jobs, in ascending order of id from above ``last_id``; returns the last id.
 
     Jobs that were reserved, or whose delay is over by now, become ready. Raises TypeError or ValueError if a row can't
     be a job.
     """
-    tubes = queues.tubes
+    queues.jobs.make_room()
+    jobs = make_jobs(rows, queues.tubes, queues.make_tube, last_id, now_ns)
+    queues.jobs.newest.update({job.id: job for job in jobs})
+    enter_jobs(queues, memory, jobs, list(map(crc32_of, rows)), now_ns)
+    return jobs[-1].id if jobs else last_id
+
+
+def make_jobs(
+    rows: Iterable[StoredJob], tubes: dict[bytes, Tube], make_tube: Callable[[bytes], Tube], last_id: int, now_ns: int
+) -> list[Job]:
+    """Make jobs of rows, in ascending order of id from above ``last_id``; ``enter_jobs`` puts them into their queues.
+
+    Until then the key of a job is the place in its row. Raises TypeError or ValueError if a row can't be a job.
+    """
+    jobs: list[Job] = []
     share = dict[int, int]().setdefault  # equal numbers become one object, as in puts that are alike: saves memory
     peers: dict[tuple[str, int], Peer] = {}
     whys = dict[str, str]().setdefault
-    queues.jobs.make_room()
-    newest, counts = queues.jobs.newest, queues.counts
     for (
         job_id, name, state, pri, delay_s, ttr_s, created_ns, place, reserves,
-        timeouts, releases, buries, kicks, stored_body, checksum, stored_since_ns,
+        timeouts, releases, buries, kicks, stored_body, _, stored_since_ns,
         holder, holder_conn, why, _, forgiven,
     ) in rows:  # fmt: skip
         # Anything but an int raises TypeError here, and so does a missing time. That takes no call and costs nothing.
@@ -83,66 +97,90 @@ def restore_jobs(queues: Queues, memory: Memory, rows: Iterable[StoredJob], last
         if pri | delay_s | ttr_s | reserves | past < 0 or job_id <= last_id or created_ns | since_ns > FAR_NS:
             raise ValueError(f"job {job_id} has impossible numbers")
         last_id = job_id
-        tube = tubes.get(name) or queues.make_tube(name)
-        tube.moved_ns = now_ns
-        body = stored_body if isinstance(stored_body, bytes) else None
-        body_size = _count_body(memory, stored_body)
-        job = newest[job_id] = Job(
+        if isinstance(stored_body, bytes):
+            body, size = stored_body, len(stored_body)
+        elif isinstance(stored_body, int):
+            body, size = None, stored_body
+        else:
+            raise TypeError("a job has no body")
+        job = Job(
             job_id,
-            tube,
+            tubes.get(name) or make_tube(name),
             share(pri, pri),
             delay_s,
             share(ttr_s, ttr_s),
             created_ns,
             body,
-            share(body_size, body_size),
+            share(size, size),
         )
         job.reserves = reserves
-        counts.with_past += reserves > 0 or past > 0 or why is not None
+        job.since_ns = since_ns
         if holder is not None or holder_conn is not None:
             job.last_holder = _peer(peers, holder, holder_conn)
-        if why is not None and (state != _BURIED or not isinstance(why, str)):
-            raise ValueError(f"job {job_id} is {state!r}, and has {why!r} as the reason")
         if past:
             job.past = Past(timeouts, releases, buries, kicks, forgiven)
-        if state is None:
-            queues.make_ready(job, since_ns)
+        if state is not None:
+            job.state = _state_of(job_id, state, place)
+            job.key = 0 if place is None else place
+        if why is not None:
+            if state != _BURIED or not isinstance(why, str):
+                raise ValueError(f"job {job_id} is {state!r}, and has {why!r} as the reason")
+            job.own_past().why = whys(why, why)
+        jobs.append(job)
+    return jobs
+
+
+def _state_of(job_id: int, text: str, place: int | None) -> State:
+    """Return the state with this text, other than ready."""
+    if text == _RESERVED:
+        return RESERVED
+    if text == _BURIED and place is not None:
+        return BURIED
+    if text == _DELAYED and place is not None:
+        return DELAYED
+    raise ValueError(f"job {job_id} is {text!r}, and no job can be")
+
+
+def enter_jobs(
+    queues: Queues, memory: Memory, jobs: Iterable[Job], checksums: Iterable[int | None], now_ns: int
+) -> None:
+    """Put jobs that ``make_jobs`` has made into their queues; ``checksums`` are those of their bodies.
+
+    Jobs that were reserved, or whose delay is over by now, become ready.
+    """
+    counts = queues.counts
+    body_bytes = 0
+    for job, checksum in zip(jobs, checksums, strict=True):
+        tube = job.tube
+        tube.moved_ns = now_ns
+        if job.body is not None:
+            body_bytes += job.size + BODY_BYTES
         else:
-            _restore_state(queues, job, state, place, None if why is None else whys(why, why), since_ns, now_ns)
+            _count_unloaded(memory, job)
+        if job.reserves > 0 or job.past is not NO_PAST:
+            counts.with_past += 1
+        state = job.state
+        if state is READY:
+            queues.make_ready(job, job.since_ns)
+        elif state is BURIED:
+            queues.make_buried(job, job.key, job.past.why, job.since_ns)
+        elif state is DELAYED and job.key > now_ns:
+            queues.make_delayed(job, job.key, job.since_ns)
+        else:
+            if state is RESERVED:
+                job.spare()  # no client is to blame
+            queues.ledger.deferred[job.id] = job
+            queues.make_ready(job, now_ns)
         if tube.rules is not None:
             queues.ruled.enter(job, checksum)
-    return last_id
+    memory.body_bytes += body_bytes
 
 
-def _restore_state(
-    queues: Queues, job: Job, state: str, place: int | None, why: str | None, since_ns: int, now_ns: int
-) -> None:
-    """Put a job into the queue of a stored state other than ready."""
-    if state == _BURIED and place is not None:
-        queues.make_buried(job, place, why, since_ns)
-    elif state == _DELAYED and place is not None and place > now_ns:
-        queues.make_delayed(job, place, since_ns)
-    elif state == _RESERVED or (state == _DELAYED and place is not None):
-        if state == _RESERVED:
-            job.spare()  # no client is to blame
-        queues.ledger.deferred[job.id] = job
-        queues.make_ready(job, now_ns)
-    else:
-        raise ValueError(f"job {job.id} is {state!r}, and no job can be")
-
-
-def _count_body(memory: Memory, body: bytes | int) -> int:
-    """Count a body that is in memory, or that was left in the journal; returns its size."""
-    if isinstance(body, bytes):
-        size = len(body)
-        memory.body_bytes += size + BODY_BYTES
-        return size
-    if not isinstance(body, int):
-        raise TypeError("a job has no body")
+def _count_unloaded(memory: Memory, job: Job) -> None:
+    """Count a body that was left in the journal."""
     memory.crowded = True
     memory.unloaded += 1
-    memory.unloaded_bytes += body
-    return body
+    memory.unloaded_bytes += job.size
 
 
 def _peer(peers: dict[tuple[str, int], Peer], address: str | None, number: int | None) -> Peer:

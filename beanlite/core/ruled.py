@@ -18,13 +18,15 @@ BYTES_PER_JOB: Final = 4096
 class Ruled:
     """The policies, and the rules of tubes that follow from them."""
 
-    __slots__ = ("_counts", "_timers", "_turn", "policies", "waste")
+    __slots__ = ("_counts", "_offered", "_timers", "_turn", "policies", "waste")
 
     def __init__(self, timers: Timers, counts: Counts) -> None:
         self._timers = timers
         self._counts = counts
         self._turn = 0
         """The number of the last reservation from a tube whose rules share them out."""
+        self._offered: dict[Tube, int] = {}
+        """How many jobs each tube has that are offered to clients, which use up a token only once they are taken."""
         self.policies = Policies()
         self.waste: list[Kept] = []
         """What tubes have known of many jobs, and do not need any more: it is freed in slices."""
@@ -74,6 +76,18 @@ class Ruled:
         if rules.max_reserved or rules.token_ns:
             tube.shut |= self._reasons(tube, rules, now_ns)
 
+    def note_offer(self, tube: Tube, now_ns: int) -> None:
+        """Count a job that is offered to a client, and shut its tube if no other one may be handed out beside it."""
+        self._offered[tube] = self._offered.get(tube, 0) + 1
+        if tube.rules is not None:
+            tube.shut |= self._reasons(tube, tube.rules, now_ns)
+
+    def end_offer(self, tube: Tube) -> None:
+        """Note that a job of a tube is not offered any more: it was taken, or goes back."""
+        offered = self._offered[tube] = self._offered[tube] - 1
+        if not offered:
+            del self._offered[tube]
+
     def still_shut(self, tube: Tube, now_ns: int) -> int:
         """Return for what reasons no job of a tube is to be handed out now, and set its timer for the end of these."""
         shut = 0
@@ -92,8 +106,11 @@ class Ruled:
             kept = tube.kept
             assert kept is not None
             kept.free_ns = _free_ns(kept, rules, now_ns)
-            opens_ns = kept.free_ns - (rules.burst - 1) * rules.token_ns
-            if opens_ns > now_ns:
+            more = rules.burst - 1 - self._offered.get(tube, 0)
+            opens_ns = kept.free_ns - more * rules.token_ns
+            if more < 0:
+                shut |= SLOWED  # until an offer ends
+            elif opens_ns > now_ns:
                 shut |= SLOWED
                 self._timers.set(tube, opens_ns)
         return shut

@@ -15,6 +15,7 @@ from beanlite.core.job import (
     ID_BITS,
     ID_MASK,
     READY,
+    RESERVED,
     SECOND_NS,
     SLICE,
     Job,
@@ -63,10 +64,7 @@ class Rulings:
             cost = self._end(job, rules.then_to, BY_MAX_TRIES, BURIED_FOR_TRIES, now_ns, deferred=deferred)
             self._queues.drop_if_unused(tube)
             return cost
-        if rules.ttl_ns and not job.past.kicks and job.created_ns + rules.ttl_ns <= now_ns:
-            # Nobody may have it any more; the next tick does with it what is done with all that expire.
-            self._queues.ruled.enter(job, None)
-            self._queues.make_delayed(job, now_ns + SECOND_NS, now_ns)
+        if self._expires(job, rules, now_ns):
             return 1
         due_ns = now_ns + delay_s * SECOND_NS
         if rules.retry_s and not delay_s:
@@ -78,7 +76,30 @@ class Rulings:
             return 1
         return self._queues.make_ready(job, now_ns)
 
+    def go_back(self, job: Job, now_ns: int) -> int:
+        """Have a job that was offered be ready as if it had been so all the time; returns the cost, as ``make_ready``.
+
+        The first client that waits gets it.
+        """
+        self._queues.leave_state(job, now_ns)
+        rules, since_ns = job.tube.rules, job.since_ns
+        if rules is not None and not self._queues.stopping and self._expires(job, rules, now_ns):
+            self._ledger.deferred[job.id] = job
+            return 1
+        cost = self._queues.make_ready(job, now_ns)
+        if job.state is not RESERVED:
+            job.since_ns = since_ns
+        return cost
+
     # -- becoming too old
+
+    def _expires(self, job: Job, rules: Rules, now_ns: int) -> bool:
+        """Whether a job that comes back is too old; then the next tick does with it what is done with all that are."""
+        if not rules.ttl_ns or job.past.kicks or job.created_ns + rules.ttl_ns > now_ns:
+            return False
+        self._queues.ruled.enter(job, None)
+        self._queues.make_delayed(job, now_ns + SECOND_NS, now_ns)  # so that nobody gets it before
+        return True
 
     def expire(self, tube: Tube, budget: int, now_ns: int) -> int:
         """End jobs that have become too old until that has cost about ``budget``; returns the cost.

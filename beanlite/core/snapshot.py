@@ -194,12 +194,13 @@ def shut_words(tube: Tube) -> list[str]:
 
 def job_snapshot(job: Job, now_ns: int) -> JobSnapshot:
     """Return a snapshot of a job. Its times are whole seconds, rounded down."""
-    timed = job.state is DELAYED or job.state is RESERVED
+    state = job.shown_state
+    timed = state is DELAYED or state is RESERVED
     past = job.past
     return JobSnapshot(
         id=job.id,
         tube=job.tube.name.decode(),
-        state=job.state.value,
+        state=state.value,
         pri=job.pri,
         age_s=(now_ns - job.created_ns) // SECOND_NS,
         delay_s=job.delay_s,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Final
 
 from beanlite.core.job import Job
@@ -47,6 +48,13 @@ class Segment:
         place = job_id - self._first_id
         return self._places[place] if 0 <= place < len(self._places) else None
 
+    def replace(self, job: Job) -> None:
+        """Put a job in the place of the one with its id, which must be there."""
+        if self._places:
+            self._places[job.id - self._first_id] = job
+        else:
+            self._few[job.id] = job
+
     def remove(self, job_id: int) -> None:
         """Remove a job, which must be there."""
         self.count -= 1
@@ -59,6 +67,10 @@ class Segment:
             del self._few[job_id]
             if self.count in _SHRINK_AT:
                 self._few = dict(self._few)
+
+    def jobs(self) -> list[Job]:
+        """Return all jobs, in ascending order of id."""
+        return [job for job in self._places if job is not None] or list(self._few.values())
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the ids, ascending."""
@@ -115,6 +127,18 @@ class JobTable:
         number = bisect_left(self._last_ids, job_id)
         return self._segments[number].find(job_id) if number < len(self._segments) else None
 
+    def replace(self, job: Job) -> None:
+        """Put a job in the place of the one with its id, which must be there."""
+        if job.id in self.newest:
+            self.newest[job.id] = job
+        else:
+            self._segments[bisect_left(self._last_ids, job.id)].replace(job)
+
+    def remove(self, job_id: int) -> None:
+        """Remove a job, which must be there."""
+        if self.newest.pop(job_id, None) is None:
+            self.remove_older(job_id)
+
     def remove_older(self, job_id: int) -> None:
         """Remove a job, which must be in a segment."""
         number = bisect_left(self._last_ids, job_id)
@@ -132,6 +156,10 @@ class JobTable:
             self._older += len(self.newest)
             self.newest.clear()
 
+    def in_order(self) -> Iterator[Job]:
+        """Return all jobs, in ascending order of id; nothing may be changed meanwhile."""
+        return chain(chain.from_iterable(map(Segment.jobs, self._segments)), self.newest.values())
+
     def segments(self) -> list[tuple[int, Iterable[int]]]:
         """Return the ids of all jobs, the newest first, in ascending parts, each with the id that it is above."""
         parts: list[Iterable[int]] = [*self._segments, self.newest]
@@ -145,6 +173,19 @@ class JobTable:
             if len(found) >= most:
                 return found
         return found + _ids_after(self.newest, job_id, most - len(found)) if self.newest else found
+
+    def take(self, table: JobTable) -> None:
+        """Take over all jobs of another table, which is not used any more; there are none here yet."""
+        self.newest.update(table.newest)
+        self._segments, self._last_ids, self._older = table._segments, table._last_ids, table._older
+
+    def free_part(self) -> bool:
+        """Free a part of a table that is not used any more; returns False if there is nothing left."""
+        if not self._segments:
+            self.newest.clear()
+            return False
+        self._segments.pop()
+        return True
 
     def clear(self) -> None:
         """Remove all jobs."""

@@ -9,7 +9,7 @@ from beanlite.core.pulse import LOSSES
 from beanlite.core.queues import WAKE_COST, Outcome, Queues
 from beanlite.core.rulings import Rulings
 from beanlite.core.timers import NEVER_NS, Chore
-from beanlite.core.tube import OPENING, PAUSED, Client, Peer, Tube
+from beanlite.core.tube import OPENING, PAUSED, Client, Offers, Peer, Tube
 
 # A reservation with no more time left than this is about to time out: DEADLINE_SOON.
 MARGIN_NS: Final = SECOND_NS
@@ -51,6 +51,9 @@ class Ticker:
                 continue
             if isinstance(owner, Chore):
                 budget -= owner.carry_out(budget, now_ns)
+                continue
+            if isinstance(owner, Offers):
+                budget -= self.end_offers(owner, now_ns, budget)
                 continue
             assert isinstance(owner, Client)
             if owner.gone:
@@ -98,6 +101,19 @@ class Ticker:
                 cost += self._queues.make_ready(job, now_ns)
         if keys:
             self._timers.set(client, now_ns)
+        return cost + 1
+
+    def end_offers(self, offers: Offers, now_ns: int, budget: int) -> int:
+        """Have jobs that a client has not taken in time go back, or all if it is disconnected; returns the cost.
+
+        What is more than ``budget`` follows in later ticks.
+        """
+        keys = offers.deadlines.keys
+        cost = 0
+        while keys and cost < budget and (offers.gone or keys[0] >> ID_BITS <= now_ns):
+            cost += self._rulings.go_back(self._jobs[keys[0] & ID_MASK], now_ns)
+        if keys:
+            self._timers.set(offers, now_ns if offers.gone else keys[0] >> ID_BITS)
         return cost + 1
 
     def pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int, *, by_operator: bool) -> None:

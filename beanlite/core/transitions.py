@@ -6,7 +6,7 @@ engine to the table, and the diagram in the documentation is drawn from it.
 
 from typing import Final, NamedTuple
 
-from beanlite.core.job import BURIED, DELAYED, GONE, READY, RESERVED, State
+from beanlite.core.job import BURIED, DELAYED, GONE, OFFERED, READY, RESERVED, State
 
 
 class Transition(NamedTuple):
@@ -18,7 +18,7 @@ class Transition(NamedTuple):
     after: State
 
 
-# A job that becomes ready while a client waits for it is reserved at once: two transitions in one step.
+# A job that becomes ready while a client waits for it is reserved, or offered, at once: two transitions in one step.
 TRANSITIONS: Final = (
     Transition(None, "put", READY),
     Transition(None, "put with a delay", DELAYED),
@@ -27,6 +27,11 @@ TRANSITIONS: Final = (
     Transition(READY, "reserve-job", RESERVED),
     Transition(DELAYED, "reserve-job", RESERVED),
     Transition(BURIED, "reserve-job", RESERVED),
+    Transition(READY, "offer", OFFERED),
+    Transition(OFFERED, "take", RESERVED),
+    Transition(OFFERED, "decline", READY),
+    Transition(OFFERED, "offer over", READY),
+    Transition(OFFERED, "client gone", READY),
     Transition(RESERVED, "release", READY),
     Transition(RESERVED, "release with a delay", DELAYED),
     Transition(RESERVED, "bury", BURIED),
@@ -42,4 +47,9 @@ TRANSITIONS: Final = (
     Transition(READY, "bury by an operator", BURIED),
     Transition(DELAYED, "bury by an operator", BURIED),
     Transition(READY, "delay by an operator", DELAYED),
+    # To them an offered job is a ready one.
+    Transition(OFFERED, "delete", GONE),
+    Transition(OFFERED, "bury by an operator", BURIED),
+    Transition(OFFERED, "delay by an operator", DELAYED),
+    Transition(OFFERED, "move by an operator", READY),
 )

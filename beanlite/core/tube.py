@@ -174,12 +174,14 @@ class Client(TimerOwner):
     __slots__ = (
         "deadlines",
         "gone",
+        "offers",
         "peer",
         "producer",
         "reserved_ns",
         "use",
         "wait_until_ns",
         "waiting",
+        "waits_for_offer",
         "waits_since_ns",
         "watched",
         "worker",
@@ -195,9 +197,20 @@ class Client(TimerOwner):
         self.waiting = False
         self.wait_until_ns = NEVER_NS
         self.waits_since_ns = 0
+        self.waits_for_offer = False
+        """A job that ends its wait is offered to it rather than reserved for it."""
+        self.offers: Offers | None = None
+        """What holds the jobs that it is offered; None: it has never been offered one."""
         self.producer = False
         self.worker = False
         self.reserved_ns = 0
         """When it was last given a job; 0: never."""
         self.gone = False
         """The connection has ended, and the jobs that it had reserved are being made ready."""
+
+
+class Offers(Client):
+    """What holds the jobs that are offered to a client, in its place: it can do nothing with them but take them.
+
+    The keys in ``deadlines`` begin with the ends of the offers.
+    """

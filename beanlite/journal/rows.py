@@ -2,7 +2,7 @@
 
 from typing import cast
 
-from beanlite.core.job import BURIED, ID_BITS, READY, Job
+from beanlite.core.job import BURIED, ID_BITS, OFFERED, READY, Job
 from beanlite.core.memory import BODY_BYTES
 from beanlite.core.restore import BODY_AT, StoredJob
 from beanlite.host.clock import utc_s
@@ -15,6 +15,8 @@ def row_of(job: Job) -> tuple[object, ...]:
     buried_seq: int | None = None
     if state is BURIED:
         buried_seq = job.key >> ID_BITS
+    elif state is OFFERED:
+        state = READY
     elif state is not READY:
         due_at = utc_s(job.key >> ID_BITS)
     holder: str | None = None

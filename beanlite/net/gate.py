@@ -1,4 +1,7 @@
-"""Gives each client its rights: when it connects, gives a token or acts for a person, and when rules have changed."""
+"""Gives each client its rights: when it connects, gives a token, acts for a person, or when rules have changed.
+
+A client may come through a router, which says who it is.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,27 @@ import hmac
 from collections.abc import Callable
 from functools import partial
 from hashlib import sha256
-from typing import Final
+from typing import Final, NamedTuple
 
 from beanlite.core.access import Rights
 from beanlite.core.tube import Client, Peer
+from beanlite.host.places import host_and_port
 from beanlite.net.allowed import Access
 from beanlite.net.connection import Connection
-from beanlite.net.identities import PAGE, PERSON, UID, Identity, identity_of
+from beanlite.net.identities import CERT, PAGE, PERSON, UID, Identity, identity_of
 from beanlite.net.operators import Operators
 from beanlite.net.pending import Pending
 from beanlite.protocol.limited import limited_words
 from beanlite.protocol.session import Words
+
+
+class Relayed(NamedTuple):
+    """A client that comes through a router."""
+
+    identity: Identity
+    """Who it is, as the router says, without its token."""
+    router_token: tuple[str, str]
+    """The name and the digest of the token that the router has given, or two empty texts."""
 
 
 class ClientGate:
@@ -39,6 +52,7 @@ class ClientGate:
         """The words of clients with these rights."""
         self._tokens: dict[Client, tuple[str, str]] = {}
         """The tokens that clients have given: the name of each, and its digest."""
+        self._relayed: dict[Client, Relayed] = {}
         self._pending = Pending(loop, self._dismiss, self._cut_off, most)
         self.page_digest = ""
         """The digest of the token that the server has made for its page."""
@@ -62,6 +76,43 @@ class ClientGate:
         connection.session.authenticate = None
         self._pending.drop(connection)
         self._tokens.pop(connection.session.client, None)
+        self._relayed.pop(connection.session.client, None)
+
+    def relay_for(self, connection: Connection, address: str, names: list[str], *, is_private: bool) -> bool:
+        """Have the connection of a router, which may do everything, be that of its client from now on.
+
+        ``address`` is ``host:port`` or ``unix``. ``is_private``: nobody can read what the client sends to the router.
+        Returns False if the connection is such a client's already.
+        """
+        session, access = connection.session, self._access
+        client = session.client
+        if client in self._relayed:
+            return False
+        router = identity_of(connection.transport)
+        host = None if address == "unix" else host_and_port(address)[0]
+        shown = names[0].removeprefix(CERT) if names else ""
+        identity = Identity(frozenset(names), shown, host, is_private=is_private and router.is_private)
+        self._relayed[client] = Relayed(identity, self._tokens.pop(client, ("", "")))
+        client.peer = Peer(address, client.peer.number)
+        if access is None:
+            session.operator = self._includes(connection)
+        else:
+            rights = self._rights_of(access, identity)
+            if not rights.grants:
+                self._pending.add(connection, identity)
+            session.authenticate = partial(self._authenticate, connection, identity)
+            self._give(connection, rights)
+        _show(connection, shown)
+        return True
+
+    def _includes(self, connection: Connection) -> bool:
+        """Whether a client is an operator where there are no rules; one that comes through a router has an address."""
+        relayed = self._relayed.get(connection.session.client)
+        includes = self._operators.include(connection.transport.get_extra_info("peername"))
+        if relayed is None or not includes:
+            return includes
+        host = relayed.identity.host
+        return self._operators.include(None if host is None else (host,))
 
     def act_for(self, connection: Connection, person: str) -> None:
         """Give a client that may do everything the rights of a person, and no others."""
@@ -82,15 +133,22 @@ class ClientGate:
         before = session.rights
         if access is None:
             session.rights, session.words, session.authenticate = None, session.service.words, None
-            session.operator = self._operators.include(connection.transport.get_extra_info("peername"))
+            session.operator = self._includes(connection)
             self._pending.drop(connection)
             return
         identity = identity_of(connection.transport)
-        name, digest = self._tokens.get(session.client, ("", ""))
-        if name and access.digests.get(name) == digest:
-            identity = identity.with_token(name)
-        is_page = bool(digest) and digest == self.page_digest
+        relayed = self._relayed.get(session.client)
+        is_trusted = True
+        if relayed is not None:
+            router = _with_token(access, identity, relayed.router_token)
+            is_trusted = self._rights_of(access, router).everything
+            identity = relayed.identity
+        token = self._tokens.get(session.client, ("", ""))
+        identity = _with_token(access, identity, token)
+        is_page = bool(token[1]) and token[1] == self.page_digest
         rights = _rights_of_name(access, PAGE) if is_page else self._rights_of(access, identity)
+        if not is_trusted:
+            rights = _NOTHING
         if session.person and rights.everything:  # otherwise the client may not act for anybody any more
             rights = _rights_of_name(access, PERSON + session.person)
         elif session.person:
@@ -129,7 +187,7 @@ class ClientGate:
         if access is None:
             return False
         if self.page_digest and hmac.compare_digest(digest, self.page_digest):
-            if not _is_near(connection.transport):
+            if not _is_near(connection.transport) or connection.session.client in self._relayed:
                 return False
             name, rights = PAGE, _rights_of_name(access, PAGE)
         else:
@@ -161,6 +219,12 @@ _NOTHING: Final = Rights([])
 def _rights_of_name(access: Access, name: str) -> Rights:
     """Return the rights of an identity alone."""
     return access.rights_of(access.matching(frozenset({name}), None))
+
+
+def _with_token(access: Access, identity: Identity, token: tuple[str, str]) -> Identity:
+    """Return what a client is with the token that it has given, if the rules still have that."""
+    name, digest = token
+    return identity.with_token(name) if name and access.digests.get(name) == digest else identity
 
 
 def _is_near(transport: asyncio.BaseTransport) -> bool:

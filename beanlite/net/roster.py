@@ -98,6 +98,10 @@ class Roster:
         """Give a client the rights of a person, and no others."""
         self._gate.act_for(self.connections[client], person)
 
+    def relay_for(self, client: Client, address: str, names: list[str], is_private: bool) -> bool:  # noqa: FBT001
+        """Have the connection of a router be that of its client; returns False if it is one's already."""
+        return self._gate.relay_for(self.connections[client], address, names, is_private=is_private)
+
     def forget(self, client: Client) -> None:
         """Remove a client, whose connection is closed."""
         connection = self.connections.pop(client, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from beanlite.protocol import arguments, commands, replies
+from beanlite.protocol import arguments, commands, offers, replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.noting import new_note_command
 from beanlite.protocol.session import Command, Session, at_leisure
@@ -87,5 +87,8 @@ def new_commands() -> list[Command]:
         Command(b"list-tubes-watched", None, at_leisure(commands.list_tubes_watched)),
         Command(b"pause-tube", arguments.parse_pause, commands.pause_tube),
         new_note_command(),
+        Command(b"offer", arguments.parse_timeout, offers.offer, in_stats=False),
+        Command(b"take", arguments.parse_id, offers.take, in_stats=False),
+        Command(b"decline", arguments.parse_id, offers.decline, in_stats=False),
         Command(b"name", arguments.parse_claim, commands.name, in_stats=False),
     ]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
-from beanlite.protocol import commands, replies
+from beanlite.protocol import commands, offers, replies
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, REPLETE, WAITING, YIELDING
 from beanlite.protocol.noting import NoteLine
 from beanlite.protocol.odd_lines import is_stranger, odd_line
@@ -50,7 +50,7 @@ class FramedSession(Session):
 
     - None: all complete input has been carried out. If the client sends no more (``half_closed``), the connection is
       closed when the replies are sent.
-    - WAITING: nothing is to be done before ``wake``.
+    - WAITING: nothing is to be done before ``wake``. Input ends the wait for an offer.
     - LOOKING, WORKING: ``resume`` is called when it is the turn of a command that takes long.
     - FETCHING: the bodies that the session is ``gathering`` are fetched from the journal, and each is handed to
       ``bring``; ``resume`` is called after the last one.
@@ -82,6 +82,8 @@ class FramedSession(Session):
         if self._parts or self.blocked is not None:
             self._add_part(data)
             self._missing -= len(data)
+            if offers.waits_for_offer(self):
+                offers.stop_waiting(self)
             if self._missing > 0 or self.blocked is not None:
                 return
             data = self._take_parts(now_ns)
@@ -91,6 +93,8 @@ class FramedSession(Session):
         """Take bytes from the client, to be carried out in a later turn by ``resume``."""
         self._add_part(data)
         self._missing -= len(data)
+        if offers.waits_for_offer(self):
+            offers.stop_waiting(self)
         if self._missing <= 0 and self.blocked is None:  # there is nothing to resume until a large body is complete
             self.blocked = YIELDING
 
@@ -107,13 +111,15 @@ class FramedSession(Session):
             commands.resume_kick(self, now_ns)
         elif self.blocked is FETCHING:
             self.answer_with_bodies(now_ns)
+        if self._parts and offers.waits_for_offer(self):
+            offers.stop_waiting(self)
         if self.blocked is None:
             self._carry_out(self._take_parts(now_ns), now_ns, steps)
 
     def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
-        """End the wait with its outcome, and carry out the commands after the reserve."""
+        """End the wait with its outcome, and carry out the commands after it."""
         # In a function of its own: compiled code would take what is assigned to `blocked` here for its value below.
-        commands.end_wait(self, outcome)
+        offers.end_wait(self, outcome)
         if self._parts and self.blocked is None:
             self.resume(now_ns)
 
@@ -253,6 +259,9 @@ class FramedSession(Session):
             self.blocked = YIELDING
         if rest and self.blocked is not CLOSING:
             self._add_part(rest)
+            if offers.waits_for_offer(self):
+                offers.stop_waiting(self)
+                self.blocked = YIELDING
             if self.blocked is YIELDING and len(self.replies) > UNSENT_MAX:
                 self.blocked = REPLETE
         elif self.blocked is YIELDING:  # nothing is left to do, so there is no need

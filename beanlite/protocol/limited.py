@@ -41,6 +41,9 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"reserve-with-timeout": (WORKER, WATCHED),
     b"reserve-batch": (WORKER, WATCHED),
     b"reserve-job": (WORKER, BY_ID),
+    b"offer": (WORKER, WATCHED),
+    b"take": (WORKER, BY_ID),
+    b"decline": (WORKER, BY_ID),
     b"delete": (WORKER, BY_ID),
     b"release": (WORKER, BY_ID),
     b"bury": (WORKER, BY_ID),
@@ -76,6 +79,7 @@ ROLE_OF: Final[dict[bytes, tuple[str, str]]] = {
     b"unset-schedule": (OPERATOR, SOME),
     b"run-schedule": (OPERATOR, SOME),
     b"act-for": (OPERATOR, ALL),
+    b"relay-for": (OPERATOR, ALL),
 }
 # The words of everybody.
 EVERYBODY: Final = frozenset({b"stats", b"list-tube-used", b"list-tubes-watched", b"name", b"list-rights"})

@@ -13,9 +13,10 @@ JOB_TOO_BIG: Final = b"JOB_TOO_BIG\r\n"
 DRAINING: Final = b"DRAINING\r\n"
 OUT_OF_MEMORY: Final = b"OUT_OF_MEMORY\r\n"
 
-# To the reserves and the peeks; id, size and body follow
+# To the reserves, the peeks and offer; id, size and body follow
 RESERVED: Final = b"RESERVED"
 FOUND: Final = b"FOUND"
+OFFERED: Final = b"OFFERED"
 RESERVED_BATCH: Final = b"RESERVED_BATCH %d\r\n"
 BATCH_OF_ONE: Final = RESERVED_BATCH % 1 + RESERVED  # to a client that is given a job while it waits for a batch
 DEADLINE_SOON: Final = b"DEADLINE_SOON\r\n"
@@ -28,6 +29,8 @@ BURIED: Final = b"BURIED\r\n"
 TOUCHED: Final = b"TOUCHED\r\n"
 KICKED: Final = b"KICKED %d\r\n"
 KICKED_JOB: Final = b"KICKED\r\n"
+TAKEN: Final = b"TAKEN\r\n"
+DECLINED: Final = b"DECLINED\r\n"
 NOTED: Final = b"NOTED\r\n"
 NOTE_TOO_BIG: Final = b"NOTE_TOO_BIG\r\n"
 
@@ -84,5 +87,5 @@ def inserted(job_id: int) -> bytes:
 
 
 def with_job(words: bytes, job_id: int, body: bytes) -> bytes:
-    """Make a reply with a job: RESERVED, FOUND or BATCH_OF_ONE."""
+    """Make a reply with a job: RESERVED, FOUND, OFFERED or BATCH_OF_ONE."""
     return b"%b %d %d\r\n%b\r\n" % (words, job_id, len(body), body)

@@ -114,6 +114,7 @@ class Service:
         "policies_changed",
         "policies_file",
         "refused",
+        "relay_for",
         "unauthorized",
         "utc_s",
         "watch",
@@ -152,24 +153,22 @@ class Service:
         """How often each of these error replies was given; None unless they are to be counted."""
         self.policies_file: str | None = None
         """The file that policies come from; None: operators set them."""
-        self.policies_changed: Callable[[str, dict[bytes, str]], None] = _unheard
+        self.policies_changed: Callable[[str, dict[bytes, str]], None] = _untold
         """Called with who has changed policies, and with what was changed, by pattern."""
         self.unauthorized: Callable[[str, str], None] = _untold
         """Called with the client and the word that it is refused."""
         self.act_for: Callable[[Client, str], None] = _untold
         """Called with a client and the person for whom it acts from now on; gives it the rights of that person."""
+        self.relay_for: Callable[[Client, str, list[str], bool], bool] | None = None
+        """As ``ClientGate.relay_for``."""
         self.contact_of: Callable[[Client], tuple[int, int, str | None] | None] = _unknown
         """Returns when a client connected, when it last sent something, and its last word; None: that is not known."""
         self.words = Words(commands, operator_commands)
         """The commands of clients that may do everything."""
 
 
-def _unheard(_by: str, _changes: dict[bytes, str]) -> None:
-    """Hear of a change of policies, and do nothing."""
-
-
-def _untold(_who: object, _what: str) -> None:
-    """Hear of something about a client, and do nothing."""
+def _untold(_who: object, _what: object) -> None:
+    """Hear of something that a client or an operator has done, and do nothing."""
 
 
 def _unknown(_client: Client) -> None:

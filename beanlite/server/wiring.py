@@ -108,6 +108,7 @@ def make_parts(
     service.contact_of = contact_of
     service.unauthorized = refusals.note_unauthorized
     service.act_for = roster.act_for
+    service.relay_for = roster.relay_for
     gate.page_digest = sha256(beside.page_token.encode()).hexdigest()
     return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, handshakes, memory_source)
 

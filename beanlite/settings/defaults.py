@@ -14,6 +14,8 @@ TOKEN: Final = f"{ENV_PREFIX}TOKEN"
 PAGE_TOKEN: Final = f"{ENV_PREFIX}PAGE_TOKEN"
 # The variable of the setting ``database``, in which a server gives its page the URL, too.
 DATABASE: Final = f"{ENV_PREFIX}DATABASE"
+# The variable with the file of several servers, for the commands that look at them; it is no setting either.
+SERVERS: Final = f"{ENV_PREFIX}SERVERS"
 # A shell that completes a command line runs the program with this in its environment, and without arguments.
 COMPLETES: Final = "_BEANLITE_COMPLETE"
 
@@ -21,4 +23,4 @@ COMPLETES: Final = "_BEANLITE_COMPLETE"
 def are_in_environment() -> bool:
     """Whether a variable may have a setting, or a mistake that reading the settings would report."""
     ours = (name for name in os.environ if name.upper().startswith(ENV_PREFIX))
-    return any(name not in {TOKEN, PAGE_TOKEN} for name in ours)
+    return any(name not in {TOKEN, PAGE_TOKEN, SERVERS} for name in ours)

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from beanlite.errors import ConfigError, missing
 from beanlite.settings.config import Settings, flag, variable
-from beanlite.settings.defaults import ENV_PREFIX, PAGE_TOKEN, TOKEN
+from beanlite.settings.defaults import ENV_PREFIX, PAGE_TOKEN, SERVERS, TOKEN
 from beanlite.settings.values import default_db, is_postgresql
 
 # Kubernetes sets these in each container for a service whose name begins with beanlite; they are not settings.
@@ -192,7 +192,7 @@ def _variables() -> tuple[set[str], list[str]]:
 
 def _is_no_setting(name: str, value: str) -> bool:
     """Whether a variable that begins as ours do is for a client, or is Kubernetes's."""
-    return name in {TOKEN, PAGE_TOKEN} or _OF_A_SERVICE.match(f"{name}={value}") is not None
+    return name in {TOKEN, PAGE_TOKEN, SERVERS} or _OF_A_SERVICE.match(f"{name}={value}") is not None
 
 
 def bare_environment() -> dict[str, str]:

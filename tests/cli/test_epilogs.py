@@ -20,7 +20,7 @@ def test_help_has_a_section_for_each_group_of_options(command, capsys):
     told = sections(command, capsys)
     assert list(told) == ["Arguments", "Options", "Which jobs", "Where to look"][command == "jobs" :]
     assert told["Which jobs"][:3] == ["--tube", "--state", "--older"]
-    assert told["Where to look"][:2] == ["--connect", "--tls-ca"]
+    assert told["Where to look"][:3] == ["--connect", "--servers", "--tls-ca"]
     assert {"--config", "--db"} & set(told["Options"]) == set()
     assert "--help" in told["Options"]
 

@@ -378,10 +378,12 @@ class TwinsWithoutRoom(Twins):
     def _nobody_reserves_late(self):
         """Have nobody wait for the body of a reserved job: in the model, its ttr ends only after the reply."""
         for session in sorted(self.core.late, key=lambda session: session.client.peer.number):
-            if session.gathering.jobs[0].state is RESERVED:
+            if session.gathering.jobs[0].shown_state is RESERVED:
                 self.core.answer(session)
         before = self.core.answers_late
-        self.core.answers_late = lambda session: session.gathering.jobs[0].state is not RESERVED and before(session)
+        self.core.answers_late = lambda session: (
+            session.gathering.jobs[0].shown_state is not RESERVED and before(session)
+        )
         yield
         self.core.answers_late = before
 

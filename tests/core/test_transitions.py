@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from beanlite.core.engine import Engine
-from beanlite.core.job import DELAYED, GONE, READY, RESERVED, SECOND_NS, Job
-from beanlite.core.operator import CONCERNS
+from beanlite.core.job import DELAYED, GONE, OFFERED, READY, RESERVED, SECOND_NS, Job
+from beanlite.core.operator import CONCERNS, concerns
 from beanlite.core.transitions import TRANSITIONS, Transition
 from tests.core.diagram import mermaid
 
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
 STEPS = 10_000
 JOBS_MAX = 4  # few, so that clients often wait and queues are often empty
+# What has happened to a job whose time is over.
+OVER = {DELAYED: "delay over", RESERVED: "ttr over", OFFERED: "offer over"}
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 
 
@@ -36,7 +38,17 @@ class Watched:
         """Have something happen, by chance; note which transitions it has made."""
         before = self.states()
         happened = self.rng.choice(
-            (self.put, self.reserve, self.reserve_job, *[self.change] * 3, self.operate, self.leave, self.time)
+            (
+                self.put,
+                self.reserve,
+                self.reserve_job,
+                self.offer,
+                self.answer,
+                *[self.change] * 3,
+                self.operate,
+                self.leave,
+                self.time,
+            )
         )
         event = happened()
         handed = {job.id for _, job in self.engine.clients.take_woken() if isinstance(job, Job)}
@@ -45,10 +57,10 @@ class Watched:
             old, _ = before.get(job_id, (None, None))
             new, _ = after.get(job_id, (GONE, None))
             if job_id in handed:  # by way of READY
-                self.seen.add(Transition(READY, "reserve", RESERVED))
+                self.seen.add(Transition(READY, "reserve" if new is RESERVED else "offer", new))
                 new = READY
             if old is not new:
-                self.seen.add(Transition(old, event or {DELAYED: "delay over", RESERVED: "ttr over"}[old], new))
+                self.seen.add(Transition(old, event or OVER[old], new))
         return bool(handed)
 
     # -- what can happen; each returns its event, None if that is up to the job
@@ -65,6 +77,17 @@ class Watched:
         if not client.waiting and self.engine.reserve(client, self.now_ns) is None:
             self.engine.clients.wait(client, self.now_ns + 3 * SECOND_NS, self.now_ns)
         return "reserve"
+
+    def offer(self):
+        client, until_ns = self.rng.choice(self.clients), self.now_ns + 3 * SECOND_NS
+        if not client.waiting and self.engine.offering.offer(client, self.now_ns) is None:
+            self.engine.clients.wait(client, until_ns, self.now_ns, for_offer=True)
+        return "offer"
+
+    def answer(self):
+        answer = self.rng.choice(("take", "decline"))
+        getattr(self.engine.offering, answer)(self.rng.choice(self.clients), self.any_id(), self.now_ns)
+        return answer
 
     def reserve_job(self):
         self.engine.reserve_job(self.rng.choice(self.clients), self.any_id(), self.now_ns)
@@ -101,7 +124,7 @@ class Watched:
         if job is None:
             return "nothing"
         before = job.state
-        do = self.rng.choice([do for do, states in CONCERNS.items() if before in states])
+        do = self.rng.choice([do for do in CONCERNS if concerns(do, job)])
         match do:
             case "kick":
                 operator.kick(job, by, now_ns)
@@ -120,6 +143,7 @@ class Watched:
                 operator.reprioritise(job, 1, by, now_ns)
             case _:
                 operator.move(job, self.engine.tubes[b"default"], by, now_ns)
+                return "move by an operator"
         return do
 
     def leave(self):

@@ -19,6 +19,9 @@ ANSWERS = {
     b"reserve": RESERVING,
     b"reserve-with-timeout": RESERVING,
     b"reserve-job": {b"RESERVED", b"NOT_FOUND"},
+    b"offer": {b"OFFERED", b"DEADLINE_SOON", b"TIMED_OUT"},
+    b"take": {b"TAKEN", b"NOT_FOUND"},
+    b"decline": {b"DECLINED", b"NOT_FOUND"},
     b"delete": {b"DELETED", b"NOT_FOUND"},
     b"release": {b"RELEASED", b"NOT_FOUND"},
     b"bury": {b"BURIED", b"NOT_FOUND"},
@@ -65,19 +68,21 @@ OPERATORS_ANSWERS = {
     b"show-job": {b"OK", b"NOT_FOUND"},
     b"reserve-batch": {b"RESERVED_BATCH", b"DEADLINE_SOON", b"TIMED_OUT"},
     b"act-for": {b"ACTING", b"UNAUTHORIZED"},
+    b"relay-for": REQUEST_ANSWERS | {b"UNAUTHORIZED"},
 }
 # What those may be answered, too, that do not have all rights; and what only they can say.
 UNAUTHORIZED = {b"UNAUTHORIZED"}
 AUTH_ANSWERS = {b"AUTHENTICATED"}
 REPLY = re.compile(
     rb"(?:INSERTED|WATCHING) [1-9]\d*"
-    rb"|(?:RESERVED|FOUND) [1-9]\d* (?P<job>\d+)"
+    rb"|(?:RESERVED|FOUND|OFFERED) [1-9]\d* (?P<job>\d+)"
     rb"|OK (?P<facts>\d+)"
     rb"|REFUSED (?P<reason>\d+)"
     rb"|RESERVED_BATCH [1-9]\d*"
     rb"|USING [A-Za-z0-9+/;.$_()][-A-Za-z0-9+/;.$_()]{0,199}"
     rb"|KICKED(?: \d+)?"
     rb"|DEADLINE_SOON|TIMED_OUT|NOT_FOUND|DELETED|RELEASED|BURIED|TOUCHED|NOT_IGNORED|PAUSED|NOTED|NAMED"
+    rb"|TAKEN|DECLINED"
     rb"|UNAUTHORIZED|AUTHENTICATED|ACTING"
     rb"|EXPECTED_CRLF|JOB_TOO_BIG|NOTE_TOO_BIG|OUT_OF_MEMORY|BAD_FORMAT|UNKNOWN_COMMAND"
 )

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from beanlite.console.live import Live
-from beanlite.console.putting import NewJob, _batches, put, read_jobs
+from beanlite.console.putting import NewJob, batches, put, read_jobs
 from beanlite.errors import ConfigError
 
 DEFAULTS = {"tube": "default", "pri": 1024, "delay_s": 0, "ttr_s": 60}
@@ -56,11 +56,11 @@ def test_what_is_told_of_a_job_reads_back():
         assert NewJob.from_line(json.dumps(record).encode(), {}) == job
 
 
-def test_batches_are_bounded_in_number_and_bytes():
+def testbatches_are_bounded_in_number_and_bytes():
     small = [NewJob(b"", "t", 0, 0, 0)] * 1001
-    assert [len(batch) for batch in _batches(small)] == [500, 500, 1]
+    assert [len(batch) for batch in batches(small)] == [500, 500, 1]
     large = [NewJob(b"x" * 100_000, "t", 0, 0, 0)] * 2 + [NewJob(b"x" * 1_000_000, "t", 0, 0, 0)]
-    assert [len(batch) for batch in _batches(large)] == [1, 1, 1]
+    assert [len(batch) for batch in batches(large)] == [1, 1, 1]
 
 
 def test_an_interrupt_waits_for_the_ids_of_what_was_put():

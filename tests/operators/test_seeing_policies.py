@@ -9,6 +9,7 @@ from beanlite.cli import main
 from beanlite.console import tables
 from beanlite.console.file import File
 from beanlite.console.live import Live
+from beanlite.console.several import only
 from beanlite.console.top.app import Top
 from tests.operators.test_top import SMALL, shown
 from tests.support.servers import start_beanlite
@@ -89,7 +90,7 @@ def test_a_job_has_its_tries(server, capsys):
 
 
 async def test_top_marks_tubes_that_are_shut(server):
-    async with Top((server.host, server.port)).run_test(size=SMALL) as pilot:
+    async with Top(only((server.host, server.port))).run_test(size=SMALL) as pilot:
         lines = await shown(pilot, lambda text: "open" in text)
         names = {" ".join(line.split()[:2]) for line in lines}
         assert {"(full) full", "(rate) slow", "(paused) still", "open 2"} <= names

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from beanlite.console.live import Live
+from beanlite.console.several import only
 from beanlite.console.top import sampling
 from beanlite.console.top.app import Top
 from beanlite.console.top.grid import Table
@@ -35,7 +36,7 @@ async def shown(pilot, condition):
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 async def test_the_server_and_its_tubes(queue, size):
-    app = Top(queue.address)
+    app = Top(only(queue.address))
     async with app.run_test(size=size) as pilot:
         found = await shown(pilot, lambda text: "puts/s, " in text and "mail" in text)
         assert {len(line) for line in found} == {size[0]}
@@ -52,7 +53,7 @@ async def test_the_server_and_its_tubes(queue, size):
 
 
 async def test_sorting(queue):
-    app = Top(queue.address)
+    app = Top(only(queue.address))
     async with app.run_test(size=SMALL) as pilot:
         await shown(pilot, lambda text: "mail" in text)
 
@@ -75,7 +76,7 @@ async def test_sorting(queue):
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 async def test_keys_lead_down_to_a_job_and_back(queue, size):
-    app = Top(queue.address)
+    app = Top(only(queue.address))
     async with app.run_test(size=size) as pilot:
         await shown(pilot, lambda text: "mail" in text)
         await pilot.press("enter")
@@ -97,7 +98,7 @@ async def test_keys_lead_down_to_a_job_and_back(queue, size):
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 async def test_screen_tells_how_tubes_do(size, own_queue):
-    app = Top(own_queue.address)
+    app = Top(only(own_queue.address))
     async with app.run_test(size=size) as pilot:
         found = await shown(pilot, lambda text: "mail: in|out " in text)
         assert any("mail: in|out" in line and "0 of 1 clients wait; the next one waits " in line for line in found)
@@ -114,7 +115,7 @@ async def test_screen_tells_how_tubes_do(size, own_queue):
 
 
 async def test_filter_leaves_tubes_whose_names_fit(queue):
-    app = Top(queue.address)
+    app = Top(only(queue.address))
     async with app.run_test(size=SMALL) as pilot:
         await shown(pilot, lambda text: "mail" in text)
 
@@ -133,7 +134,7 @@ async def test_filter_leaves_tubes_whose_names_fit(queue):
 
 
 async def test_kick_is_done_only_after_a_yes(own_queue):
-    app = Top(own_queue.address)
+    app = Top(only(own_queue.address))
     with Live(own_queue.address) as live:
 
         def states():
@@ -154,7 +155,7 @@ async def test_kick_is_done_only_after_a_yes(own_queue):
 
 
 async def test_pause_asks_for_how_long(own_queue):
-    app = Top(own_queue.address)
+    app = Top(only(own_queue.address))
     async with app.run_test(size=SMALL, notifications=True) as pilot:
         await shown(pilot, lambda text: "mail" in text)
         await pilot.press("p")
@@ -169,7 +170,7 @@ async def test_pause_asks_for_how_long(own_queue):
 
 
 async def test_question_mark_tells_the_keys(queue):
-    app = Top(queue.address)
+    app = Top(only(queue.address))
     async with app.run_test(size=SMALL) as pilot:
         await shown(pilot, lambda text: "mail" in text)
         await pilot.press("question_mark")
@@ -201,14 +202,14 @@ def test_bars_of_in_and_out_have_one_scale():
 
 
 async def test_ctrl_c_ends_the_program(queue):
-    async with Top(queue.address).run_test() as pilot:
+    async with Top(only(queue.address)).run_test() as pilot:
         await pilot.press("enter", "ctrl+c")
         await pilot.pause()
         assert not pilot.app.is_running
 
 
 async def test_the_cursor_stays_with_its_tube(queue):
-    app = Top(queue.address)
+    app = Top(only(queue.address))
     async with app.run_test(size=SMALL) as pilot:
         await shown(pilot, lambda text: "mail" in text)
         await pilot.press("down")
@@ -222,7 +223,7 @@ async def test_the_cursor_stays_with_its_tube(queue):
 
 
 async def test_a_server_that_goes_and_comes_back(own_queue):
-    app = Top(own_queue.address)
+    app = Top(only(own_queue.address))
     async with app.run_test(size=SMALL) as pilot:
         await shown(pilot, lambda text: "mail" in text)
         own_queue.server.kill()
@@ -233,7 +234,7 @@ async def test_a_server_that_goes_and_comes_back(own_queue):
 
 def test_rates_are_of_the_time_between_two_samples(own_queue, monkeypatch):
     monkeypatch.setattr(sampling, "_PAUSE_FACTOR", 0)
-    sampler = Sampler(own_queue.address)
+    sampler = Sampler(only(own_queue.address).places[0])
     first = sampler.sample()
     assert "puts_per_s" not in first.stats
     with own_queue.server.connect() as client:
@@ -255,7 +256,7 @@ def test_rates_are_of_the_time_between_two_samples(own_queue, monkeypatch):
 
 def test_jobs_that_are_put_in_a_batch_are_puts_as_well(own_queue, monkeypatch):
     monkeypatch.setattr(sampling, "_PAUSE_FACTOR", 0)
-    sampler = Sampler(own_queue.address)
+    sampler = Sampler(only(own_queue.address).places[0])
     sampler.sample()
     with Live(own_queue.address) as live:
         live.ask("put-jobs", {"jobs": [{"body": "x", "tube": "mail"}] * 50})
@@ -267,7 +268,7 @@ def test_jobs_that_are_put_in_a_batch_are_puts_as_well(own_queue, monkeypatch):
 
 def test_slow_list_of_tubes_is_sampled_seldom_and_all_else_is_not(own_queue, monkeypatch):
     monkeypatch.setattr(sampling, "_PAUSE_FACTOR", 1e9)
-    sampler = Sampler(own_queue.address)
+    sampler = Sampler(only(own_queue.address).places[0])
     first = sampler.sample()
     with Wire(own_queue.server.connect()) as client:
         client.ask("use another")

@@ -4,6 +4,8 @@ import pytest
 
 from beanlite.cli import main
 from beanlite.console import why as telling
+from tests.support.diagnosed import Diagnosed
+from tests.support.operators import Operator
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, until
 
@@ -41,6 +43,19 @@ def test_tube_that_is_shown_does_not_lead_to_itself(capsys, monkeypatch):
     finding = {"kind": "late", "severity": "warning", "text": "late", "do": "add workers", "worst": []}
     findings = [{**finding, "command": f"beanlite why {tube}"} for tube in ("mail", "other")]
     monkeypatch.setattr(telling, "facts_of", lambda _: [])
-    telling.print_diagnosis({"findings": findings, "tube": {"name": "mail"}}, "", {})
+    telling.print_diagnosis({"findings": findings, "tube": {"name": "mail"}}, lambda _: "", {})
     told = capsys.readouterr().out
     assert ("beanlite why mail" in told, "beanlite why other" in told) == (False, True)
+
+
+def test_pace_tells_for_how_long_jobs_are_reserved():
+    core = Diagnosed()
+    core.fill(b"mail", 3, ttr_s=60)
+    worker = core.worker()
+    for seconds in (10, 14):
+        core.send(worker, b"reserve\r\n")
+        core.live(seconds)
+        core.send(worker, b"delete %d\r\n" % (1 if seconds == 10 else 2))
+        core.live(1)
+    facts = dict(telling.facts_of(Operator(core).ask("diagnose", tube="mail")["tube"]))
+    assert "a job is reserved for 12 s on average" in facts["pace"]

@@ -21,18 +21,43 @@ MAY = {
     PRODUCER: {"use", "put", "put-jobs"},
     WORKER: {
         *("use", "watch", "ignore", "reserve", "reserve-with-timeout", "reserve-job", "reserve-batch", "delete"),
-        *("release", "bury", "touch", "kick", "kick-job", "stats-job", "stats-tube", "note"),
+        *(
+            "offer",
+            "take",
+            "decline",
+            "release",
+            "bury",
+            "touch",
+            "kick",
+            "kick-job",
+            "stats-job",
+            "stats-tube",
+            "note",
+        ),
     },
     READER: {
         *("use", "peek", "peek-ready", "peek-delayed", "peek-buried", "stats-job", "stats-tube", "list-tubes"),
         *("list-jobs", "group-jobs", "show-job", "list-tube-stats", "list-clients", "list-policies", "list-schedules"),
         *("watch-events", "diagnose", "show-flow"),
     },
-    OPERATOR: set(WORDS) - {"act-for"},  # which is for the role on all tubes
+    OPERATOR: set(WORDS) - {"act-for", "relay-for"},  # which are for the role on all tubes
 }
 EVERYONE = {"stats", "list-tube-used", "list-tubes-watched", "name", "list-rights"}
 # Of a job that the client has no right to, it is said that there is none.
-BY_ID = {"reserve-job", "delete", "release", "bury", "touch", "kick-job", "peek", "stats-job", "show-job", "note"}
+BY_ID = {
+    "reserve-job",
+    "take",
+    "decline",
+    "delete",
+    "release",
+    "bury",
+    "touch",
+    "kick-job",
+    "peek",
+    "stats-job",
+    "show-job",
+    "note",
+}
 # The replies have only what the client may see.
 LISTS = {"list-tubes", "list-tube-stats", "list-clients", "list-policies", "list-schedules"}
 # The names of schedules are for those that may see them.
@@ -45,6 +70,7 @@ ARGUMENTS = {
     "ignore": "TUBE",
     "reserve-with-timeout": "0",
     "reserve-batch": "2 0",
+    "offer": "0",
     "release": "1 0 0",
     "bury": "1 0",
     "kick": "5",
@@ -53,7 +79,9 @@ ARGUMENTS = {
     "pause-tube": "TUBE 5",
     "note": "1 3\r\nwhy",
     "name": "web1/mail/17",
-    **dict.fromkeys(("reserve-job", "delete", "touch", "kick-job", "peek", "stats-job", "show-job"), "1"),
+    **dict.fromkeys(
+        ("reserve-job", "take", "decline", "delete", "touch", "kick-job", "peek", "stats-job", "show-job"), "1"
+    ),
 }
 REQUESTS: dict[str, dict] = {
     "list-jobs": {"tube": "TUBE"},
@@ -73,9 +101,11 @@ REQUESTS: dict[str, dict] = {
     "set-policy": {"pattern": "TUBE", "set": {"max_tries": "3"}},
     "list-policies": {"tube": "TUBE"},
     "list-rights": {},
+    "relay-for": {"address": "10.0.0.9:7"},
 }
 BURIED = {"kick", "kick-job", "peek-buried"}
 HELD = {"release", "bury", "touch", "note"}
+OFFERED = {"take", "decline"}
 
 
 def sent(word, tube, **more):
@@ -94,6 +124,7 @@ def ask(core, session, word, **what):
 def answer(word, tube, grants):
     """The reply to a word that concerns a tube, from a client with these rights; None: it may do everything."""
     core = Core()
+    core.service.relay_for = lambda *_: True
     admin = core.client(operator=True)
     core.send(admin, b"use %b\r\nwatch %b\r\n" % (tube.encode(), tube.encode()))
     core.send(admin, b"put 0 %d 60 1\r\nx\r\n" % (word == "peek-delayed"))
@@ -108,6 +139,8 @@ def answer(word, tube, grants):
         core.engine.clients.ignore(session.client, b"default")
     if word in HELD:
         core.engine.reserve_job(session.client, 1, core.now_ns)
+    if word in OFFERED:
+        core.engine.offering.offer(session.client, core.now_ns)
     return core.send(session, sent(word, tube))
 
 

@@ -74,7 +74,8 @@ def test_all_that_is_told_of_a_tube(core, operator, monkeypatch):
 def test_tube_in_which_nothing_happens_is_told_of_too(core, operator):
     core.send(core.client(), b"use mail\r\n")
     tube = operator.ask("diagnose", tube="mail")["tube"]
-    assert {tube[key] for key in ("coming_per_s", "deleted_per_s", "empty_in_s", "moved_s", "oldest_hold")} == {None}
+    facts = ("coming_per_s", "deleted_per_s", "empty_in_s", "hold_s", "moved_s", "oldest_hold")
+    assert {tube[key] for key in facts} == {None}
     assert (tube["holders"], tube["crashes"]) == (0, [])
     assert operator.ask("diagnose", tube="nowhere") == {"findings": [], "tubes": 0, "jobs": 0, "tube": None}
 

@@ -266,4 +266,4 @@ def test_random_commands_reach_no_tube_of_others(roles, record_property):
     # It has done something, too.
     done = {word for word, answer in answers if answer not in {b"UNAUTHORIZED", b"NOT_FOUND", b"REFUSED"}}
     needed = {word.decode() for word, (role, _) in ROLE_OF.items() if role in roles or OPERATOR in roles}
-    assert len(needed - done) <= 3
+    assert len(needed - done) <= 5

@@ -30,7 +30,7 @@ class Asked:
         self.more = more
 
 
-BODIED = {b"RESERVED": 2, b"FOUND": 2, b"OK": 1, b"REFUSED": 1, b"EVENT": 1}
+BODIED = {b"RESERVED": 2, b"OFFERED": 2, b"FOUND": 2, b"OK": 1, b"REFUSED": 1, b"EVENT": 1}
 # The replies that a command may have; their bodies are checked elsewhere.
 MAY = {
     "put": (b"INSERTED", b"OUT_OF_MEMORY", b"DRAINING"),
@@ -38,6 +38,9 @@ MAY = {
     "reserve": (b"RESERVED", b"TIMED_OUT", b"DEADLINE_SOON"),
     "reserve-batch": (b"RESERVED_BATCH", b"TIMED_OUT", b"DEADLINE_SOON"),
     "reserve-job": (b"RESERVED", b"NOT_FOUND"),
+    "offer": (b"OFFERED", b"TIMED_OUT", b"DEADLINE_SOON"),
+    "take": (b"TAKEN", b"NOT_FOUND"),
+    "decline": (b"DECLINED", b"NOT_FOUND"),
     "delete": (b"DELETED", b"NOT_FOUND"),
     "release": (b"RELEASED", b"NOT_FOUND"),
     "bury": (b"BURIED", b"NOT_FOUND"),
@@ -85,6 +88,8 @@ class Client:
         """How many of the jobs that are known may be acted on."""
         self.held: dict[int, int] = {}
         """The ttr_s of each job that it has reserved, by id."""
+        self.offered: dict[int, bytes] = {}
+        """The bodies of the jobs that it has been offered and has not answered, by id."""
         self.wire: Wire | None = None
         self.replies = 0
         self.taken: list[int] = []
@@ -98,6 +103,7 @@ class Client:
         self._heard.clear()
         self._asked.clear()
         self.held.clear()
+        self.offered.clear()
         self._watches = False
         self._seen_deleted.clear()
         self.use = b"default"
@@ -220,6 +226,13 @@ class Client:
         self._ask("reserve")
         return b"reserve-with-timeout %d\r\n" % timeout_s
 
+    def offer(self, timeout_s: int) -> bytes:
+        self._ask("offer")
+        return b"offer %d\r\n" % timeout_s
+
+    def answer_offer(self, word: str, job_id: int) -> bytes:
+        return self.plain(word, b"%d" % job_id, job=job_id, body=self.offered.pop(job_id))
+
     def reserve_job(self, job_id: int) -> bytes:
         """Reserve one job. Even without a reply it may have been done, and have made a buried or delayed job ready."""
         return self.on_job("reserve-job", job_id, b"reserve-job %d\r\n" % job_id, READY, weak=True)
@@ -312,8 +325,8 @@ class Client:
             if "change" in more:
                 ledger.refused(more["job"], more["change"])  # the reservation that is known takes its place
             self._note_reserved(asked, int(words[1]), body)
-        elif word == b"TOUCHED":
-            self._note_touched(asked)
+        elif word in {b"OFFERED", b"TAKEN", b"TOUCHED"}:
+            self._note_kept(asked, words, body)
         elif word == b"OUT_OF_MEMORY" and "before" in more:
             self._goes_on_using(more["before"])
         elif asked.word == "kick":
@@ -376,6 +389,15 @@ class Client:
         for words, body in parts:
             must(words[0] == b"RESERVED", f"{words!r} came in a batch")
             self._note_reserved(asked, int(words[1]), body)
+
+    def _note_kept(self, asked: Asked, words: list[bytes], body: bytes) -> None:
+        if words[0] == b"OFFERED":
+            self._must_be_stored(int(words[1]))
+            self.offered[int(words[1])] = body
+        elif words[0] == b"TAKEN":
+            self._note_reserved(asked, asked.more["job"], asked.more["body"])
+        else:
+            self._note_touched(asked)
 
     def _note_touched(self, asked: Asked) -> None:
         job_id = asked.more["job"]

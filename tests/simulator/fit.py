@@ -9,7 +9,7 @@ from beanlite.commit import group
 from beanlite.host import log, machine
 from beanlite.journal.sqlite.file import database, heartbeat, mark, migrations, replay, room, stray
 from beanlite.journal.sqlite.served import journal, writer
-from beanlite.protocol.replies import FOUND
+from beanlite.protocol.replies import FOUND, OFFERED
 from beanlite.protocol.session import Session
 from beanlite.server import wiring
 from tests.simulator import referee, world as worlds
@@ -89,7 +89,8 @@ def _watch_reservations() -> None:
 
     def checked(self, form, job, body):
         world = worlds.current()
-        if form is not FOUND and job.body is None and job.holder is not self.client and world.broken is None:
+        holder = self.client.offers if form is OFFERED else self.client
+        if form is not FOUND and job.body is None and job.holder is not holder and world.broken is None:
             world.broken = BrokenPromiseError(f"job {job.id} is told as reserved to a client that does not have it")
             world.crash()
         return job_reply(self, form, job, body)

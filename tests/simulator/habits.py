@@ -13,6 +13,7 @@ WORDS = {
     "put": 30, "reserve": 20, "delete held": 10, "release": 6, "bury": 6, "kick": 3, "kick-job": 3, "delete": 4,
     "reserve-job": 3, "touch": 2, "note": 4, "peek": 2, "stats-job": 1, "stats-tube": 1, "use": 4, "watch": 3,
     "ignore": 1, "pause-tube": 1, "operator": 5, "put-jobs": 3, "reserve-batch": 6, "watch-events": 2,
+    "offer": 6, "take": 6, "decline": 2,
 }  # fmt: skip
 PAUSES_S = (0.0, 0.0, 0.0001, 0.001, 0.02, 0.3, 2.0)
 OPERATOR = ("kick", "bury", "delete", "delay", "release", "move", "reprioritise", "note")
@@ -43,8 +44,9 @@ def mix(chance: random.Random) -> Mix:
 def command(client: Client, word: str) -> bytes:
     """Return a command of this kind, or a put if there is no job for it."""
     chance = client.chance
-    if word in ON_HELD and client.held:
-        return ON_HELD[word](client, chance.choice(list(client.held)))
+    for words, ids in ((ON_HELD, client.held), (ON_OFFERED, client.offered)):
+        if word in words and ids:
+            return words[word](client, chance.choice(list(ids)))
     if word in ON_ANY and client.known():
         return ON_ANY[word](client, chance.choice(client.known()))
     if word in WITH_ID and client.known():
@@ -92,13 +94,17 @@ def release(client: Client, job_id: int) -> bytes:
 WITH_ID = ("peek", "stats-job")
 WITH_TUBE = ("watch", "ignore", "stats-tube")
 Say = Callable[[Client, Any], bytes]
-# Commands for a job that the client holds, for any job, and with a tube or nothing.
+# Commands for a job that the client holds, for one that it is offered, for any job, and with a tube or nothing.
 ON_HELD: dict[str, Say] = {
     "delete held": Client.delete,
     "release": release,
     "bury": lambda client, job_id: client.bury(job_id, client.chance.choice(PRIS)),
     "touch": lambda client, job_id: client.plain("touch", b"%d" % job_id, job=job_id),
     "note": lambda client, job_id: client.note(job_id, client.chance.choice(TEXTS)),
+}
+ON_OFFERED: dict[str, Say] = {
+    "take": lambda client, job_id: client.answer_offer("take", job_id),
+    "decline": lambda client, job_id: client.answer_offer("decline", job_id),
 }
 ON_ANY: dict[str, Say] = {
     "delete": Client.delete,
@@ -111,6 +117,7 @@ OTHERS: dict[str, Say] = {
     "reserve-batch": lambda client, _tube: client.reserve_several(
         *client.chance.choice(((1, 0), (3, 0), (20, 0), (3, 1)))
     ),
+    "offer": lambda client, _tube: client.offer(client.chance.choice((0, 0, 1))),
     "kick": lambda client, _tube: client.kick(client.chance.choice((1, 2, 100))),
     "use": Client.use_tube,
     "put-jobs": lambda client, _tube: client.put_several([a_job(client) for _ in range(client.chance.randint(1, 8))]),

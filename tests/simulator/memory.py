@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from beanlite.core.engine import Engine
-from beanlite.core.job import GONE, ID_BITS, NO_PAST, READY, RESERVED, Job
+from beanlite.core.job import GONE, ID_BITS, NO_PAST, OFFERED, READY, RESERVED, Job
 from beanlite.core.kept import EXPIRY_BYTES, TWIN_BYTES
 from beanlite.core.memory import BODY_BYTES, JOB_BYTES, NOTE_BYTES, PAST_BYTES
 from beanlite.core.queues import URGENT_PRI
@@ -50,14 +50,7 @@ def all_jobs(engine: Engine) -> dict[int, Job]:
 
 def take(engine: Engine, last: Picture | None = None) -> Picture:
     """Return the picture of this moment; ``last`` is the one before, in a run with policies."""
-    jobs = {
-        job_id: Seen(
-            job.tube.name, job.state._value_, job.pri, job.delay_s, job.ttr_s, job.created_ns, job.size,
-            job.key >> ID_BITS, job.reserves, job.past.timeouts, (job.past.releases, job.past.buries, job.past.kicks),
-            job.past.forgiven, job.why, engine.notes.text(job),
-        )
-        for job_id, job in all_jobs(engine).items()
-    }  # fmt: skip
+    jobs = {job_id: seen(engine, job) for job_id, job in all_jobs(engine).items()}
     pauses = {tube.name: (tube.pause_s, tube.pause_until_ns) for tube in engine.tubes.values() if tube.pause_until_ns}
     earlier: dict[int, Seen] = {}
     if last is not None:
@@ -68,6 +61,16 @@ def take(engine: Engine, last: Picture | None = None) -> Picture:
         for name, each in engine.schedules.items()
     }
     return Picture(jobs, pauses, {**engine.policies.rows, **schedules}, earlier)
+
+
+def seen(engine: Engine, job: Job) -> Seen:
+    """Return a job as the journal knows it: an offered one is ready."""
+    state, place = (READY, job.pri) if job.state is OFFERED else (job.state, job.key >> ID_BITS)
+    past = job.past
+    return Seen(
+        job.tube.name, state._value_, job.pri, job.delay_s, job.ttr_s, job.created_ns, job.size, place, job.reserves,
+        past.timeouts, (past.releases, past.buries, past.kicks), past.forgiven, job.why, engine.notes.text(job),
+    )  # fmt: skip
 
 
 def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, orderly: bool) -> str | None:
@@ -134,7 +137,7 @@ def check(engine: Engine) -> None:
     places: dict[bytes, dict[str, set[int]]] = {}
     unloaded = unloaded_bytes = 0
     for job_id, job in all_jobs(engine).items():
-        state = job.state
+        state = job.shown_state
         if (  # this is the most frequent check, so the message is made only when it is needed
             job.id != job_id
             or state is GONE

@@ -85,7 +85,7 @@ MUTANTS = {
         "Past(timeouts, releases, buries, 0, forgiven)",
     ),
     "a delay forgotten at a restart": Mutant(
-        "core.restore", "elif state == _DELAYED and place is not None and place > now_ns:", "elif False:"
+        "core.restore", "elif state is DELAYED and job.key > now_ns:", "elif False:"
     ),
     "a pause forgotten at a restart": Mutant(
         "journal.sqlite.served.recovery", "engine.restore_pause(name, pause_s, until_ns)", "pass"
@@ -137,7 +137,7 @@ MUTANTS = {
     "a try not counted": Mutant("core.rulings", "tries >= rules.max_tries:", "tries > rules.max_tries:"),
     "a stop that buries": Mutant("core.ticker", "            if self._queues.stopping:", "            if False:"),
     "a restart that counts a try": Mutant(
-        "core.restore", "            job.spare()  # no client is to blame\n", "            pass\n"
+        "core.restore", "                job.spare()  # no client is to blame\n", "                pass\n"
     ),
     "a kick that forgives nothing": Mutant("core.queues", "            job.forgive()\n", ""),
     "forgiven tries not journaled": Mutant("journal.rows", "past.why, past.forgiven,", "past.why, 0,"),

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from beanlite.core.engine import Engine
-from beanlite.core.job import BURIED, DELAYED, READY, RESERVED, SECOND_NS, Job
+from beanlite.core.job import BURIED, DELAYED, OFFERED, READY, RESERVED, SECOND_NS, Job
+from beanlite.core.offering import Offering
 from beanlite.core.operator import Operator
 from beanlite.core.queues import Queues
 from beanlite.core.rulings import BY_MAX_TRIES, Rulings
@@ -43,7 +44,7 @@ class Referee:
         self.keys += [key for each, key in (("then", "max_tries"), ("expired", "ttl")) if each in self.keys]
         self.stopping = False
         self.asked_for = False
-        """Whether the reservation under way is of a job that the client has named."""
+        """Whether the reservation under way is of a job that the client has named, or taken."""
         self._values: dict[tuple[bytes, str], str] = {}
         self._clock: Clock
         self._version = 0
@@ -101,20 +102,26 @@ class Referee:
 
     # -- what the core does
 
-    def reserves(self, job: Job, now_ns: int) -> None:
+    def offers(self, job: Job, now_ns: int) -> None:
+        """Check that a job may be reserved now; when it is taken, it may be in any case."""
         name = job.tube.name
         bucket = self._buckets.get(name)
         permitted = bucket is None or bucket.permits(job.tube, self._at_ns(now_ns))
+        most, max_tries = self.meaning(name, "max_reserved"), self.meaning(name, "max_tries")
         tries = self._tries.get(job.id, 0)
+        must(most is None or job.tube.reserved < most, f"more than {most} jobs of {name!r} are reserved")
+        must(permitted, f"job {job.id} was reserved, and {name!r} permits {bucket and bucket.rate}")
+        dead = max_tries is not None and tries >= max_tries and self._ended.get(job.id) == self._version
+        must(not dead, f"job {job.id} was reserved once more after {tries} tries")
+
+    def reserves(self, job: Job, now_ns: int) -> None:
         if not self.asked_for:
-            most, max_tries = self.meaning(name, "max_reserved"), self.meaning(name, "max_tries")
-            must(most is None or job.tube.reserved < most, f"more than {most} jobs of {name!r} are reserved")
-            must(permitted, f"job {job.id} was reserved, and {name!r} permits {bucket and bucket.rate}")
-            dead = max_tries is not None and tries >= max_tries and self._ended.get(job.id) == self._version
-            must(not dead, f"job {job.id} was reserved once more after {tries} tries")
+            self.offers(job, now_ns)
+        bucket = self._buckets.get(job.tube.name)
         if bucket is not None:
+            bucket.permits(job.tube, self._at_ns(now_ns))  # time has passed
             bucket.take()
-        self._tries[job.id] = tries + 1
+        self._tries[job.id] = self._tries.get(job.id, 0) + 1
 
     def leaves(self, job: Job) -> None:
         if job.state is RESERVED and job.id != self._given_back:
@@ -142,7 +149,11 @@ class Referee:
         for job in there:
             known = self.ledger.jobs.get(job.id)
             is_same = (job.body or (known and known.body)) == body
-            if is_same and job.id not in self._unread and (unique == "present" or job.state in {READY, DELAYED}):
+            if (
+                is_same
+                and job.id not in self._unread
+                and (unique == "present" or job.state in {READY, DELAYED, OFFERED})
+            ):
                 raise BrokenPromiseError(f"job {job.id} of {tube.name!r} was put once more")
 
     def ends(self, job: Job, to: bytes | None, by: Any) -> None:
@@ -202,8 +213,11 @@ class Referee:
         must(counts.twins == sum(each.twin_count for each in kept), "the tubes' twins")
         must(counts.expiries == sum(each.expiry_count for each in kept), "the tubes' expiries")
         reserved = dict.fromkeys(tubes, 0)
+        offering: set[Tube] = set()
         for job in engine.jobs.newest.values():
-            reserved[job.tube] += job.state is RESERVED
+            reserved[job.tube] += job.shown_state is RESERVED
+            if job.state is OFFERED:
+                offering.add(job.tube)
             self._check_known(job)
             ttl_ns = self.meaning(job.tube.name, "ttl")
             if ttl_ns is not None and job.state in {READY, DELAYED} and not job.past.kicks:
@@ -212,14 +226,14 @@ class Referee:
         for tube in tubes:
             must(tube.reserved == reserved[tube], f"{tube.name!r} has {reserved[tube]} reserved, not {tube.reserved}")
             if tube.waiting and tube.ready.keys and tube.timer_ns > now_ns:
-                self._check_shut(tube)
+                self._check_shut(tube, is_offering=tube in offering)
 
-    def _check_shut(self, tube: Tube) -> None:
+    def _check_shut(self, tube: Tube, *, is_offering: bool) -> None:
         most = self.meaning(tube.name, "max_reserved")
         reasons = PAUSED if tube.pause_until_ns else 0
         if most is not None and tube.reserved >= most:
             reasons |= FULL
-        if tube.name in self._buckets and tube.timer_ns < NEVER_NS:
+        if tube.name in self._buckets and (tube.timer_ns < NEVER_NS or is_offering):
             reasons |= SLOWED
         must(tube.shut & (reasons | OPENING), f"{tube.name!r} has jobs and clients that wait")
 
@@ -271,7 +285,7 @@ def _after(name: str, select: Callable[..., tuple]) -> Callable[..., Any]:
     return see
 
 
-def _reserve_job(referee, act, *_args):
+def _reserve_by_id(referee, act, *_args):
     referee.asked_for = True
     try:
         return act()
@@ -304,7 +318,9 @@ _SEEN = [
     for kind, name, see in (
         (Queues, "make_reserved", _before("reserves", lambda _, job, _client, now_ns: (job, now_ns))),
         (Queues, "leave_state", _before("leaves", lambda _, job, *_args: (job,))),
-        (Engine, "reserve_job", _reserve_job),
+        (Queues, "make_offered", _before("offers", lambda _, job, _client, now_ns: (job, now_ns))),
+        (Engine, "reserve_job", _reserve_by_id),
+        (Offering, "take", _reserve_by_id),
         (Engine, "put", _before("puts", lambda engine, client, *args: (engine, client.use, args[3]))),
         (Engine, "set_policies", _after("has_rows", lambda engine, *args: (engine, args[2]))),
         (Engine, "begin_stop", _begin_stop),

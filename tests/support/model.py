@@ -69,22 +69,42 @@ class Model(Queues):
 
     def do_reserve(self, client):
         self.counts["reserve"] += 1
-        return self._reserve(client, NEVER_NS)
+        return self._reserve(client, NEVER_NS, self._hand_out)
 
     def do_reserve_with_timeout(self, client, timeout_s):
         self.counts["reserve-with-timeout"] += 1
-        return self._reserve(client, self.now_ns + int(timeout_s) * SECOND_NS)
+        return self._reserve(client, self.now_ns + int(timeout_s) * SECOND_NS, self._hand_out)
 
-    def _reserve(self, client, until_ns):
+    def do_offer(self, client, timeout_s):
+        return self._reserve(client, self.now_ns + int(timeout_s) * SECOND_NS, self._offer)
+
+    def do_take(self, client, job_id):
+        job = self._find_offered(client, job_id)
+        if job is None:
+            return b"NOT_FOUND\r\n"
+        self._hand_out(job, client)
+        return b"TAKEN\r\n"
+
+    def do_decline(self, client, job_id):
+        job = self._find_offered(client, job_id)
+        if job is None:
+            return b"NOT_FOUND\r\n"
+        self._go_back(job)
+        return b"DECLINED\r\n"
+
+    def _find_offered(self, client, job_id):
+        return next((job for job in self._offered(client) if job.id == int(job_id)), None)
+
+    def _reserve(self, client, until_ns, give):
         client.worker = True
-        job = self._choose(client)
+        job = self._choose(client, looks_at_all=give == self._offer)
         if job is not None:
-            return self._hand_out(job, client)
+            return give(job, client)
         if self._deadline_soon(client):
             return b"DEADLINE_SOON\r\n"
         if until_ns <= self.now_ns or client.half_closed:
             return b"TIMED_OUT\r\n"
-        client.wait_until_ns = until_ns
+        client.wait_until_ns, client.waits_for_offer = until_ns, give == self._offer
         self.waiters.append(client)
         return None
 
@@ -252,12 +272,13 @@ class Model(Queues):
         return b"NOT_FOUND\r\n"
 
     def stats_of(self, job):
-        timed = job.state in {"delayed", "reserved"}
+        state = shown(job)
+        timed = state in {"delayed", "reserved"}
         return ok(
             [
                 f"id: {job.id}",
                 f'tube: "{job.tube.name.decode()}"',
-                f"state: {job.state}",
+                f"state: {state}",
                 f"pri: {job.pri}",
                 f"age: {(self.now_ns - job.created_ns) // SECOND_NS}",
                 f"delay: {job.delay_s}",
@@ -319,7 +340,7 @@ class Model(Queues):
         )
 
     def _job_counts(self, jobs):
-        states = Counter(job.state for job in jobs)
+        states = Counter(map(shown, jobs))
         yield f"current-jobs-urgent: {sum(job.state == 'ready' and job.pri < 1024 for job in jobs)}"
         for state in ("ready", "reserved", "delayed", "buried"):
             yield f"current-jobs-{state}: {states[state]}"
@@ -335,6 +356,10 @@ FACTS_BEFORE = (
     "binlog-current-index: 1; binlog-records-migrated: 0; binlog-records-written: 0; binlog-max-size: 0"
 )
 FACTS_AFTER = 'id: id; hostname: "host"; os: "os"; platform: "x86"; journal-batches: 0; journal-wal-bytes: 0'
+
+
+def shown(job):
+    return "reserved" if job.state == "offered" else job.state
 
 
 def ok(lines):

@@ -12,6 +12,7 @@ from tests.support.model_policies import SECOND_NS, Policies
 from tests.support.model_rulings import Rulings
 
 NEVER_NS = 1 << 100
+OFFER_NS = 2 * SECOND_NS
 
 
 @dataclass(eq=False)
@@ -47,8 +48,18 @@ class Client:
     worker: bool = False
     half_closed: bool = False
     wait_until_ns: int | None = None
+    waits_for_offer: bool = False
+    offers: "Offers | None" = None
     pending: list[tuple[bytes, bytes]] = field(default_factory=list)
     replies: list[bytes] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Offers:
+    """Those to one client, from the first one on."""
+
+    serial: int
+    client: Client
 
 
 @dataclass(eq=False)
@@ -63,9 +74,10 @@ class Job:
     state: str = "ready"
     since_ns: int = 0
     ends_ns: int = 0
-    """When the delay or the ttr ends."""
+    """When the delay, the ttr or the offer ends."""
     burial: int = 0
     holder: Client | None = None
+    offered_to: Client | None = None
     last_holder: int | None = None
     """The connection number of the client that last held it."""
     why: str | None = None
@@ -130,6 +142,8 @@ class Queues(Rulings):
 
     def restored(self, job):
         """Return a job of a snapshot as it would be after a restart now."""
+        if job.state == "offered":
+            return replace(job, offered_to=None, state="ready")
         if job.state == "reserved":
             job = replace(job, tries=max(0, job.tries - 1))
         elif job.state != "delayed" or job.ends_ns > self.now_ns:
@@ -151,6 +165,7 @@ class Queues(Rulings):
     def send(self, client, commands):
         """Send commands in one packet: pairs of a line and the body, with everything up to the next line."""
         client.pending += commands
+        self._stop_offer(client)
         self._run(client)
         self._wake()
 
@@ -168,6 +183,8 @@ class Queues(Rulings):
         self._tidy()
         for job in sorted(self._held(client), key=lambda job: (job.ends_ns, job.id)):
             self._come_back(job, gone=True)
+        for job in self._offered(client):
+            self._go_back(job)
         self._wake()
 
     def _run(self, client):
@@ -177,6 +194,13 @@ class Queues(Rulings):
             self._tidy()
             if reply is not None:
                 client.replies.append(reply)
+            self._stop_offer(client)
+
+    def _stop_offer(self, client):
+        """End the wait for an offer of a client that has sent something else."""
+        if client.pending and client.wait_until_ns is not None and client.waits_for_offer:
+            self._stop_waiting(client)
+            client.replies.append(b"TIMED_OUT\r\n")
 
     def _wake(self):
         while self.woken:
@@ -215,6 +239,8 @@ class Queues(Rulings):
                 yield job.ends_ns, job.tube
             elif job.state == "reserved":
                 yield job.ends_ns, job.holder
+            elif job.state == "offered":
+                yield job.ends_ns, job.offered_to.offers
             if not job.aged and (ttl_ns := self._rules(job.tube).get("ttl")):
                 yield job.created_ns + ttl_ns, job.tube
 
@@ -241,6 +267,10 @@ class Queues(Rulings):
             _, _, owner = min(due, key=lambda end: end[:2])
             if isinstance(owner, Tube):
                 self._look_at_tube(owner)
+            elif isinstance(owner, Offers):
+                for job in self._offered(owner.client):
+                    if job.ends_ns <= self.now_ns:
+                        self._go_back(job)
             else:
                 self._look_at_client(owner)
             self._tidy()
@@ -287,6 +317,10 @@ class Queues(Rulings):
     def _held(self, client):
         return [job for job in self.jobs if job.holder is client]
 
+    def _offered(self, client):
+        jobs = [job for job in self.jobs if job.offered_to is client]
+        return sorted(jobs, key=lambda job: (job.ends_ns, job.id))
+
     def _ready(self, tubes):
         return sorted(
             (job for job in self.jobs if job.state == "ready" and job.tube in tubes), key=lambda job: (job.pri, job.id)
@@ -308,9 +342,10 @@ class Queues(Rulings):
             job.tries = 0
         if job.state in {"reserved", "buried"} and self._rules(job.tube).get("unique") == "waiting":
             self._know(job)
-        if job.state == "reserved":
+        if job.state in {"reserved", "offered"}:
             self._free(job.tube)
         job.state, job.since_ns, job.holder, job.why = state, self.now_ns, None, None
+        job.offered_to = None
 
     def _make_ready(self, job):
         self._enter(job, "ready")
@@ -337,7 +372,8 @@ class Queues(Rulings):
             job = self._best(client)
             if job is not None:
                 self._stop_waiting(client)
-                self.woken.append((client, self._hand_out(job, client)))
+                give = self._offer if client.waits_for_offer else self._hand_out
+                self.woken.append((client, give(job, client)))
 
     def _best(self, client):
         return next(iter(self._ready([tube for tube in client.watched if not tube.shut])), None)
@@ -349,6 +385,27 @@ class Queues(Rulings):
         job.tries += 1
         self._hold_back(job.tube)
         return b"RESERVED %d %d\r\n%b\r\n" % (job.id, len(job.body), job.body)
+
+    def _offer(self, job, client):
+        if client.offers is None:
+            self.serial += 1
+            client.offers = Offers(self.serial, client)
+        since_ns = job.since_ns
+        self._enter(job, "offered")
+        job.since_ns, job.offered_to, job.ends_ns = since_ns, client, self.now_ns + OFFER_NS
+        job.tube.shut = job.tube.shut or self._may_not_open(job.tube)
+        return b"OFFERED %d %d\r\n%b\r\n" % (job.id, len(job.body), job.body)
+
+    def _go_back(self, job):
+        """Have a job that was offered be ready as if it had been so all the time."""
+        since_ns = job.since_ns
+        if self._is_too_old(job):
+            job.aged = False
+            self._delay(job, SECOND_NS)
+            return
+        self._enter(job, "ready")
+        job.since_ns = since_ns
+        self._serve()
 
     def _find(self, job_id, *states, holder=None):
         """Return the job if it is in one of the states, or reserved by the holder; else None."""

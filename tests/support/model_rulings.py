@@ -62,7 +62,7 @@ class Rulings(Rest):  # type: ignore[misc]
 
     def _twin(self, tube, body):
         """Return the job that a put of this body would repeat, if the tube's rules forbid that."""
-        states = {"waiting": ["ready", "delayed"], "present": []}.get(self._rules(tube).get("unique"))
+        states = {"waiting": ["ready", "delayed", "offered"], "present": []}.get(self._rules(tube).get("unique"))
         found = [] if states is None else [job for job in self._in(tube, *states) if job.body == body]
         return min(found, key=lambda job: job.known, default=None)
 
@@ -74,14 +74,17 @@ class Rulings(Rest):  # type: ignore[misc]
 
     def _is_full(self, tube):
         most = self._rules(tube).get("max_reserved")
-        return most is not None and len(self._in(tube, "reserved")) >= most
+        return most is not None and len(self._in(tube, "reserved", "offered")) >= most
 
     def _opens_ns(self, tube):
         """Return from when on a tube that isn't paused may hand out a job; None if that takes the end of another."""
         if self._is_full(tube):
             return None
         rate = self._rules(tube).get("rate")
-        return tube.debt_at_ns + tube.debt_ns - (rate.most_ns - rate.job_ns) if rate else 0
+        if not rate:
+            return 0
+        room_ns = rate.most_ns - rate.job_ns * (1 + len(self._in(tube, "offered")))
+        return tube.debt_at_ns + tube.debt_ns - room_ns if room_ns >= 0 else None
 
     def _free(self, tube):
         """Note that a job of the tube is no longer reserved, or not in this tube."""
@@ -108,13 +111,13 @@ class Rulings(Rest):  # type: ignore[misc]
         tube.shut = self._may_not_open(tube)
         self._serve()
 
-    def _choose(self, client):
+    def _choose(self, client, *, looks_at_all):
         """Return the job that a reserve gets, if any; clients that wait at a tube that opens get theirs first."""
         is_fair = any(self._rules(tube).get("fair") for tube in self.tubes)
         best = None
         for tube in client.watched:
             ready = self._ready([tube])
-            if not ready or (best and not is_fair and best < (ready[0].pri, ready[0].id)):
+            if not ready or (best and not is_fair and not looks_at_all and best < (ready[0].pri, ready[0].id)):
                 continue
             if tube.shut and not tube.pause_until_ns:
                 self._open(tube)
@@ -123,7 +126,7 @@ class Rulings(Rest):  # type: ignore[misc]
                 continue
             job, rank = ready[0], (0, 0)
             if self._rules(tube).get("fair"):
-                rank = (len(self._in(tube, "reserved")), tube.turn)
+                rank = (len(self._in(tube, "reserved", "offered")), tube.turn)
             place = (job.pri, *rank, job.id) if is_fair else (job.pri, job.id)
             best = min(best or place, place)
         return best and next(job for job in self.jobs if job.id == best[-1])
@@ -221,7 +224,8 @@ class Rulings(Rest):  # type: ignore[misc]
     def change(self, do, job_id, to, pri, delay_s):
         """Change a job as operators do; return whether that could be done, or the reason why not."""
         job = next((job for job in self.jobs if job.id == job_id), None)
-        if job is None or job.state not in CHANGEABLE[do].split() or (do == "move" and job.tube.name == to):
+        state = "ready" if job and job.state == "offered" else job and job.state
+        if job is None or state not in CHANGEABLE[do].split() or (do == "move" and job.tube.name == to):
             return False
         if do in {"bury", "release", "reprioritise"}:
             job.pri = pri
@@ -253,6 +257,10 @@ class Rulings(Rest):  # type: ignore[misc]
         pass
 
     def operators_move(self, job, *, to, **_):
+        if job.state == "offered":
+            since_ns = job.since_ns
+            self._enter(job, "ready")
+            job.since_ns = since_ns
         self._move(job, self._tube(to))
         if job.state == "reserved":
             self._hold_back(job.tube)

@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 
-from beanlite.core.job import BURIED, DELAYED, ID_BITS, READY, RESERVED
+from beanlite.core.job import BURIED, DELAYED, ID_BITS, OFFERED, READY, RESERVED
 from beanlite.core.queues import URGENT_PRI
 from beanlite.core.rules import WAITING
 
@@ -73,11 +73,11 @@ def all_jobs(engine):
 def recount(engine):
     """Compare all counts and queues with the jobs themselves."""
     jobs = all_jobs(engine)
-    states = Counter(job.state for job in jobs)
+    states = Counter(job.shown_state for job in jobs)
     counts = engine.counts
     assert (counts.reserved, counts.delayed, counts.buried) == (states[RESERVED], states[DELAYED], states[BURIED])
     assert counts.urgent == sum(job.state is READY and job.pri < URGENT_PRI for job in jobs)
-    in_tubes = Counter((job.tube, job.state) for job in jobs)
+    in_tubes = Counter((job.tube, job.shown_state) for job in jobs)
     assert {job.tube for job in jobs} <= set(engine.tubes.values())
     for tube in engine.tubes.values():
         found = (len(tube.ready), len(tube.delayed), len(tube.buried), tube.reserved)
@@ -96,9 +96,11 @@ def recount(engine):
     assert counts.expiries == sum(each.expiry_count for each in kept)
     for client in engine.clients.connected.values():
         assert keys_of(client.deadlines) == {job.key for job in jobs if job.holder is client}
+        offered = set() if client.offers is None else keys_of(client.offers.deadlines)
+        assert offered == {job.key for job in jobs if job.state is OFFERED and job.holder is client.offers}
     for job in jobs:
         assert job.key & (1 << ID_BITS) - 1 == job.id
-        assert (job.holder is None) == (job.state is not RESERVED)
+        assert (job.holder is None) == (job.shown_state is not RESERVED)
         assert (job.why is None) == (job.state is not BURIED)
 
 

@@ -3,7 +3,7 @@
 from zlib import crc32
 
 from beanlite.core.engine import Engine
-from beanlite.core.job import ID_BITS, READY
+from beanlite.core.job import ID_BITS, OFFERED, READY
 from tests.support.core import stored_job
 from tests.support.model_policies import SECOND_NS
 from tests.support.model_rulings import CHANGEABLE
@@ -75,7 +75,7 @@ def stored(job):
     past, holder = job.past, job.last_holder
     facts: dict = {name: getattr(job, name) for name in ("pri", "delay_s", "ttr_s", "reserves", "body", "since_ns")}
     facts |= {name: getattr(past, name) for name in ("timeouts", "releases", "buries", "kicks", "why", "forgiven")}
-    if job.state is not READY:
+    if job.state not in {READY, OFFERED}:
         facts |= {"state": job.state.value, "place": job.key >> ID_BITS}
     if holder is not None:
         facts |= {"holder": holder.address, "holder_conn": holder.number}

@@ -38,6 +38,9 @@ COMMANDS = weighted(
         "reserve": 6,
         "reserve-with-timeout": 16,
         "reserve-job": 4,
+        "offer": 8,
+        "take": 1,
+        "decline": 1,
         "delete": 7,
         "release": 8,
         "bury": 8,
@@ -268,7 +271,7 @@ class Chance:
     def send(self, model):
         """Return a send: mostly one command in a packet, often by a client that holds a job."""
         number = self._rng.randrange(len(model.clients))
-        holders = [job.holder for job in model.jobs if job.holder is not None]
+        holders = [each for job in model.jobs for each in (job.holder, job.offered_to) if each is not None]
         if holders and self._rng.randrange(3) == 0:
             number = model.clients.index(self._rng.choice(holders))
         count = self._rng.choice((1, 1, 1, 1, 2, 3))
@@ -279,6 +282,8 @@ class Chance:
         name = rng.choice(self._commands)
         if len(model.jobs) > self._jobs_max and name == "put":
             name = "delete"
+        if model._offered(client) and rng.randrange(3) == 0:
+            name = rng.choice(("take", "decline"))
         word = name.encode()
         if name == "put":
             return self._put()
@@ -287,7 +292,8 @@ class Chance:
         if name == "malformed":
             return rng.choice(sorted(MALFORMED)), b""
         arguments = {
-            "reserve-with-timeout": lambda: [rng.choice((0, *self._seconds))],
+            **dict.fromkeys(("reserve-with-timeout", "offer"), lambda: [rng.choice((0, *self._seconds))]),
+            **dict.fromkeys(("take", "decline"), lambda: [self._offered_id(model, client)]),
             "release": lambda: [self._job_id(model, client), rng.choice(PRIS), rng.choice((0, *self._seconds))],
             "bury": lambda: [self._job_id(model, client), rng.choice(PRIS)],
             "touch": lambda: [self._job_id(model, client)],
@@ -323,6 +329,11 @@ class Chance:
         if not jobs or rng.randrange(10) == 0:
             return rng.choice((0, *model.given[-1000:], model.last_id + 1))
         return rng.choice(jobs).id
+
+    def _offered_id(self, model, client):
+        """Return an id, mostly of a job that is offered to the client."""
+        offered = model._offered(client)
+        return self._rng.choice(offered).id if offered and self._rng.randrange(5) else self._job_id(model, None)
 
     def _wait_ns(self, model):
         """Return a time to wait, often exactly until something ends, or one step less or more."""

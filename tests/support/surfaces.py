@@ -6,6 +6,7 @@ from contextlib import closing
 from functools import cached_property
 
 from beanlite.cli import main
+from beanlite.console.several import only
 from beanlite.console.top.sampling import Sampler
 from beanlite.console.top.summary import summary
 from tests.support.health import metrics
@@ -52,7 +53,7 @@ class Surfaces:
         return finding
 
     def _top(self):
-        with closing(Sampler((self.server.host, self.server.port))) as sampler:
+        with closing(Sampler(only((self.server.host, self.server.port)).places[0])) as sampler:
             sample = sampler.sample()
             return str(summary(sample, self.connect, len(sample.findings)))  # as top --once
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Self
 
 WITHIN_S = 60.0  # backups and pages of the web have a low priority, and other tests keep the cores busy
-HAVE_BODY = (b"RESERVED ", b"FOUND ", b"OK ", b"REFUSED ", b"EVENT ")
+HAVE_BODY = (b"RESERVED ", b"OFFERED ", b"FOUND ", b"OK ", b"REFUSED ", b"EVENT ")
 
 
 class Wire:

@@ -1,25 +1,25 @@
 """What ``beanlite top`` changes."""
 
-from beanlite.beanstalk.client import Server
 from beanlite.console import units
 from beanlite.console.changes import Result, slices
 from beanlite.console.filters import filter_by
-from beanlite.console.live import Live, login_name, on_behalf_of
+from beanlite.console.live import login_name, on_behalf_of
+from beanlite.console.several import Place, reach
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError
 
 
-def kick(address: Server, tube: str) -> str:
+def kick(place: Place, tube: str) -> str:
     """Kick all buried jobs of a tube; return what has become of it. BeanliteError: that fails."""
     outcome = Result()
-    with Live(address) as server:
+    with reach(place) as server:
         what = {"do": "kick", **on_behalf_of(login_name())}
         for _ in slices(server, what, filter_by(tube=tube, state="buried"), outcome):
             pass
-    return f"{units.jobs(outcome.done)} kicked in tube {tube}"
+    return f"{units.jobs(outcome.done)} kicked in tube {tube}{_of(place)}"
 
 
-def pause(address: Server, tube: str, time: str) -> str:
+def pause(place: Place, tube: str, time: str) -> str:
     """Pause a tube, or end its pause; return what has become of it. BeanliteError: that fails."""
     try:
         pause_s = units.whole_seconds(units.parse_age(time))
@@ -27,6 +27,11 @@ def pause(address: Server, tube: str, time: str) -> str:
         raise BeanliteError(str(error)) from None
     if pause_s > U32_MAX:
         raise BeanliteError(f"{time} is more than {units.age(U32_MAX)}")
-    with Live(address) as server:
+    with reach(place) as server:
         server.pause(tube, pause_s, on_behalf_of(login_name()))
-    return f"tube {tube} is paused for {units.age(pause_s)}" if pause_s else f"tube {tube} is not paused"
+    name = f"tube {tube}{_of(place)}"
+    return f"{name} is paused for {units.age(pause_s)}" if pause_s else f"{name} is not paused"
+
+
+def _of(place: Place) -> str:
+    return f" of {place.name}" if place.name else ""

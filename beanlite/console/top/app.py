@@ -5,7 +5,7 @@ from typing import ClassVar
 from textual.app import App
 from textual.binding import Binding, BindingType
 
-from beanlite.beanstalk.client import Server
+from beanlite.console.several import Places
 from beanlite.console.top.tubes_screen import TubesScreen
 
 
@@ -24,10 +24,10 @@ class Top(App[None]):
     Table { height: 1fr; }
     """
 
-    def __init__(self, address: Server) -> None:
+    def __init__(self, places: Places) -> None:
         super().__init__()
-        self._address = address
+        self._places = places
 
     def on_mount(self) -> None:
         """Show the tubes first."""
-        self.push_screen(TubesScreen(self._address))
+        self.push_screen(TubesScreen(self._places))

@@ -1,6 +1,6 @@
 """A table on a screen of ``beanlite top``."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
 from rich.text import Text
@@ -17,9 +17,10 @@ class Table(DataTable[Text]):
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("enter", "select_cursor", "Open")]
 
-    def __init__(self, columns: Sequence[TableColumn]) -> None:
+    def __init__(self, columns: Sequence[TableColumn], key_of: Callable[[Record], str]) -> None:
         super().__init__(cursor_type="row", zebra_stripes=True)
         self._all = columns
+        self._key_of = key_of
         self.heads: list[TableColumn] = []
 
     def show(self, records: Iterable[Record], sort_key: str = "") -> None:
@@ -34,8 +35,7 @@ class Table(DataTable[Text]):
             title = Text(f"{column.title}▾" if column.key == sort_key else column.title)
             self.add_column(title, width=column.width or max(room, 8), key=column.key)
         for record in records:
-            key = str(record[self.heads[0].key])
-            self.add_row(*(_cell(column, record) for column in self.heads), key=key)
+            self.add_row(*(_cell(column, record) for column in self.heads), key=self._key_of(record))
         if current is not None and current in self.rows:
             at = self.get_row_index(current)
         self.move_cursor(row=at, scroll=False)

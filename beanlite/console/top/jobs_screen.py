@@ -10,10 +10,9 @@ from textual.containers import VerticalScroll
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
-from beanlite.beanstalk.client import Server
 from beanlite.console import listing, tables, units
-from beanlite.console.filters import STATES, filter_by
-from beanlite.console.live import Live
+from beanlite.console.filters import STATES, filter_by, job_name
+from beanlite.console.several import Place, reach
 from beanlite.console.top.grid import Table
 from beanlite.console.top.layout import JOBS
 from beanlite.console.top.summary import ROWS
@@ -30,16 +29,16 @@ class JobsScreen(Screen[None]):
         Binding("q", "app.quit", "Quit"),
     ]
 
-    def __init__(self, address: Server, tube: str) -> None:
+    def __init__(self, place: Place, tube: str) -> None:
         super().__init__()
-        self._address = address
+        self._place = place
         self._tube = tube
         self._state: str | None = None
 
     def compose(self) -> ComposeResult:
         """Yield the parts of the screen."""
         yield Static("", id="summary", markup=False)
-        yield Table(JOBS)
+        yield Table(JOBS, job_name)
         yield Footer(compact=True)
 
     def on_mount(self) -> None:
@@ -58,14 +57,16 @@ class JobsScreen(Screen[None]):
         which = filter_by(tube=self._tube, state=self._state)
         sort = "queue" if self._state in {"ready", "delayed", "buried"} else "id"
         try:
-            with Live(self._address) as server:
+            with reach(self._place) as server:
                 page = listing.jobs(server, which, sort, ROWS, None)
         except BeanliteError as error:
             self.app.call_from_thread(self._say, Text(str(error), style="bold red"))
             return
         many = "first " if page.after is not None else ""
         order = "as they come out of their queue" if sort == "queue" else "by id"
-        title = f"tube {self._tube}: {many}{units.jobs(len(page.records))}, {self._state or 'in any state'}, {order}"
+        of_one = f" of {self._place.name}" if self._place.name else ""
+        jobs = f"{many}{units.jobs(len(page.records))}, {self._state or 'in any state'}, {order}"
+        title = f"tube {self._tube}{of_one}: {jobs}"
         self.app.call_from_thread(self._say, Text(title, style="bold"))
         self.app.call_from_thread(self.query_one(Table).show, page.records)
 
@@ -74,7 +75,7 @@ class JobsScreen(Screen[None]):
 
     @on(DataTable.RowSelected)
     def _open(self, event: DataTable.RowSelected) -> None:
-        self.app.push_screen(JobScreen(self._address, int(str(event.row_key.value))))
+        self.app.push_screen(JobScreen(self._place, int(str(event.row_key.value))))
 
 
 class JobScreen(Screen[None]):
@@ -85,9 +86,9 @@ class JobScreen(Screen[None]):
         Binding("q", "app.quit", "Quit"),
     ]
 
-    def __init__(self, address: Server, job_id: int) -> None:
+    def __init__(self, place: Place, job_id: int) -> None:
         super().__init__()
-        self._address = address
+        self._place = place
         self._job_id = job_id
 
     def compose(self) -> ComposeResult:
@@ -103,7 +104,7 @@ class JobScreen(Screen[None]):
     @work(thread=True)
     def _look(self) -> None:
         try:
-            with Live(self._address) as server:
+            with reach(self._place) as server:
                 job = server.show_job(self._job_id)
         except BeanliteError as error:
             text = str(error)

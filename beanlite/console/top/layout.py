@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from beanlite.console import tables, units
-from beanlite.console.filters import WILDCARDS, Record
+from beanlite.console.filters import WILDCARDS, Record, tube_name
 from beanlite.console.top import sampling
 
 # From this width on the terminal has room for all about a job.
@@ -65,16 +65,17 @@ def in_words(tube: Record) -> str:
     paused = f"paused for {units.age(tube['pause_left_s'])}" if tube["pause_left_s"] else ""
     clients = f"{units.short(tube['waiting'])} of {units.short(tube['watching'])} clients wait"
     facts = "; ".join(text for text in (tube.get("wrong"), paused, clients, waits) if text)
-    return units.on_one_line(f"{tube['name']}: in|out {come}|{go}; {facts}")
+    return units.on_one_line(f"{tube_name(tube)}: in|out {come}|{go}; {facts}")
 
 
-def _shut_mark(tube: Record) -> str:
+def _name_mark(tube: Record) -> str:
     words = [_SHUT.get(word, word) for word in tube.get("shut", ())]
-    return f"({', '.join(words)}) " if words else ""
+    server = f"{tube['server']}:" if "server" in tube else ""
+    return (f"({', '.join(words)}) " if words else "") + server
 
 
 TUBES: Final = (
-    TableColumn("name", "tube", str, 0, mark=_shut_mark),
+    TableColumn("name", "tube", str, 0, mark=_name_mark),
     TableColumn("ready", "ready", units.short, 6),
     TableColumn("reserved", "reserved", units.short, 9),
     TableColumn("delayed", "delayed", units.short, 8),

@@ -2,16 +2,17 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from beanlite.beanstalk.client import Server
 from beanlite.console import listing
 from beanlite.console.filters import Record
 from beanlite.console.live import COUNTERS, Live
-from beanlite.core.findings import NOTE
+from beanlite.console.several import Place, reach, summed
+from beanlite.core.findings import NOTE, SEVERITIES
 
 # Seconds between samples.
 EVERY_S: Final = 1.0
@@ -27,6 +28,8 @@ _SERVER_RATES: Final = {f"{what}_per_s": keys for what, keys in COUNTERS.items()
 _PAUSE_FACTOR: Final = 10
 # Seconds from one diagnosis to the next, at least.
 _DIAGNOSED_S: Final = 5.0
+# How long one of several servers may take for a reply.
+_WITHIN_S: Final = 3.0
 _TUBE_RATES: Final = {"puts_per_s": ("total_jobs",), "deletes_per_s": ("deletes",)}
 
 
@@ -58,8 +61,9 @@ class Sample:
 class Sampler:
     """Takes samples over a connection. BeanliteError: the server can't be reached, or refuses a command."""
 
-    def __init__(self, address: Server) -> None:
-        self._server = Live(address)
+    def __init__(self, place: Place, *, is_one_of_several: bool = False) -> None:
+        self._server = reach(place, within_s=_WITHIN_S) if is_one_of_several else Live(place.addresses[0])
+        self._name = {"server": place.name} if is_one_of_several else {}
         self._latencies_s: deque[float] = deque(maxlen=_LATENCIES)
         self._before: Sample | None = None
         self._list_at_s = 0.0
@@ -76,6 +80,8 @@ class Sampler:
         self._latencies_s.append(time.perf_counter() - began_s)
         before, at_s = self._before, time.monotonic()
         stats = self._server.stats()
+        if self._name:  # only what can be added up is told of several
+            stats = summed([stats])
         if before is not None:
             stats |= _rates(stats, before.stats, _SERVER_RATES, at_s - before.at_s)
         if before is None or at_s >= self._list_at_s:
@@ -92,6 +98,8 @@ class Sampler:
         tubes = list(listing.everything(self._server.list_tubes, {}, "tubes"))
         ended_s = time.monotonic()
         self._list_at_s = ended_s + _PAUSE_FACTOR * (ended_s - at_s)
+        for tube in tubes:
+            tube.update(self._name)
         if before is not None:
             earlier = {tube["name"]: tube for tube in before.tubes}
             for tube in tubes:
@@ -106,11 +114,37 @@ class Sampler:
         found = self._server.diagnose({})["findings"]
         ended_s = time.monotonic()
         self._diagnose_at_s = ended_s + max(_DIAGNOSED_S, _PAUSE_FACTOR * (ended_s - at_s))
-        return [finding for finding in found if finding["severity"] != NOTE]
+        return [{**self._name, **finding} for finding in found if finding["severity"] != NOTE]
 
     def close(self) -> None:
         """Close the connection."""
         self._server.close()
+
+
+def sample_twice(place: Place, *, is_one_of_several: bool) -> Sample:
+    """Return a sample with rates, after the second that it takes to measure them. BeanliteError: that fails."""
+    with closing(Sampler(place, is_one_of_several=is_one_of_several)) as sampler:
+        sampler.sample()
+        time.sleep(EVERY_S)
+        return sampler.sample()
+
+
+def merged(samples: Collection[Sample]) -> Sample:
+    """Return the samples of several servers as one; that of a single one as it is."""
+    if len(samples) == 1:
+        return next(iter(samples))
+    now_s = max(sample.at_s for sample in samples)
+    findings = [finding for sample in samples for finding in sample.findings]
+    findings.sort(key=lambda finding: SEVERITIES.index(finding["severity"]))
+    latencies_s = [latency_s for sample in samples for latency_s in sample.latencies_s]
+    return Sample(
+        now_s,
+        summed(sample.stats for sample in samples),
+        [tube for sample in samples for tube in sample.tubes],
+        now_s - max(sample.at_s - sample.tubes_at_s for sample in samples),
+        findings,
+        [*latencies_s, max(sample.latencies_s[-1] for sample in samples)],
+    )
 
 
 def mark(tubes: list[Record], findings: list[Record]) -> None:

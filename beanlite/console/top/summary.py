@@ -1,31 +1,37 @@
 """What ``beanlite top`` says of a server as a whole, and all of it once, for scripts."""
 
 import sys
-import time
-from contextlib import closing
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
 from typing import Final
 
 from rich.text import Text
 
-from beanlite.beanstalk.client import Server, address_text
+from beanlite.beanstalk.client import address_text
 from beanlite.console import listing, tables, units
 from beanlite.console.filters import STATES
+from beanlite.console.several import Places, at_once
 from beanlite.console.top.layout import TUBES
-from beanlite.console.top.sampling import EVERY_S, Sample, Sampler
-from beanlite.console.why import STYLES
+from beanlite.console.top.sampling import Sample, merged, sample_twice
+from beanlite.console.why import STYLES, told
+from beanlite.errors import BeanliteError
 
 # From this age on the screen shows how old the list of tubes is.
 _OLD_S: Final = 2.0
 # How many findings the screen shows.
 _FINDINGS: Final = 3
+_NONE_AWAY: Final[Mapping[str, str]] = MappingProxyType({})
+# How long the first screen may take of several servers.
+_ONCE_S: Final = 30.0
 # The most rows of a table.
 ROWS: Final = 200
 
 
-def summary(sample: Sample, name: str, findings: int = _FINDINGS) -> Text:
+def summary(sample: Sample, name: str, findings: int = _FINDINGS, away: Mapping[str, str] = _NONE_AWAY) -> Text:
     """Return the facts about the server as a whole, on five lines of no more than 80 characters, and what is wrong.
 
-    ``findings``: how many of these it has at most.
+    ``findings``: how many of these it has at most. ``away``: why servers among several are not among them.
     """
     stats = sample.stats
     now, middle, worst = map(units.milliseconds, sample.latency)
@@ -38,8 +44,9 @@ def summary(sample: Sample, name: str, findings: int = _FINDINGS) -> Text:
     clients = f"{units.short(stats['current-connections'])} clients, {units.short(stats['current-waiting'])} wait"
     old_s = sample.at_s - sample.tubes_at_s
     old = f"; tubes as of {units.age(old_s)} ago" if old_s >= _OLD_S else ""
+    one = f"{stats['version']} at {name}, up {units.age(stats['uptime'])}{old}" if "version" in stats else ""
     lines = (
-        ("server", f"{stats['version']} at {name}, up {units.age(stats['uptime'])}{old}"),
+        ("server", one) if one else ("servers", f"{name}{old}"),
         ("jobs", f"{jobs}; {units.short(stats['current-tubes'])} tubes"),
         ("rates", rates if "puts_per_s" in stats else ""),
         ("latency", f"{now}; of the last minute: median {middle}, worst {worst}"),
@@ -51,23 +58,45 @@ def summary(sample: Sample, name: str, findings: int = _FINDINGS) -> Text:
     text.right_crop(1)
     if trouble:
         text.append(f"  {' '.join(trouble)}", style="bold red")
+    for server, why in away.items():
+        text.append(f"\n{'away':<9}{server}: {units.on_one_line(why)}", style="bold red")
     for finding in sample.findings[:findings]:
         text.append(f"\n{finding['severity']:<9}", style=STYLES[finding["severity"]])
-        text.append(units.on_one_line(finding["text"]))
+        text.append(units.on_one_line(told(finding)))
     more = len(sample.findings) - findings
     return text.append(f"\n{'':9}and {more} more: beanlite why", style="dim") if more > 0 else text
 
 
-def print_once(address: Server) -> None:
-    """Print what the first screen shows, after the second that it takes to measure rates. BeanliteError: that fails."""
-    with closing(Sampler(address)) as sampler:
-        sampler.sample()
-        time.sleep(EVERY_S)
-        sample = sampler.sample()
-    print(summary(sample, address_text(address), len(sample.findings)).plain, end="\n\n")  # noqa: T201 - as the command line does
+def heading(places: Places) -> str:
+    """Return the name of the server, or of all."""
+    if len(places.places) == 1:
+        return address_text(places.places[0].addresses[0])
+    return ", ".join(place.name for place in places.places)
+
+
+def print_once(places: Places) -> dict[str, str]:
+    """Print what the first screen shows, after the second that it takes to measure rates; return why servers are away.
+
+    BeanliteError: that fails in all of them.
+    """
+    errors: Mapping[str, BeanliteError] = {}
+    if len(places.places) == 1:
+        samples = {"": sample_twice(places.places[0], is_one_of_several=False)}
+    else:
+        calls = {place.name: partial(sample_twice, place, is_one_of_several=True) for place in places.places}
+        samples, errors = at_once(calls, _ONCE_S)
+    if not samples:
+        raise next(iter(errors.values()))
+    sample = merged(samples.values())
+    away = {name: str(error) for name, error in errors.items()}
+    print(summary(sample, heading(places), len(sample.findings), away).plain, end="\n\n")  # noqa: T201 - as the command line does
     rows = listing.first(sample.tubes, TUBES[1].key, largest=True, limit=ROWS)
-    columns = [tables.Column(each.key, each.title, each.show, shrinks=not each.width) for each in TUBES]
+    columns = [
+        tables.SERVER,
+        *(tables.Column(each.key, each.title, each.show, shrinks=not each.width) for each in TUBES),
+    ]
     columns = [column for column in columns if column.key != "trend"]  # there is none yet
     columns.append(tables.Column("shut", "shut by", tables.shut_by))
     if not tables.print_table(rows, columns):
         print("no tubes", file=sys.stderr)  # noqa: T201 - likewise
+    return away

@@ -13,16 +13,16 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
-from beanlite.beanstalk.client import Server, address_text
 from beanlite.console import listing, units
-from beanlite.console.filters import Record
+from beanlite.console.filters import Record, tube_name
+from beanlite.console.several import Place, Places
 from beanlite.console.top import acting
 from beanlite.console.top.dialogs import Keys, Question, TextQuestion
 from beanlite.console.top.grid import Table
 from beanlite.console.top.jobs_screen import JobsScreen
 from beanlite.console.top.layout import TUBES, TableColumn, in_words, name_filter
-from beanlite.console.top.sampling import EVERY_S, Sample, Sampler
-from beanlite.console.top.summary import ROWS, summary
+from beanlite.console.top.sampling import EVERY_S, Sample, Sampler, merged
+from beanlite.console.top.summary import ROWS, heading, summary
 from beanlite.errors import BeanliteError
 
 
@@ -41,11 +41,16 @@ class TubesScreen(Screen[None]):
         Binding("q", "app.quit", "Quit"),
     ]
 
-    def __init__(self, address: Server) -> None:
+    def __init__(self, places: Places) -> None:
         super().__init__()
-        self._address = address
-        self._where = address_text(address)
+        self._places = {place.name: place for place in places.places}
+        self._where = heading(places)
+        self._samples: dict[str, Sample] = {}
+        """The last sample of each server that answers."""
+        self._away: dict[str, str] = {}
+        """Why the others do not."""
         self._sample: Sample | None = None
+        """What is shown: the samples as one."""
         self._sort = TUBES[1]
         self._largest = True
         self._over = threading.Event()
@@ -54,7 +59,7 @@ class TubesScreen(Screen[None]):
         """Yield the parts of the screen."""
         yield Static(f"Looking at {self._where} …", id="summary", markup=False)
         yield Input(placeholder="a part of the name; * is any text, ? any character", id="filter", compact=True)
-        yield Table(TUBES)
+        yield Table(TUBES, tube_name)
         yield Static("", id="tube", markup=False)
         yield Footer(compact=True)
 
@@ -62,7 +67,8 @@ class TubesScreen(Screen[None]):
         """Start taking samples of the server."""
         self._input.display = False
         self.query_one(Table).focus()
-        self._look()
+        for place in self._places.values():
+            self._look(place)
 
     @property
     def _input(self) -> Input:
@@ -72,47 +78,70 @@ class TubesScreen(Screen[None]):
     def _current(self) -> Record | None:
         """The tube under the cursor."""
         table = self.query_one(Table)
-        name = table.key_at(table.cursor_row)
+        return self._named(table.key_at(table.cursor_row))
+
+    def _named(self, name: str | None) -> Record | None:
         tubes = [] if self._sample is None else self._sample.tubes
-        return next((tube for tube in tubes if tube["name"] == name), None)
+        return next((tube for tube in tubes if tube_name(tube) == name), None)
+
+    def _place_of(self, tube: Record) -> Place:
+        """Return the server that has a tube."""
+        return self._places[tube["server"]] if "server" in tube else next(iter(self._places.values()))
 
     def on_unmount(self) -> None:
         """Have the sampling thread end."""
         self._over.set()
 
     @work(thread=True)
-    def _look(self) -> None:
-        """Take samples regularly, in a thread of its own, and reconnect if a connection is lost."""
+    def _look(self, place: Place) -> None:
+        """Take samples of a server regularly, in a thread of its own, and reconnect if a connection is lost."""
         while not self._over.is_set():
             try:
-                with closing(Sampler(self._address)) as sampler:
+                with closing(Sampler(place, is_one_of_several=len(self._places) > 1)) as sampler:
                     while not self._over.is_set():
-                        self._tell(self._take, sampler.sample())
+                        self._tell(self._take, place.name, sampler.sample())
                         self._over.wait(EVERY_S)
             except BeanliteError as error:
-                self._tell(self._fail, str(error))
+                self._tell(self._fail, place.name, str(error))
                 self._over.wait(EVERY_S)
 
-    def _tell(self, method: Callable[[Any], None], what: object) -> None:
+    def _tell(self, method: Callable[[str, Any], None], server: str, what: object) -> None:
         """Have a method called in the loop, unless the screen is closed."""
         if not self._over.is_set():
-            self.app.call_later(method, what)
+            self.app.call_later(method, server, what)
 
-    def _take(self, sample: Sample) -> None:
-        is_new = self._sample is None or sample.tubes is not self._sample.tubes
-        self._sample = sample
-        if is_new:
+    def _take(self, server: str, sample: Sample) -> None:
+        before = self._samples.get(server)
+        self._samples[server] = sample
+        self._away.pop(server, None)
+        self._sample = merged(self._samples.values())
+        if before is None or sample.tubes is not before.tubes:
             self._show()
         else:
-            self.query_one("#summary", Static).update(summary(sample, self._where))
+            self._summarize()
 
-    def _fail(self, why: str) -> None:
-        self.query_one("#summary", Static).update(Text(f"{why}\nTrying again every second.", style="bold red"))
+    def _fail(self, server: str, why: str) -> None:
+        self._away[server] = why
+        if self._samples.pop(server, None) is not None and self._samples:
+            self._sample = merged(self._samples.values())
+            self._show()
+        elif self._samples:
+            self._summarize()
+        else:
+            text = "\n".join(f"{name}: {each}" if name else each for name, each in self._away.items())
+            self._say(Text(f"{text}\nTrying again every second.", style="bold red"))
+
+    def _summarize(self) -> None:
+        if self._sample is not None:
+            self._say(summary(self._sample, self._where, away=self._away))
+
+    def _say(self, text: Text) -> None:
+        self.query_one("#summary", Static).update(text)
 
     def _show(self) -> None:
         if self._sample is None:
             return
-        self.query_one("#summary", Static).update(summary(self._sample, self._where))
+        self._summarize()
         fits = name_filter(self._input.value)
         tubes = [tube for tube in self._sample.tubes if fits(tube["name"])]
         rows = listing.first(tubes, self._sort.key, largest=self._largest, limit=ROWS)
@@ -164,14 +193,14 @@ class TubesScreen(Screen[None]):
         tube = self._current
         if tube is None:
             return
-        name = tube["name"]
+        name = tube_name(tube)
         if not tube["buried"]:
             self.notify(f"{name} has no buried jobs", markup=False)
             return
 
         def kick(agreed: bool | None) -> None:  # noqa: FBT001 - as the screen calls it
             if agreed:
-                self._change(partial(acting.kick, self._address, name))
+                self._change(partial(acting.kick, self._place_of(tube), tube["name"]))
 
         self.app.push_screen(Question(f"Kick {units.jobs(tube['buried'])} that are buried in tube {name}?"), kick)
 
@@ -180,13 +209,12 @@ class TubesScreen(Screen[None]):
         tube = self._current
         if tube is None:
             return
-        name = tube["name"]
 
         def pause(time: str | None) -> None:
             if time:
-                self._change(partial(acting.pause, self._address, name, time))
+                self._change(partial(acting.pause, self._place_of(tube), tube["name"], time))
 
-        question = f"Pause tube {name} for how long? Such as 90s, 5min or 3h; 0 ends a pause."
+        question = f"Pause tube {tube_name(tube)} for how long? Such as 90s, 5min or 3h; 0 ends a pause."
         self.app.push_screen(TextQuestion(question), pause)
 
     @work(thread=True)
@@ -208,7 +236,9 @@ class TubesScreen(Screen[None]):
 
     @on(DataTable.RowSelected)
     def _open(self, event: DataTable.RowSelected) -> None:
-        self.app.push_screen(JobsScreen(self._address, str(event.row_key.value)))
+        tube = self._named(event.row_key.value)
+        if tube is not None:
+            self.app.push_screen(JobsScreen(self._place_of(tube), tube["name"]))
 
     def on_resize(self, _: events.Resize) -> None:
         """Fit the table to the new size."""

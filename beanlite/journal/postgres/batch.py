@@ -30,10 +30,11 @@ Parameters = list[object]
 # The row of the lease is not changed: as long as some transaction is open its old versions could not be removed. Once
 # the row is locked, its epoch and its batch are read anew if another transaction has changed them meanwhile. An earlier
 # copy of this batch that was stored meanwhile is a conflict, or was deleted, and is then not above the row's batch.
+# Standbys read the ids of the jobs.
 _FENCE: Final = f"""
     fence AS (
-        INSERT INTO batches (number, beat, last_id, seen_at)
-        SELECT $3, 0, $4, {NOW}
+        INSERT INTO batches (number, beat, last_id, seen_at, before, changed, gone)
+        SELECT $3, 0, $4, {NOW}, $2, {{changed}}, {{gone}}
         FROM (SELECT batch FROM lease WHERE epoch = $1 AND batch < $3 FOR NO KEY UPDATE) AS ours
         WHERE greatest(batch, (SELECT max(number) FROM batches)) = $2
         ON CONFLICT DO NOTHING
@@ -224,15 +225,19 @@ def _statement(present: tuple[bool, ...]) -> str:
     statement = _statements.get(present)
     if statement is None:
         number = _FENCE_PARAMETERS
-        parts, counts = [_FENCE], ["true"]
+        parts, counts = [""], ["true"]
+        ids = {"changed": "NULL", "gone": "NULL"}
         for part, is_present in zip(_PARTS, present, strict=True):
             if is_present:
                 arrays = [f"${number + at}::{kind}[]" for at, kind in enumerate(part.types, 1)]
                 number += len(arrays)
                 sql = part.sql.format(rows=f"unnest({', '.join(arrays)})", array=arrays[0])
                 parts.append(f"{part.name} AS ({sql})")
+                if part.name in ids:
+                    ids[part.name] = arrays[0]
                 if part.counted:
                     counts.append(f"(SELECT {part.counted} FROM {part.name}) = cardinality({arrays[0]})")
+        parts[0] = _FENCE.format_map(ids)
         statement = _statements[present] = (
             f"WITH {', '.join(parts)} SELECT 1 / ({' AND '.join(counts)})::integer FROM fence"
         )

@@ -3,33 +3,33 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
-from beanlite.core.memory import JOB_BYTES, NO_BOUND
+from beanlite.core.memory import NO_BOUND
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
-from beanlite.host import log, systemd
+from beanlite.host import log
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.base import DatabaseFigures, Journal, JournalFacts, Observer, Tenure
 from beanlite.journal.event_rows import DEEDS_ONLY, EventRows, HistoryBounds
 from beanlite.journal.postgres.address import SAFE, exposed_hosts, public_url, sslmode_of
+from beanlite.journal.postgres.ahead import Ahead
 from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.housekeeping import Housekeeping
-from beanlite.journal.postgres.lease import Applicant, take
+from beanlite.journal.postgres.lease import Applicant, Lease, take
 from beanlite.journal.postgres.link import name_of
 from beanlite.journal.postgres.recovery import Reader
+from beanlite.journal.postgres.restoration import Restoration
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
-from beanlite.journal.rows import fit
 from beanlite.journal.totals import HOUR_S, Totals
 
-# How often the log reports the progress of the recovery.
-_PROGRESS_S: Final = 1.0
-# How often old rows are deleted, and after how many batches if that is sooner. Tests change these numbers, which
-# compiled code would have built in if they were Final.
+# How often old rows are deleted; sooner after so many batches, or if these have changed so many jobs. Tests change the
+# numbers, which compiled code would have built in if they were Final.
 _PRUNES_EVERY_S = 1.0 * HOUR_S
 _MANY = 50_000
+_MANY_JOBS = 2_000_000
 # How often the database is asked how it is doing, and old history deleted; and for how long an answer is told. Tests
 # change these likewise.
 _LOOKS_EVERY_S = 15.0
@@ -68,6 +68,8 @@ class PostgresJournal(Journal):
         self._totals = Totals()
         self._history = EventRows(history, utc_s)
         self._records = 0
+        self._unpruned = 0
+        """How many jobs have been changed by the batches since rows were last deleted."""
         self._many: asyncio.Future[None] | None = None
         """Done when the rows of many batches can be deleted."""
         self._tenure: Tenure | None = None
@@ -98,7 +100,8 @@ class PostgresJournal(Journal):
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Wait for the lease, then fill the engine with the jobs; see ``Journal.recover``."""
         self._warn_of_exposure()
-        lease = await take(self._applicant, stopped)
+        self._ahead = Ahead(engine.memory, self._name)
+        lease = await take(self._applicant, stopped, self._ahead)
         if lease is None:
             return False
         self._engine = engine
@@ -111,7 +114,7 @@ class PostgresJournal(Journal):
         stopping = asyncio.ensure_future(stopped.wait())
         stopping.add_done_callback(lambda task: None if task.cancelled() else self._reader.close())
         try:
-            is_whole = await self._restore(engine, clock) and not stopped.is_set()
+            is_whole = await self._restore(engine, clock, lease) and not stopped.is_set()
         except (JournalFailed, JournalRefused, MemoryError) as error:
             self._reader.close()
             if self._failure is None and not (stopped.is_set() and isinstance(error, JournalFailed)):
@@ -139,35 +142,20 @@ class PostgresJournal(Journal):
             raise JournalRefused(f"there is not enough memory for what {self._name} holds") from error
         raise JournalRefused(str(error)) from error
 
-    async def _restore(self, engine: Engine, clock: Clock) -> bool:
+    async def _restore(self, engine: Engine, clock: Clock, lease: Lease) -> bool:
         """Restore everything; return False if that was cut short by a request to stop or a failure."""
-        began_s = shown_s = time.monotonic()
+        began_s = time.monotonic()
         # Stored times are by the database's clock: the clocks of two nodes may differ by hours.
         clock.set(await self._reader.now_ns())
         node, address = self._applicant.node, self._applicant.address
         takeovers, unchecked_id = await self._reader.tenure()
         self._tenure = Tenure(self._name, node, address, self._sender.standing.epoch, takeovers)
         engine.restore_policies(await self._reader.policies())
-        async for notes in self._reader.notes():  # first, since they leave less room for bodies
-            engine.notes.restore(notes)
-            if self._stopped.is_set() or self._failure is not None:
-                return False
-        of = await self._reader.count()
-        jobs = 0
-        memory = engine.memory
-        room = memory.body_room_beside(of * JOB_BYTES)
-        async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4, unchecked_id):
-            try:
-                engine.restore(fit(rows, room - memory.body_bytes), clock())
-            except (TypeError, ValueError) as error:
-                raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
-            jobs += len(rows)
-            if time.monotonic() - shown_s > _PROGRESS_S:
-                shown_s = time.monotonic()
-                log.info("recovering", jobs=jobs, of=of)
-                systemd.recovering(jobs, of)
-            if self._stopped.is_set() or self._failure is not None:
-                return False
+        restoration = Restoration(
+            self._name, self._reader, engine, clock, lambda: self._stopped.is_set() or self._failure is not None
+        )
+        if not await restoration.run(self._ahead, lease, unchecked_id):
+            return False
         self._reader.check_names(engine.tubes)
         job_id = engine.notes.stray_id()
         if job_id is not None:
@@ -178,7 +166,8 @@ class PostgresJournal(Journal):
             engine.restore_schedule(schedule)
         self._history.last = await self._reader.last_event()
         await self._reader.resume_totals(self._totals, utc_s(clock()))
-        log.info("recovered", database=self._name, jobs=jobs, seconds=round(time.monotonic() - began_s, 3))
+        seconds = round(time.monotonic() - began_s, 3)
+        log.info("recovered", database=self._name, jobs=len(engine.jobs), seconds=seconds)
         return True
 
     async def _record_restart(self, engine: Engine) -> None:
@@ -210,6 +199,7 @@ class PostgresJournal(Journal):
         try:
             while True:
                 self._many = self._loop.create_future()
+                self._unpruned = 0
                 await self._reader.prune(utc_s(self._clock()))
                 await asyncio.wait([self._many], timeout=_PRUNES_EVERY_S)
         except Exception as error:  # noqa: BLE001 - a bug of ours, which must not pass in silence
@@ -247,6 +237,10 @@ class PostgresJournal(Journal):
         """Keep this much of the history from now on; what is too old is deleted within seconds, or an hour."""
         self._history.bound(HistoryBounds(history_s, history_bytes, history_bodies))
 
+    def _prune_soon(self) -> None:
+        if self._many is not None and not self._many.done():
+            self._many.set_result(None)
+
     # -- batch by batch
 
     @property
@@ -281,8 +275,9 @@ class PostgresJournal(Journal):
             began_ns = self._since_boot_ns()
             await self._store_when_there_is_room(batch)
             self._records += batch.jobs
-            if not batch.number % _MANY and self._many is not None and not self._many.done():
-                self._many.set_result(None)
+            self._unpruned += batch.jobs
+            if not batch.number % _MANY or self._unpruned > _MANY_JOBS:
+                self._prune_soon()
             if self._measures is not None:
                 self._measures.batch_jobs.note(batch.jobs)
                 self._measures.commits.note(self._since_boot_ns() - began_ns)

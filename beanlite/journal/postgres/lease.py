@@ -23,6 +23,7 @@ from beanlite import __version__
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import BeanliteError, JournalFailed, JournalRefused
 from beanlite.host import log, systemd
+from beanlite.journal.postgres.ahead import Ahead, Reign
 from beanlite.journal.postgres.link import (
     CROWDED,
     LOOK_AFTER_S,
@@ -52,13 +53,13 @@ _AGAIN_S: Final = 0.5
 _TELL_NS: Final = SECOND_NS
 
 _LOOK: Final = """
-    SELECT epoch, batch, beat, node, address, stopped_at IS NOT NULL AS is_free, lease_s FROM lease_now
+    SELECT epoch, batch, beat, node, address, started_at, stopped_at IS NOT NULL AS is_free, lease_s FROM lease_now
 """
-_TAKE: Final = "SELECT epoch, batch, last_id FROM take_lease($1, $2, $3, $4, $5, $6)"
+_TAKE: Final = "SELECT epoch, batch, last_id, started_at FROM take_lease($1, $2, $3, $4, $5, $6)"
 # The same for a database without the table of batches: the schema is brought up to date by the server that has the
 # lease. The column lease_s may not exist yet either.
 _LOOK_BEFORE: Final = """
-    SELECT epoch, batch, beat, node, address, stopped_at IS NOT NULL AS is_free,
+    SELECT epoch, batch, beat, node, address, started_at, stopped_at IS NOT NULL AS is_free,
            (to_jsonb(lease) ->> 'lease_s')::float8 AS lease_s
     FROM lease
 """
@@ -67,7 +68,7 @@ _TAKE_BEFORE: Final = f"""
     SET epoch = epoch + 1, beat = beat + 1, node = $4, address = $5, version = $6, started_at = {NOW}, seen_at = {NOW},
         stopped_at = NULL
     WHERE epoch = $1 AND batch = $2 AND beat = $3
-    RETURNING epoch, batch, last_id
+    RETURNING epoch, batch, last_id, started_at
 """
 # The row of the lease is locked until the beat is committed, as by a batch. A batch that was stored while the beat
 # waited for that lock may be missing from what the beat returns.
@@ -97,11 +98,18 @@ class Lease(NamedTuple):
     """A lease that has been taken, and the state of the queue according to its row."""
 
     link: Link
-    epoch: int
+    reign: Reign
+    ended: Reign
+    """That of the server which had it before."""
     batch: int
     last_id: int
     sent_ns: int
     """When the statement that took it was sent."""
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the reign, which each batch names."""
+        return self.reign.epoch
 
 
 class Applicant(NamedTuple):
@@ -126,9 +134,12 @@ class _Stopped(Exception):
     """The server has been asked to stop."""
 
 
-async def take(applicant: Applicant, stopped: asyncio.Event) -> Lease | None:
-    """Wait until the lease can be taken, and take it; None: the server is to stop. JournalRefused: it can't be had."""
-    waiting = _Waiting(applicant, stopped)
+async def take(applicant: Applicant, stopped: asyncio.Event, ahead: Ahead) -> Lease | None:
+    """Wait until the lease can be taken, and take it; None: the server is to stop. JournalRefused: it can't be had.
+
+    While another server is active, jobs are read ahead.
+    """
+    waiting = _Waiting(applicant, stopped, ahead)
     try:
         while True:
             try:
@@ -164,8 +175,9 @@ async def give_back(link: Link, epoch: int, last_id: int) -> None:
 class _Waiting:
     """Waits for the lease, over one connection after another."""
 
-    def __init__(self, applicant: Applicant, stopped: asyncio.Event) -> None:
+    def __init__(self, applicant: Applicant, stopped: asyncio.Event, ahead: Ahead) -> None:
         self._applicant = applicant
+        self._ahead = ahead
         self._stopped = stopped
         self._oddities = log.Seldom()
         self._stands_by = False
@@ -219,7 +231,10 @@ class _Waiting:
             await heed_fsync(link, applicant.name)
             if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
                 await self._patiently(link, migrate(link, applicant.name, only_from=0))
-            lease = await self._watch(link)
+            try:
+                lease = await self._watch(link)
+            finally:
+                await self._ahead.stop()
             try:
                 await self._patiently(link, migrate(link, applicant.name))
                 await self._patiently(link, self._say(link, lease.epoch))
@@ -266,9 +281,12 @@ class _Waiting:
                     self._history = link.history or self._history
                 sign = row["epoch"], row["batch"], row["beat"]
                 since_ns = now_ns
+            self._ahead.is_takeover_near = now_ns - since_ns >= lease_ns // 2
             if row["is_free"] or now_ns - since_ns >= lease_ns:
                 await expect_newest(link, self._applicant.url)  # the active server may have moved on to another host
-                lease = await self._patiently(link, self._take(link, _TAKE_BEFORE if is_older else _TAKE, sign))
+                statement = _TAKE_BEFORE if is_older else _TAKE
+                ended = Reign(row["epoch"], row["started_at"])
+                lease = await self._patiently(link, self._take(link, statement, sign, ended))
                 if lease is not None:
                     self._stands_by = False
                     log.info("lease acquired", database=self._applicant.name, epoch=lease.epoch)
@@ -277,15 +295,19 @@ class _Waiting:
                 await link.row(NO_LOCKS, within_s=self._applicant.lease_s)
             else:
                 self._stand_by(row["node"], row["address"])
+                self._ahead.begin(link)
             await self.pause(look_s)
 
-    async def _take(self, link: Link, statement: str, sign: _Sign) -> Lease | None:
+    async def _take(self, link: Link, statement: str, sign: _Sign, ended: Reign) -> Lease | None:
         """Take the lease, unless it has changed since it was last seen; then return None."""
         applicant = self._applicant
         await link.row(PATIENTLY)
         sent_ns = applicant.clock_ns()
         row = await link.row(statement, *sign, applicant.node, applicant.address, __version__)
-        return None if row is None else Lease(link, row["epoch"], row["batch"], row["last_id"], sent_ns)
+        if row is None:
+            return None
+        reign = Reign(row["epoch"], row["started_at"])
+        return Lease(link, reign, ended, row["batch"], row["last_id"], sent_ns)
 
     async def _say(self, link: Link, epoch: int) -> None:
         """Store how long this lease is, and whose. ConnectionError: another server has taken over already."""

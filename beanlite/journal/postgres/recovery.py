@@ -2,56 +2,36 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from operator import itemgetter
-from typing import Final, cast
+from typing import Final
 from zlib import crc32
 
 import asyncpg
 
 from beanlite.core.policies import PolicyRow
-from beanlite.core.restore import BODY_AT, CRC32_AT, StoredJob
+from beanlite.core.restore import StoredJob
 from beanlite.core.schedules import Schedule
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import JournalFailed, JournalRefused
 from beanlite.host import log
-from beanlite.host.clock import EPOCH_S, clock_ns
-from beanlite.journal import note_rows, policy_rows, schedule_rows
-from beanlite.journal.checksum import find_changed
-from beanlite.journal.columns import stored_job
-from beanlite.journal.note_rows import note_of
+from beanlite.host.clock import clock_ns
+from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.policy_rows import policy_of
 from beanlite.journal.postgres.figures import HOLDERS
 from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, text_of
+from beanlite.journal.postgres.selects import NOTES, WITH_BODIES, WITHOUT_BODIES, jobs_of, notes_of
 from beanlite.journal.postgres.standing import Standing
 from beanlite.journal.schedule_rows import schedule_of
 from beanlite.journal.totals import KEPT_S, Totals, began_s
 
-# How many jobs are read at a time, and how many bytes of bodies (but at least one body).
+# How many jobs are read at a time.
 _CHUNK: Final = 5000
-_CHUNK_BYTES: Final = 4 << 20
 # The pause between attempts to reach the database.
 _AGAIN_S: Final = 0.2
-_SOME: Final = f"(SELECT * FROM jobs WHERE id > $1 ORDER BY id LIMIT {_CHUNK}) AS next_ones"
-_FEW_BYTES: Final = f"""
-    (SELECT *, sum(length(body)) OVER (ORDER BY id) - length(body) AS before_it FROM {_SOME}) AS few_ones
-    WHERE before_it < {_CHUNK_BYTES}
-"""
-
-
-def _jobs(body: str, rows: str) -> str:
-    job = stored_job(tube="tube::bytea", time=f"(({{}} - {EPOCH_S}) * 1e9)::bigint", body=body, row_crc32="row_crc32")
-    return f"SELECT {job} FROM {rows} ORDER BY id"
-
-
-WITH_BODIES: Final = _jobs("body", _FEW_BYTES)
-# PostgreSQL knows the size of a body without reading the body.
-_WITHOUT_BODIES: Final = _jobs("length(body)::bigint", _SOME)
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
 _LEASE: Final = "SELECT epoch, batch FROM lease_now"
 _PAUSES: Final = "SELECT tube, pause_s, until FROM pauses"
 _POLICIES: Final = f"SELECT {policy_rows.COLUMNS} FROM policies"
 _SCHEDULES: Final = f"SELECT {schedule_rows.COLUMNS} FROM schedules"
-_NOTES: Final = f"SELECT {note_rows.COLUMNS} FROM notes WHERE id > $1 ORDER BY id LIMIT {_CHUNK}"
 _TUBES: Final = "SELECT tube FROM totals WHERE span_s = $1 AND at = $2"
 _PRUNE: Final = "DELETE FROM totals WHERE span_s = $1 AND at < $2"
 # The row of a batch may only be missing if the row of the lease has its number, or a higher one: a late copy of the
@@ -62,7 +42,8 @@ MARK: Final = """
 """
 # Rows that some open transaction may still read can't be removed, and are passed by their number.
 PRUNE_BATCHES: Final = """
-    DELETE FROM batches WHERE number > $1 AND number <= (SELECT batch FROM lease WHERE epoch = $2)
+    DELETE FROM batches
+    WHERE number > $1 AND number <= (SELECT batch FROM lease WHERE epoch = $2) AND (beat <> 0 OR number <= $3)
 """
 _HOLDER: Final = f"SELECT holder, age FROM ({HOLDERS}) AS holders WHERE age >= $1 ORDER BY age DESC LIMIT 1"
 # The number of later transactions from which on it is worth a warning.
@@ -71,8 +52,6 @@ _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS now"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
 _LAST_EVENT: Final = "SELECT coalesce(max(n), 0) AS n FROM history"
 _TENURE: Final = "SELECT takeovers, unchecked_id FROM lease"
-_body = itemgetter(BODY_AT)
-_crc32 = itemgetter(CRC32_AT)
 
 
 class Reader:
@@ -91,12 +70,14 @@ class Reader:
         self._pruner: Link | None = None
         self._pruned_to = -1
         """The rows of the batches up to this one have been deleted."""
+        self._kept_above: int | None = None
+        """The last batch when rows were last deleted; None: none have been yet."""
         self._one_at_a_time = asyncio.Lock()
         self._closed = False
         self._drops = 0
         self._oddities = log.Seldom()
 
-    async def _fetch(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
+    async def fetch(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
         """Return the rows of a query, retried as often as necessary. JournalFailed: the rows can't be read at all."""
         while not self._closed:
             async with self._one_at_a_time:  # and others have their turn before it is tried again
@@ -141,51 +122,48 @@ class Reader:
 
     async def count(self) -> int:
         """Return the number of jobs. Raises JournalFailed."""
-        return int((await self._fetch(_COUNTS))[0]["jobs"])
+        return int((await self.fetch(_COUNTS))[0]["jobs"])
 
     async def now_ns(self) -> int:
         """Return the time of the database's clock, in the units of ours. Raises JournalFailed."""
-        return clock_ns((await self._fetch(_NOW))[0]["now"])
+        return clock_ns((await self.fetch(_NOW))[0]["now"])
 
     async def tenure(self) -> tuple[int, int]:
         """Return how often a lease was taken that had not been given back, and up to which id rows may lack a checksum.
 
         Raises JournalFailed.
         """
-        (row,) = await self._fetch(_TENURE)
+        (row,) = await self.fetch(_TENURE)
         return row["takeovers"], row["unchecked_id"]
 
     async def last_event(self) -> int:
         """Return the number of the last row of the history. Raises JournalFailed."""
-        return int((await self._fetch(_LAST_EVENT))[0]["n"])
+        return int((await self.fetch(_LAST_EVENT))[0]["n"])
 
     async def pauses(self) -> list[tuple[bytes, int, int]]:
         """Return all pauses, including those that have ended, for ``Engine.restore_pause``. Raises JournalFailed."""
-        rows = await self._fetch(_PAUSES)
+        rows = await self.fetch(_PAUSES)
         return [(row["tube"].encode(), row["pause_s"], clock_ns(row["until"])) for row in rows]
 
     async def policies(self) -> list[PolicyRow]:
         """Return all policies. JournalRefused: one can't be. Raises JournalFailed."""
         try:
-            return [policy_of(tuple(row)) for row in await self._fetch(_POLICIES)]
+            return [policy_of(tuple(row)) for row in await self.fetch(_POLICIES)]
         except ValueError as error:
             raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
 
     async def schedules(self) -> list[Schedule]:
         """Return all schedules. JournalRefused: one is not what was written. Raises JournalFailed."""
         try:
-            return [schedule_of(tuple(row)) for row in await self._fetch(_SCHEDULES)]
+            return [schedule_of(tuple(row)) for row in await self.fetch(_SCHEDULES)]
         except ValueError as error:
             raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
 
     async def notes(self) -> AsyncGenerator[list[tuple[int, bytes]], None]:
         """Yield all notes in order of id, in lists. JournalRefused: one is none. Raises JournalFailed."""
         last_id = 0
-        while rows := await self._fetch(_NOTES, last_id):
-            try:
-                yield [note_of(*row) for row in rows]
-            except ValueError as error:
-                raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
+        while rows := await self.fetch(NOTES, last_id, _CHUNK):
+            yield notes_of(rows, self._name)
             last_id = rows[-1]["id"]
 
     async def jobs(self, wants_bodies: Callable[[], bool], unchecked_id: int) -> AsyncGenerator[list[StoredJob], None]:
@@ -194,14 +172,12 @@ class Reader:
         The next chunk is fetched while one is processed. JournalRefused: a row or a body is not what was written.
         Raises JournalFailed.
         """
-        rows_before = await self._fetch(WITH_BODIES, 0)
+        rows_before = await self.fetch(WITH_BODIES, 0, _CHUNK)
         while rows_before:
-            statement = WITH_BODIES if wants_bodies() else _WITHOUT_BODIES
-            coming = asyncio.ensure_future(self._fetch(statement, rows_before[-1][0]))
+            statement = WITH_BODIES if wants_bodies() else WITHOUT_BODIES
+            coming = asyncio.ensure_future(self.fetch(statement, rows_before[-1][0], _CHUNK))
             try:
-                rows = cast(list[StoredJob], list(map(tuple, rows_before)))  # fields are read by position
-                self._check(rows, unchecked_id)
-                yield rows
+                yield jobs_of(rows_before, self._name, unchecked_id)
                 rows_before = await coming
             finally:
                 if not coming.done():
@@ -209,16 +185,6 @@ class Reader:
                     coming.cancel()
                 elif not coming.cancelled():
                     coming.exception()  # which may not have been raised to anybody
-
-    def _check(self, rows: list[StoredJob], unchecked_id: int) -> None:
-        job_id = find_changed(rows, unchecked_id)
-        if job_id is not None:
-            raise JournalRefused(f"{self._name} is damaged: the row of job {job_id} has changed; restore a backup")
-        if not isinstance(_body(rows[0]), bytes):
-            return  # this chunk has no bodies
-        if list(map(crc32, map(_body, rows))) != list(map(_crc32, rows)):
-            bad = next(row for row in rows if crc32(_body(row)) != _crc32(row))
-            raise JournalRefused(f"{self._name} is damaged: the body of job {bad[0]} has changed; restore a backup")
 
     def check_names(self, names: Iterable[bytes]) -> None:
         """Raise JournalRefused if one of these names, read from jobs, is not a valid name of a tube."""
@@ -229,7 +195,7 @@ class Reader:
     async def bodies(self, job_ids: Sequence[int]) -> list[bytes | None]:
         """Return the bodies of these jobs; None for a job that does not exist. Raises JournalFailed."""
         bodies: dict[int, bytes] = {}
-        for job_id, body, checksum in await self._fetch(_BODIES, job_ids):
+        for job_id, body, checksum in await self.fetch(_BODIES, job_ids):
             if crc32(body) != checksum:
                 raise JournalFailed(f"{self._name}: the body of job {job_id} has changed")
             bodies[job_id] = body
@@ -239,7 +205,7 @@ class Reader:
         """Continue with the tubes that have a row in the present hour and day (UTC). Raises JournalFailed."""
         for span_s in KEPT_S:
             at_s = began_s(span_s, now_s)
-            totals.resume(span_s, at_s, {row["tube"].encode() for row in await self._fetch(_TUBES, span_s, at_s)})
+            totals.resume(span_s, at_s, {row["tube"].encode() for row in await self.fetch(_TUBES, span_s, at_s)})
 
     async def prune(self, now_s: float) -> None:
         """Delete totals that are too old, and rows of stored batches, unless another program has locked them.
@@ -255,8 +221,11 @@ class Reader:
             for span_s, kept_s in KEPT_S.items():
                 await link.rows(_PRUNE, span_s, int(now_s) - kept_s)
             await link.rows(MARK, standing.epoch, standing.batch)
-            await link.rows(PRUNE_BATCHES, self._pruned_to, standing.epoch)
-            self._pruned_to = standing.batch - 1  # later beats have the number of the last batch as well
+            # A standby may still need the rows of batches that were stored since this was last done.
+            kept_above = standing.batch if self._kept_above is None else self._kept_above
+            await link.rows(PRUNE_BATCHES, self._pruned_to, standing.epoch, kept_above)
+            self._pruned_to = kept_above - 1  # later beats have the number of the last batch as well
+            self._kept_above = standing.batch
             for row in await link.rows(_HOLDER, _OLD):
                 self._oddities.warning(
                     f"the database can't remove old rows, and grows: {row['holder']} has held a transaction open for"

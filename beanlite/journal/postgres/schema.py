@@ -22,9 +22,9 @@ _WITH_POLICIES: Final = 4
 # That in which there are notes.
 _WITH_NOTES: Final = 6
 # That in which there is a history.
-_WITH_HISTORY: Final = 8
+_WITH_HISTORY: Final = 9
 # That in which rows of jobs have a checksum.
-_WITH_CHECKSUMS: Final = 9
+_WITH_CHECKSUMS: Final = 10
 # The time by the database's clock, which is the same for all servers.
 NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 _FACTS: Final = """

@@ -20,8 +20,8 @@ from beanlite.journal.note_rows import note_of
 from beanlite.journal.policy_rows import policy_of
 from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.link import TROUBLE, Link, connect, text_of
-from beanlite.journal.postgres.recovery import WITH_BODIES
 from beanlite.journal.postgres.schema import MIGRATIONS, version_of
+from beanlite.journal.postgres.selects import WITH_BODIES
 from beanlite.journal.schedule_rows import schedule_of
 from beanlite.journal.validity import COUNTER_MAX, FAULTS_MAX, CheckResult
 
@@ -29,6 +29,8 @@ _DATABASE: Final = """
     SELECT pg_database_size(current_database()) AS bytes, current_setting('server_version') AS version,
            current_setting('data_checksums') AS checksums, current_setting('fsync') AS fsync
 """
+# How many jobs are read at a time.
+_CHUNK: Final = 5000
 # A trigger or a rule would run as part of the server's own changes.
 _OURS: Final = ("lease", "batches", "jobs", "pauses", "policies", "schedules", "notes", "totals", "history")
 _TABLES: Final = "relnamespace = current_schema::regnamespace AND relname = ANY ($1)"
@@ -161,7 +163,7 @@ class _Check:
         counts = Counter({"unchecked": 0})
         count = above_id = 0
         places: set[int] = set()
-        while rows := self._rows(WITH_BODIES, above_id):
+        while rows := self._rows(WITH_BODIES, above_id, _CHUNK):
             for job in (StoredJob(*each) for each in rows):
                 counts[job.state or "ready"] += 1
                 counts["unchecked"] += job.row_crc32 is None

@@ -5,7 +5,7 @@ from beanlite.core.clients import Refusal
 from beanlite.core.engine import Engine
 from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, NOTE, RELEASE
 from beanlite.core.job import Job
-from beanlite.core.operator import CONCERNS
+from beanlite.core.operator import concerns
 from beanlite.core.operator_find import Filter, Matches, find
 from beanlite.core.tube import Tube
 from beanlite.protocol import replies
@@ -106,7 +106,7 @@ class Change:
     def _concerns(self, job: Job) -> bool:
         """Whether the change can apply to this job."""
         request = self._request
-        return job.state in CONCERNS[request.do] and not (request.do == MOVE and job.tube.name == request.to)
+        return concerns(request.do, job) and not (request.do == MOVE and job.tube.name == request.to)
 
     def _change(self, job: Job, body: bytes | None, now_ns: int) -> bool:
         """Change one job; returns False if that can't be done now."""

@@ -30,6 +30,7 @@ from beanlite.protocol.operators.requests import (
     OneSchedule,
     PutJobs,
     Refused,
+    RelayFor,
     Request,
     SetPause,
     SetPolicy,
@@ -101,6 +102,17 @@ def act_for(session: Session, person: str, _now_ns: int) -> bytes:
     return replies.ACTING
 
 
+def relay_for_client(session: Session, request: RelayFor, _now_ns: int) -> bytes:
+    """Have a router's connection be that of its client, whose first line comes next."""
+    relay_for = session.service.relay_for
+    if relay_for is None or not relay_for(session.client, request.address, request.names, request.private):
+        session.service.unauthorized(session.client.peer.address, "relay-for")
+        return replies.UNAUTHORIZED
+    session.is_known = False
+    session.unknown = 0
+    return session.ok_reply(as_json({}))
+
+
 def list_rights(session: Session, _request: ListRights, _now_ns: int) -> bytes:
     """Tell the client what it may do."""
     rights = session.rights
@@ -135,6 +147,20 @@ class RequestCommand(Command):
     def receive(self, session: Session, size: int, _now_ns: int) -> bytes | None:
         """Carry out the line: have the object received that comes next."""
         receive_request(session, RequestLine(size, self.model, self.request, self.kind))
+        return None
+
+
+class FirstRequestCommand(RequestCommand):
+    """A command that takes an object, and has to be the first that the client gives."""
+
+    __slots__ = ()
+
+    def receive(self, session: Session, size: int, now_ns: int) -> bytes | None:
+        """Carry out the line, or refuse it if the client may hold or watch something already."""
+        if not session.is_known:
+            return super().receive(session, size, now_ns)
+        session.service.unauthorized(session.client.peer.address, self.word.decode())
+        session.refuse(RequestLine(size, self.model, self.request, self.kind), replies.UNAUTHORIZED)
         return None
 
 
@@ -178,5 +204,6 @@ def new_operator_commands() -> list[Command]:
         _taking(b"set-policy", SetPolicy, set_policy, WORKING),
         _taking(b"list-policies", ListPolicies, list_policies),
         _taking(b"list-rights", ListRights, list_rights),
+        FirstRequestCommand(b"relay-for", RelayFor, relay_for_client, LOOKING),
         Command(b"act-for", arguments.parse_person, act_for, in_stats=False),
     ]

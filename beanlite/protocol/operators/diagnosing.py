@@ -108,6 +108,7 @@ class Examination:
             "coming_per_s": None if coming is None else round(coming, 3),
             "deleted_per_s": None if going is None else round(going, 3),
             "empty_in_s": None if coming is None or going is None else empty_in_s(tube, coming, going),
+            "hold_s": None if pulse is None or pulse.hold_ns < 0 else round(pulse.hold_ns / SECOND_NS, 3),
             "moved_s": (now_ns - tube.moved_ns) // SECOND_NS if tube.moved_ns else None,
             "holders": self._holders,
             "oldest_hold": None if job is None or job.holder is None else _hold_record(job, now_ns),

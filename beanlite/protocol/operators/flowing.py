@@ -61,15 +61,14 @@ class FlowLook:
 
     def _count(self, tube: Tube) -> int:
         """Count the delayed jobs of a tube that are due soon; returns the cost."""
+        if tube.timer_ns << ID_BITS > self._bounds[-1]:  # which is set for the first delayed job, or earlier
+            return 1
         keys = tube.delayed.keys
         if not keys or keys[0] > self._bounds[-1]:
             return 1
         if self._permits is not None and not self._permits(tube.name):
             return 1
-        counts, looks = tube.delayed.about_between(self._bounds, DUE_LOOKS)
-        for part, count in enumerate(counts):
-            self._due[part] += count
-        return 1 + looks
+        return 1 + tube.delayed.add_between(self._bounds, self._due, DUE_LOOKS)
 
     def _record(self, session: Session, now_ns: int) -> Record:
         engine, flows = session.engine, session.engine.ledger.flows

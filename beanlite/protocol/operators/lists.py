@@ -147,7 +147,7 @@ def _fact(session: Session, job: Job, fact: str) -> str | None:
     if fact == "note":
         note = session.engine.notes.text(job)
         return first_line(note) or None if note else None
-    return job.why if fact == "why" else job.state.value
+    return job.why if fact == "why" else job.shown_state.value
 
 
 def show_job(session: Session, job_id: int, now_ns: int) -> bytes | None:

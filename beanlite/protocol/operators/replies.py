@@ -45,11 +45,12 @@ def cursor(place: int | None, bound: int) -> str | None:
 
 def job_record(job: Job, now_ns: int, utc_s: Callable[[int], float]) -> Record:
     """Describe a job without its body. ``utc_s`` converts a time of the clock to UTC."""
-    timed = job.state is DELAYED or job.state is RESERVED
+    state = job.shown_state
+    timed = state is DELAYED or state is RESERVED
     return {
         "id": job.id,
         "tube": job.tube.name.decode(),
-        "state": job.state.value,
+        "state": state.value,
         "pri": job.pri,
         "size": job.size,
         "created_at": round(utc_s(job.created_ns), 6),

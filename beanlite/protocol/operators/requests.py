@@ -4,6 +4,7 @@ This file is not compiled, because pydantic inspects the classes. ``docs/protoco
 """
 
 from base64 import b64decode
+from ipaddress import ip_address
 from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -15,6 +16,7 @@ from beanlite.core.recurrence import WHEN_MAX, ZONE_MAX
 from beanlite.core.schedules import NAME_MAX, is_schedule_name
 from beanlite.core.tube import PERSON_BYTES_MAX, is_person
 from beanlite.core.where import Paths
+from beanlite.host.places import host_and_port
 from beanlite.protocol.operators.filters import IDS_MAX, Filter, check_tube
 from beanlite.settings.wording import in_our_words
 
@@ -27,6 +29,8 @@ CHANGED_MAX: Final = 100
 # Paths at which values are told, and jobs that are grouped in a slice.
 PATHS_MAX: Final = 8
 GROUPED_MAX: Final = 1000
+# Names in the certificate of a client.
+NAMES_MAX: Final = 1000
 # If a request has more mistakes than this, they are only counted: pydantic would list all of them, which takes so long
 # that other clients wait.
 _MISTAKES_MAX: Final = 1000
@@ -55,6 +59,15 @@ def _note(text: bytes) -> bytes:
     return text
 
 
+def _address(text: str) -> str:
+    if text != "unix":
+        host, port = host_and_port(text)
+        ip_address(host)
+        if not 0 < port < 1 << 16:
+            raise ValueError(f"{text} has no port")
+    return text
+
+
 def check_path(text: str) -> str:
     """Return a path in bodies. ValueError: it is none."""
     Paths([text])
@@ -69,6 +82,8 @@ TubeName = Annotated[bytes, AfterValidator(check_tube)]
 Note = Annotated[bytes, AfterValidator(_note)]
 Person = Annotated[str, AfterValidator(_person)]
 ScheduleName = Annotated[str, AfterValidator(_schedule_name)]
+Address = Annotated[str, Field(max_length=100), AfterValidator(_address)]
+CertificateName = Annotated[str, Field(pattern="^cert:[!-~]{1,200}$")]
 Path = Annotated[str, Field(max_length=200), AfterValidator(check_path)]
 U32 = Annotated[int, Field(ge=0, le=U32_MAX)]
 TubeFact = Literal[
@@ -334,6 +349,14 @@ class ListSchedules(Request):
 
 class ListRights(Request):
     """The body of ``list-rights``."""
+
+
+class RelayFor(Request):
+    """The body of ``relay-for``."""
+
+    address: Address
+    names: list[CertificateName] = Field([], max_length=NAMES_MAX)
+    private: bool = False
 
 
 class WatchEvents(Request):

@@ -6,11 +6,15 @@ import re
 import asyncpg
 import pytest
 
+from beanlite.core.engine import Engine
 from beanlite.errors import JournalRefused
 from beanlite.host.clock import Clock
 from beanlite.journal.event_rows import DEEDS_ONLY
 from beanlite.journal.migrations import find_migrations
+from beanlite.journal.postgres import lease
+from beanlite.journal.postgres.ahead import Ahead
 from beanlite.journal.postgres.journal import Entry, PostgresJournal
+from beanlite.journal.postgres.lease import Applicant
 from beanlite.journal.postgres.schema import MIGRATIONS
 from tests.journal.test_base import Serving
 from tests.support.core import put
@@ -71,6 +75,18 @@ class ServingPostgres(Serving):
         for task in upkeep:
             task.cancel()
         await asyncio.wait(upkeep)
+
+
+def applicant(database, stand_by=lambda _: None):
+    """Return a server that wants the lease of a database."""
+    return Applicant(
+        database, "here", "127.0.0.1:1", LEASE_S, require_sync=False, name="it", clock_ns=Clock(), stand_by=stand_by
+    )
+
+
+async def take(applicant, stopped):
+    """Take the lease, and read nothing ahead."""
+    return await lease.take(applicant, stopped, Ahead(Engine().memory, applicant.name))
 
 
 async def served(url, **others):

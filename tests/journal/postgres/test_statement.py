@@ -9,10 +9,10 @@ import pytest
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.event_rows import DEEDS_ONLY, EventRows
 from beanlite.journal.postgres.batch import batch_of
-from beanlite.journal.postgres.lease import BEAT, Applicant, take
+from beanlite.journal.postgres.lease import BEAT, Applicant
 from beanlite.journal.postgres.recovery import MARK, PRUNE_BATCHES
 from beanlite.journal.totals import Totals
-from tests.journal.postgres.serving import SOON_S
+from tests.journal.postgres.serving import SOON_S, take
 from tests.support.core import Core
 
 JOBS = b"put 0 0 60 1\r\na\r\nput 0 0 60 1\r\nb\r\nput 0 0 60 1\r\nc\r\n"
@@ -64,6 +64,16 @@ async def test_what_arrives_twice_or_too_late_does_nothing(taken):
     assert await everything(taken.link.connection) == before
     assert await send(taken, third, epoch=taken.epoch + 1, last=second.number) is not None
     assert await everything(taken.link.connection) != before
+
+
+async def test_row_of_a_batch_tells_which_jobs_it_has_changed(taken):
+    core = Core()
+    client = core.client()
+    first, second = batch(core, client, JOBS), batch(core, client, REPEATABLE + b"delete 3\r\n")
+    for each, last in (first, 0), (second, first.number):
+        assert await send(taken, each, epoch=taken.epoch, last=last) is not None
+    rows = await taken.link.connection.fetch("SELECT before, changed, gone FROM batches WHERE beat = 0 ORDER BY number")
+    assert list(map(tuple, rows)) == [(0, None, None), (first.number, [1, 2], [3])]
 
 
 async def test_a_tube_that_was_gone_and_made_anew_has_one_total(taken):
@@ -169,7 +179,7 @@ async def test_copy_that_waited_until_its_row_was_deleted_changes_nothing(taken,
         for number, each in ((first.number, second), (second.number, last)):
             assert await other.fetchrow(each.statement, taken.epoch, number, *each.parameters) is not None
         await other.execute(MARK, taken.epoch, last.number)
-        await other.execute(PRUNE_BATCHES, -1, taken.epoch)
+        await other.execute(PRUNE_BATCHES, -1, taken.epoch, last.number)
         assert await other.fetch("SELECT FROM batches") == []
         before = await other.fetch("SELECT * FROM jobs ORDER BY id")
     assert await storing is None

@@ -8,26 +8,18 @@ import pytest
 
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed
-from beanlite.host.clock import Clock
 from beanlite.journal.postgres import lease, schema
-from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, Applicant, _Waiting, give_back, take
+from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, _Waiting, give_back
 from beanlite.journal.postgres.link import Behind
 from beanlite.journal.postgres.sender import Sender
 from beanlite.journal.postgres.standing import Patience
-from tests.journal.postgres.serving import by_few
+from tests.journal.postgres.serving import LEASE_S, applicant, by_few, take
 
-LEASE_S = 1
 SOON_S = 30
 _WAITING = """
     SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%FROM lease%'
 """
-
-
-def applicant(database, stand_by=lambda _: None):
-    return Applicant(
-        database, "here", "127.0.0.1:1", LEASE_S, require_sync=False, name="it", clock_ns=Clock(), stand_by=stand_by
-    )
 
 
 async def test_lease_time_does_not_pass_while_the_database_is_silent(database):
@@ -74,10 +66,10 @@ async def test_slower_server_stands_by_for_the_faster_one(database, monkeypatch)
     own_take = _Waiting._take
     faster = []
 
-    async def take_after_another(waiting, link, statement, seen):
+    async def take_after_another(waiting, link, statement, *seen):
         monkeypatch.undo()
         faster.append(await take(applicant(database), asyncio.Event()))
-        return await own_take(waiting, link, statement, seen)
+        return await own_take(waiting, link, statement, *seen)
 
     monkeypatch.setattr(_Waiting, "_take", take_after_another)
     told = []

@@ -87,7 +87,7 @@ def make_older(database: Path) -> None:
         # The triggers that keep other programs from writing name it.
         file.create_function("only_the_beanlite_server_may_write", 0, lambda: 1)
         file.execute("UPDATE jobs SET created_at = created_at - 36000 + 13.7 * id, due_at = due_at - 36000 + 13.7 * id")
-        file.execute("UPDATE jobs SET since = created_at + iif(state = 'buried', 16000 + 613.3 * buried_seq, 0)")
+        file.execute("UPDATE jobs SET since = created_at + iif(state = 'buried', 16000 + 103.3 * buried_seq, 0)")
         file.execute("UPDATE jobs SET row_crc32 = NULL")  # as in rows of a version without checksums
         file.execute("UPDATE meta SET unchecked_id = last_id")
         file.execute("""

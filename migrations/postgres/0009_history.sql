@@ -1,6 +1,6 @@
 -- What has happened to jobs, in that order, as long as it is kept. n rises with each row by about the bytes that it takes,
 -- so that the difference of two tells how much is between them.
-CREATE TABLE history (
+CREATE TABLE IF NOT EXISTS history (
     n       bigint PRIMARY KEY,
     at      float8 NOT NULL,           -- by the clock of the database
     job     bigint NOT NULL,           -- 0: it happened to a tube, or to what a pattern matches
@@ -17,7 +17,7 @@ ALTER TABLE history ALTER body SET STORAGE EXTERNAL;
 -- There is no index by job: it would take about as long as the insert. Who often looks for single jobs can make one.
 
 -- The history with its times as text, and the bodies that it has.
-CREATE VIEW events AS
+CREATE OR REPLACE VIEW events AS
 SELECT
     to_char(to_timestamp(at) AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.MS') AS time,
     job, tube, what, by, conn, pri, delay_s, body_text(body) AS text, body, at, n

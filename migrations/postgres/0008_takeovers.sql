@@ -1,8 +1,9 @@
--- How often a server has taken the lease of one that did not give it back: it was killed, halted or cut off.
+-- How often a server has taken the lease of one that did not give it back: it was killed, halted or cut off. This and the
+-- history may be there already, since they remain when a database goes back to the version before.
 
-ALTER TABLE lease ADD COLUMN takeovers bigint NOT NULL DEFAULT 0;
+ALTER TABLE lease ADD COLUMN IF NOT EXISTS takeovers bigint NOT NULL DEFAULT 0;
 
-ALTER TABLE lease ADD COLUMN pid bigint;  -- of the server's process; NULL: not said, by a version that did not
+ALTER TABLE lease ADD COLUMN IF NOT EXISTS pid bigint;  -- of the server's process; NULL: not said, by a version that did not
 
 -- Take the lease, unless something was stored since it was seen. Its row is locked first: a batch that is under way ends
 -- before, and what it has stored is seen by the next statement.
@@ -16,7 +17,7 @@ BEGIN
     SET epoch = seen_epoch + 1, batch = seen_batch, last_id = seen.last_id,
         node = new_node, address = new_address, version = new_version,
         started_at = extract(epoch FROM clock_timestamp()), seen_at = extract(epoch FROM clock_timestamp()),
-        takeovers = takeovers + (lease.stopped_at IS NULL)::integer, stopped_at = NULL
+        takeovers = takeovers + (lease.stopped_at IS NULL)::integer, stopped_at = NULL, pid = NULL
     FROM lease_now AS seen
     WHERE (seen.epoch, seen.batch, seen.beat) = (seen_epoch, seen_batch, seen_beat)
     RETURNING lease.*;

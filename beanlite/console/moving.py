@@ -1,0 +1,155 @@
+"""Moves the jobs of a tube from one server to another, so that a move that was cut off can be taken up again.
+
+Meanwhile the jobs wait in tubes that nobody watches: in ``mail(leaving)`` on the old server, their copies in
+``mail(coming)`` on the new one. Each copy has a note that names its original. When all have a copy the originals are
+deleted, and only then are the copies moved into the tube itself. So it can be told at any moment what is to be done: a
+copy without such a note is of a job that is still there, and is made again; a copy without an original is the job.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from beanlite.console import changes
+from beanlite.console.filters import Record
+from beanlite.console.listing import everything
+from beanlite.console.live import Live, login_name, on_behalf_of
+from beanlite.console.putting import NewJob, batches, put_batch
+from beanlite.core.notes import NOTE_MAX
+from beanlite.core.tube import is_tube_name
+from beanlite.errors import BeanliteError, ConfigError
+from beanlite.protocol.operators.filters import Filter
+
+_STATES: Final = ("ready", "delayed", "buried")
+_NOTE: Final = re.compile(r"moved from (?P<server>[^:]+):(?P<id>[0-9]+)(?P<buried>, buried)?")
+
+
+@dataclass(slots=True)
+class Moved:
+    """What has become of the jobs of a tube."""
+
+    copied: int = 0
+    """Jobs that are on the new server now."""
+    reserved: int = 0
+    """Jobs that clients have reserved on the old server."""
+
+
+def leaving(tube: str) -> str:
+    """Return the tube in which jobs of another one wait on the server that they leave."""
+    return f"{tube}(leaving)"
+
+
+def coming(tube: str) -> str:
+    """Return the tube in which their copies wait on the new server."""
+    return f"{tube}(coming)"
+
+
+def check_name(tube: str) -> None:
+    """Check that there can be such tubes. ConfigError: the name is too long."""
+    if not is_tube_name(leaving(tube).encode(errors="surrogateescape")):
+        raise ConfigError(f"{tube} can't be moved: no tube can be named {leaving(tube)}")
+
+
+def is_cut_off(old: Live, new: Live, tube: str) -> bool:
+    """Whether a move of a tube has begun and not ended. BeanliteError."""
+    tubes = [old.list_tubes({"names": [leaving(tube)]}), new.list_tubes({"names": [coming(tube)]})]
+    return any(reply["tubes"] for reply in tubes)
+
+
+def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[int], None] | None) -> Moved:
+    """Move all jobs of a tube that are not reserved; the old server has the name ``server``. BeanliteError.
+
+    The move is whole or not at all: if it fails, or is killed, the next one begins with what is left of it.
+    """
+    moved = Moved()
+    while True:
+        for state in _STATES:
+            changes.change(old, {"do": "move", "to": leaving(tube), **_by()}, Filter(tube=tube, state=state))
+        copies = _copies(new, tube, server)
+        originals = list(everything(old.list_jobs, {"tube": leaving(tube)}, "jobs"))
+        if not originals and not copies:
+            break
+        missing = [job for job in originals if job["id"] not in copies]
+        for copied in _copy(old, new, server, tube, missing):
+            if progress is not None:
+                progress(moved.copied + copied)
+        _delete(old, [job["id"] for job in originals])
+        moved.copied += _open(new, tube)
+    moved.reserved = sum(each["reserved"] for each in old.list_tubes({"names": [tube]})["tubes"])
+    return moved
+
+
+def _by() -> Record:
+    return on_behalf_of(login_name())
+
+
+def _copies(new: Live, tube: str, server: str) -> set[int]:
+    """Return the ids of the jobs that have a copy; a copy without a note is deleted.
+
+    BeanliteError: there are copies from another server as well, whose move was cut off.
+    """
+    copies: set[int] = set()
+    unmarked: list[int] = []
+    for job in everything(new.list_jobs, {"tube": coming(tube), "notes": True}, "jobs"):
+        note = _NOTE.match(job.get("note") or "")
+        if note is None:
+            unmarked.append(job["id"])
+        elif note["server"] != server:
+            raise BeanliteError(f"{coming(tube)} of {new.name} has jobs of {note['server']}: end their move first")
+        else:
+            copies.add(int(note["id"]))
+    _delete(new, unmarked)
+    return copies
+
+
+def _copy(old: Live, new: Live, server: str, tube: str, originals: list[Record]) -> Iterator[int]:
+    """Copy jobs to the new server; yield how many are there."""
+    done = 0
+    for batch in batches(_new_jobs(old, tube, originals)):
+        ids = put_batch(new, batch, login_name())
+        if len(set(ids)) < len(ids):
+            raise BeanliteError(f"a policy of {new.name} keeps jobs with the same body out of {coming(tube)}")
+        for job, copy_id in zip(originals[done:], ids, strict=False):
+            _mark(new, copy_id, server, job)
+        done += len(ids)
+        yield done
+
+
+def _new_jobs(old: Live, tube: str, originals: Iterable[Record]) -> Iterator[NewJob]:
+    for each in originals:
+        job = old.show_job(each["id"])
+        if job is None:
+            raise BeanliteError(f"job {each['id']} of {old.name} has gone from {leaving(tube)} meanwhile")
+        each["text"] = job["note"] or ""
+        delay_s = job["left_s"] if job["state"] == "delayed" else 0
+        yield NewJob(job["body"], coming(tube), job["pri"], delay_s, job["ttr_s"])
+
+
+def _mark(new: Live, copy_id: int, server: str, job: Record) -> None:
+    """Note on a copy which job it is of, above the note that this job has."""
+    state = ", buried" if job["state"] == "buried" else ""
+    note = f"moved from {server}:{job['id']}{state}\n{job['text']}".strip()
+    note = note.encode()[:NOTE_MAX].decode(errors="ignore")
+    changes.change(new, {"do": "note", "note": note, **_by()}, Filter(ids=[copy_id]))
+
+
+def _delete(server: Live, ids: list[int]) -> None:
+    """Delete jobs. BeanliteError: a client has reserved one, by its id."""
+    outcome = changes.change(server, {"do": "delete", **_by()}, Filter(ids=ids)) if ids else changes.Result()
+    if outcome.left:
+        raise BeanliteError(f"job {min(outcome.left)} of {server.name} can't be deleted: a client has it reserved")
+
+
+def _open(new: Live, tube: str) -> int:
+    """Move the copies into their tube, buried as their originals were; returns how many there are."""
+    copies = list(everything(new.list_jobs, {"tube": coming(tube), "notes": True}, "jobs"))
+    buried = [job["id"] for job in copies if job["state"] != "buried" and _is_of_buried(job)]
+    if buried:
+        changes.change(new, {"do": "bury", **_by()}, Filter(ids=buried))
+    return changes.change(new, {"do": "move", "to": tube, **_by()}, Filter(tube=coming(tube))).done if copies else 0
+
+
+def _is_of_buried(job: Record) -> bool:
+    note = _NOTE.match(job["note"])
+    return note is not None and note["buried"] is not None

@@ -1,0 +1,120 @@
+"""A tube moves from one server to another, whatever cuts that off."""
+
+import pytest
+
+from beanlite.cli import main
+from beanlite.console.live import Live
+from beanlite.errors import BeanliteError
+from beanlite.fleet.servers import Fleet
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire
+
+BODIES = {"ready": b"r", "delayed": b"d", "buried": b"b"}
+
+
+class Servers:
+    """Two servers, named one and two, and the file that lists them."""
+
+    def __init__(self, folder, servers):
+        self.file = folder / "servers.toml"
+        self.wires = {name: Wire(server.connect()) for name, server in servers.items()}
+        tables = [
+            f'[servers.{name}]  # by hand\nnumber = {number}\nconnect = "127.0.0.1:{server.port}"\n'
+            for number, (name, server) in enumerate(servers.items(), 1)
+        ]
+        self.file.write_text("\n".join(tables) + 'tubes = ["*"]\n\n')
+        self.old, self.new = "two", "one"
+
+    def move(self, tube="mail", *words):
+        return main(["shard", "move", tube, "--to", self.new, "--servers", str(self.file), *words])
+
+    def fill(self, each=2, tube="mail"):
+        """Put so many jobs in each state into the tube of the old server; return what becomes of them elsewhere."""
+        wire = self.wires[self.old]
+        wire.ask(f"use {tube}")
+        wire.ask(f"watch {tube}")
+        jobs = []
+        for state, letter in BODIES.items():
+            for number in range(each):
+                pri = 7 + number
+                line = b"put %d %d 45 2\r\n%b%d" % (pri, 500 if state == "delayed" else 0, letter, number)
+                job_id = wire.ask(line.decode()).split()[1]
+                if state == "buried":
+                    assert wire.ask(f"reserve-job {job_id}").startswith("RESERVED")
+                    assert wire.ask(f"bury {job_id} {pri}") == "BURIED"
+                note = f"moved from {self.old}:{job_id}{', buried' if state == 'buried' else ''}"
+                jobs.append((state, (letter + b"%d" % number).decode(), pri, 45, note))
+        return jobs
+
+    def jobs(self, server, tube="mail"):
+        """What is in a tube of a server."""
+        reply = self.wires[server].request("list-jobs", tube=tube, notes=True, preview=100, limit=200)
+        return [(job["state"], job["preview"], job["pri"], job["ttr_s"], job["note"]) for job in reply["jobs"]]
+
+
+@pytest.fixture
+def servers(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    with start_beanlite(tmp_path / "one") as one, start_beanlite(tmp_path / "two") as two:
+        servers = Servers(tmp_path, {"one": one, "two": two})
+        yield servers
+        for wire in servers.wires.values():
+            wire.close()
+
+
+def test_jobs_move_in_their_states_and_the_file_says_where(servers, capsys):
+    jobs = servers.fill()
+    assert servers.move() == 0
+    assert sorted(servers.jobs("one")) == sorted(jobs)
+    assert servers.jobs("two") == []
+    assert "mail is on one now, by version 2 of the file: 6 jobs copied" in capsys.readouterr().out
+    fleet = Fleet.load(servers.file)
+    assert [member.name for member in fleet.homes(b"mail")] == ["two", "one"]
+    assert servers.file.read_text().count("# by hand") == 2
+
+
+def test_reserved_job_stays_until_it_comes_back(servers, capsys):
+    wire = servers.wires["two"]
+    wire.ask("use mail")
+    wire.ask("watch mail")
+    wire.put(b"held")
+    job_id = wire.ask("reserve").split()[1]
+    assert servers.move() == 0
+    assert "1 job reserved on two" in capsys.readouterr().out
+    wire.ask(f"release {job_id} 0 0")
+    assert servers.move("mail", "--json") == 0
+    assert '"version": 2, "copied": 1, "reserved": 0' in capsys.readouterr().out
+    assert [job[1] for job in servers.jobs("one")] == ["held"]
+
+
+@pytest.mark.parametrize("is_carried_out", [False, True])
+def test_move_that_is_cut_off_anywhere_is_taken_up_again(servers, monkeypatch, is_carried_out):
+    ask = Live.ask
+    left = 0
+
+    def cut_off(live, word, request):
+        nonlocal left
+        left -= 1
+        if left == 0 and not is_carried_out:
+            raise BeanliteError("cut off before")
+        reply = ask(live, word, request)
+        if left == 0:
+            raise BeanliteError("cut off after")
+        return reply
+
+    for questions in range(1, 100):
+        jobs = servers.fill(1)
+        left = questions
+        with monkeypatch.context() as patch:
+            patch.setattr(Live, "ask", cut_off)
+            code = servers.move()
+        if code:
+            assert servers.move() in {0, 2}  # if all was done already, there is nothing to move
+        assert sorted(servers.jobs(servers.new)) == sorted(jobs), questions
+        assert servers.jobs(servers.old) == []
+        if code == 0:
+            break
+        servers.wires[servers.new].request("change-jobs", do="delete", tube="mail")
+        servers.old, servers.new = servers.new, servers.old
+    assert questions > 15
