@@ -165,19 +165,19 @@ class ServerOption(OptionGroup):
         return places[0].addresses[0]
 
     @property
-    def file(self) -> Path | None:
-        """The file of servers, if there is one."""
-        if self.servers is not None:
+    def servers_file(self) -> Path | None:
+        """The file of servers, if they are in one."""
+        if self.servers is not None or self.config_file is not None or self.connect:
             return self.servers
-        text = os.environ.get(SERVERS) if self.config_file is None and not self.connect else None
-        return Path(text) if text else None
+        file = os.environ.get(SERVERS)
+        return Path(file) if file else None
 
     @property
     def places(self) -> Places:
         """The servers. ConfigError: an address is none, or something in the file of servers is wrong."""
         if self.connect is not None and self.servers is not None:
             raise ConfigError("--connect and --servers exclude each other")
-        file = self.file
+        file = self.servers_file
         if file is not None:
             from beanlite.fleet.servers import Fleet  # noqa: PLC0415 - pydantic is slow to import
 

@@ -58,7 +58,7 @@ def move(
     """
     encode_tube(tube)
     check_name(tube)
-    file, places = server.file, server.places
+    file, places = server.servers_file, server.places
     if file is None or places.fleet is None:
         raise ConfigError("--servers names the file of servers, in which a move is noted")
     with _alone_with(file):

@@ -16,7 +16,7 @@ from beanlite.cli.options import path_of_db, url_of_database
 from beanlite.cli.paths import as_path
 from beanlite.cli.source import STDIN, reader
 from beanlite.console.file import File
-from beanlite.console.stored import OpenDatabase, Place
+from beanlite.console.stored import Location, OpenDatabase
 from beanlite.errors import ConfigError
 from beanlite.host import log
 from beanlite.host.shown import page_context
@@ -24,7 +24,10 @@ from beanlite.host.signals import terminable
 from beanlite.settings import sources
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+
     from beanlite.web.backups import Folder
+    from beanlite.web.site import Visitors
 
 # A header with any other name can't be sent, so that nobody could log in.
 _HEADER_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
@@ -49,7 +52,7 @@ DatabaseOfPage = Annotated[
 
 def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
     """Return the folder for backups in the server's settings; None if there is none, or the settings are unknown."""
-    if server.connect is not None and server.config_file is None:
+    if (server.connect or server.servers) and server.config_file is None:
         return None
     settings = sources.load(server.config_file)
     if settings.backup_dir is None:
@@ -81,7 +84,7 @@ def _check_users(password_file: Path | None, user_header: str | None) -> None:
         raise ConfigError(f"--user-header takes the name of a header, not {user_header!r}")
 
 
-def _readable(db: str | None, database: str | None) -> Place | None:
+def _readable(db: str | None, database: str | None) -> Location | None:
     """Return the path or the URL of a database. BeanliteError: it can't be read: not said on each page only."""
     if database is not None:
         url = url_of_database(db, database, None)
@@ -102,6 +105,41 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
     if cert is None or key is None:
         raise ConfigError("--web-tls-cert and --web-tls-key need each other")
     return page_context(str(cert), str(key), ("--web-tls-cert", "--web-tls-key"))
+
+
+def _app_of(
+    server: ServerOption, db: str | None, database: str | None, visitors: "Visitors", *, hide_bodies: bool
+) -> tuple["Starlette", str, int | None]:
+    """Return the application, the name of what it shows, and how many threads it may need; None: as many as usual."""
+    from beanlite.web.app import make_app  # noqa: PLC0415 - as below
+    from beanlite.web.site import Site, opener  # noqa: PLC0415 - likewise
+
+    places = server.places
+    if len(places.places) == 1 and places.fleet is None:
+        (place,), stored = places.places, _readable(db, database)
+        site = Site(
+            name=place.name,
+            connect=opener(place),
+            visitors=visitors,
+            db=stored,
+            backups=_backups_of(server, stored if isinstance(stored, Path) else None),
+            hide_bodies=hide_bodies,
+        )
+        return make_app(site), site.name, None
+    if db is not None or database is not None:
+        raise ConfigError(f"--{'db' if db is not None else 'database'} is for the page of one server")
+    from beanlite.web.members import THREADS, Together  # noqa: PLC0415 - likewise
+    from beanlite.web.merging import make_app_of_all  # noqa: PLC0415 - likewise
+
+    together = Together(
+        name="all servers",
+        load=lambda: server.places,
+        file=server.servers_file,
+        make=lambda place: Site(name=place.name, connect=opener(place), visitors=visitors, hide_bodies=hide_bodies),
+        visitors=visitors,
+        hide_bodies=hide_bodies,
+    )
+    return make_app_of_all(together), ", ".join(together.members), THREADS
 
 
 @grouped
@@ -145,7 +183,7 @@ def web(
     """
     from beanlite.web import serving  # noqa: PLC0415 - importing it is slow, and no other command uses it
     from beanlite.web.safety import Passwords, own_host, password_line  # noqa: PLC0415 - likewise
-    from beanlite.web.site import Site  # noqa: PLC0415 - likewise
+    from beanlite.web.site import Visitors  # noqa: PLC0415 - likewise
 
     if add_user is not None:
         name, _, role = add_user.rpartition(":")
@@ -158,20 +196,16 @@ def web(
     if not is_loopback and password_file is None and user_header is None:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
     own = serving.LOOPBACK_NAMES if is_loopback else frozenset()
-    stored = _readable(db, database)
-    site = Site(
-        address=server.address,
-        db=stored,
-        backups=_backups_of(server, stored if isinstance(stored, Path) else None),
+    visitors = Visitors(
         passwords=None if password_file is None else Passwords(password_file),
         user_header=user_header,
         hosts=own | frozenset(map(own_host, host or ())),
         read_only=read_only,
-        hide_bodies=hide_bodies,
     )
+    app, name, threads = _app_of(server, db, database, visitors, hide_bodies=hide_bodies)
     log.setup("warning", "text")
     # Once it has stopped in order, uvicorn raises the signal again, which is to be no failure.
     with contextlib.suppress(KeyboardInterrupt), terminable():
         listening = serving.listen(address)
-        print(f"beanlite: {serving.url(listening, tls)} shows {site.name}", file=sys.stderr, flush=True)
-        serving.serve(site, listening, tls)
+        print(f"beanlite: {serving.url(listening, tls)} shows {name}", file=sys.stderr, flush=True)
+        serving.serve(app, listening, tls, threads)

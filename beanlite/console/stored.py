@@ -8,7 +8,7 @@ from typing import Any, Protocol, Self
 from beanlite.console.filters import Record
 from beanlite.errors import BeanliteError
 
-Place = Path | str
+Location = Path | str
 """The path of a database file, or the URL of a PostgreSQL database."""
 
 
@@ -46,15 +46,15 @@ class PastView(Protocol):
         """Return the totals of all tubes together, likewise."""
 
 
-def looking_at(place: Place) -> AbstractContextManager[PastView]:
+def looking_at(location: Location) -> AbstractContextManager[PastView]:
     """Open a database for reading only. BeanliteError: it can't be read."""
-    if isinstance(place, str):
+    if isinstance(location, str):
         from beanlite.journal.postgres.past import looking as looking_at_postgres  # noqa: PLC0415 - it may be missing
 
-        return looking_at_postgres(place)
+        return looking_at_postgres(location)
     from beanlite.journal.sqlite.tools.look import looking  # noqa: PLC0415 - not with PostgreSQL
 
-    return looking(place)
+    return looking(location)
 
 
 class Stored:

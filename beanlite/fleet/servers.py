@@ -17,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from beanlite.core.policies import is_glob, is_pattern, specificity
 from beanlite.errors import ConfigError
+from beanlite.host.places import is_place
 from beanlite.settings.toml_file import read_toml
 from beanlite.settings.wording import in_our_words
 
@@ -41,6 +42,7 @@ class _ServerTable(_Strict):
     connect: Annotated[list[str], BeforeValidator(_as_list), Field(min_length=1)]
     tubes: Annotated[list[str], BeforeValidator(_as_list)] = []
     hashed: bool = True
+    metrics: Annotated[list[str], BeforeValidator(_as_list)] = []
 
     @field_validator("tubes")
     @classmethod
@@ -49,6 +51,14 @@ class _ServerTable(_Strict):
             if not is_pattern(tube.encode()):
                 raise ValueError(f"{tube!r} is neither the name of a tube nor a pattern")
         return tubes
+
+    @field_validator("metrics")
+    @classmethod
+    def _are_places(cls, metrics: list[str]) -> list[str]:
+        for place in metrics:
+            if not is_place(place):
+                raise ValueError(f"{place!r} is not HOST:PORT")
+        return metrics
 
 
 class _MoveTable(_Strict):
@@ -72,6 +82,8 @@ class Member(NamedTuple):
     """What ids through a router carry of it."""
     connect: tuple[str, ...]
     """Its addresses, as ``--connect`` takes them: of its active server and of its standbys."""
+    metrics: tuple[str, ...] = ()
+    """Where Prometheus asks these, as HOST:PORT."""
 
 
 class Move(NamedTuple):
@@ -89,7 +101,9 @@ class Fleet:
     def __init__(self, file: _ServersFile) -> None:
         self.version = file.version
         """Each change of where tubes belong raises it."""
-        self.members = tuple(Member(name, row.number, tuple(row.connect)) for name, row in file.servers.items())
+        self.members = tuple(
+            Member(name, row.number, tuple(row.connect), tuple(row.metrics)) for name, row in file.servers.items()
+        )
         self.by_name: Mapping[str, Member] = {member.name: member for member in self.members}
         self.by_number: Mapping[int, Member] = {member.number: member for member in self.members}
         self.moved: Mapping[bytes, Move] = {
@@ -116,6 +130,14 @@ class Fleet:
                 return member
         family = tube.partition(b".")[0]
         return max(self._hashed, key=lambda member: sha256(b"%d:%b" % (member.number, family)).digest())
+
+    def targets(self) -> list[dict[str, object]]:
+        """Return what Prometheus asks, in the JSON of its service discovery."""
+        return [
+            {"targets": list(member.metrics), "labels": {"server": member.name}}
+            for member in self.members
+            if member.metrics
+        ]
 
     def homes(self, tube: bytes) -> tuple[Member, ...]:
         """Return the servers from which jobs of a tube are reserved: of a tube that was moved the old one first."""

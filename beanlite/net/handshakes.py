@@ -7,9 +7,8 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from beanlite.core.memory import Memory
 from beanlite.host import log
 from beanlite.net.addresses import Addresses, peer_name
 from beanlite.net.certificates import DAY_S, SOON_S, Certificates, in_words
@@ -47,6 +46,12 @@ def most_pending(max_connections: int) -> int:
     return min(PENDING_MAX, max(PENDING_LEAST, max_connections // 10))
 
 
+class TlsCount(Protocol):
+    """What counts the clients whose connection is encrypted."""
+
+    tls_clients: int
+
+
 class Handshakes:
     """The connections that are not known yet, and the certificates with which new ones are received."""
 
@@ -56,7 +61,7 @@ class Handshakes:
         certificates: Certificates,
         most: int,
         refusals: Refusals,
-        memory: Memory,
+        memory: TlsCount,
     ) -> None:
         self._loop = loop
         self.certificates = certificates

@@ -211,6 +211,11 @@ def _notice_dead_clients(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
+def listen_at(address: tuple[str, int] | tuple[str]) -> Listener:
+    """Listen on a host and a port, or on a Unix socket. ListenError: that fails."""
+    return _listen(Path(address[0]) if len(address) == 1 else address)
+
+
 def _listen(place: _Place, *, refuses: bool = False) -> Listener:
     return _unix(place) if isinstance(place, Path) else _tcp(*place, refuses=refuses)
 

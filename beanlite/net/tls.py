@@ -138,6 +138,14 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     # -- the handshake
 
+    def greet(self) -> None:
+        """Begin the handshake, as the side that has connected does."""
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = tls = self._handshakes.new_session(self._incoming, self._outgoing)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.do_handshake()
+        self._flush()
+
     def shake(self) -> None:
         """Go on with the handshake, as far as the client has sent its part, or with what has come after it."""
         tls = self._tls

@@ -13,18 +13,21 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from beanlite.beanstalk.client import parse_address
+from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
 from beanlite.host.places import host_and_port
 from beanlite.host.shown import page_context
 from beanlite.settings.defaults import DATABASE
 from beanlite.web import serving
+from beanlite.web.app import make_app
 from beanlite.web.backups import Folder
 from beanlite.web.safety import Passwords
-from beanlite.web.site import Site
+from beanlite.web.site import Site, Visitors
 
 # If memory runs out, the page is to be killed before the queue; the kernel adds this to the process's badness score.
 GOES_FIRST: Final = 500
@@ -46,11 +49,14 @@ def main() -> int:
             tls = page_context(cert, key, CERTIFICATE)
         where = host_and_port(options["listen"])
         site = Site(
-            address=parse_address(options["server"]),
+            name=options["server"],
+            connect=partial(Live, parse_address(options["server"])),
+            visitors=Visitors(
+                passwords=Passwords(Path(options["web_password_file"])) if "web_password_file" in options else None,
+                hosts=serving.LOOPBACK_NAMES | {where[0]} if serving.is_loopback(where) else frozenset(),
+            ),
             db=file or os.environ.get(DATABASE),
             backups=backups,
-            passwords=Passwords(Path(options["web_password_file"])) if "web_password_file" in options else None,
-            hosts=serving.LOOPBACK_NAMES | {where[0]} if serving.is_loopback(where) else frozenset(),
         )
         listening = serving.listen(where)
     except BeanliteError as error:
@@ -58,7 +64,7 @@ def main() -> int:
         return error.exit_code
     print(serving.url(listening, tls), file=sys.stderr, flush=True)  # noqa: T201 - likewise
     with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C in the server's terminal is meant for both
-        serving.serve(site, listening, tls)
+        serving.serve(make_app(site), listening, tls)
     return 0
 
 

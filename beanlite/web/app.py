@@ -14,7 +14,7 @@ from starlette.middleware import Middleware
 from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -70,7 +70,8 @@ class Gate(BaseHTTPMiddleware):
     async def dispatch(self, request: Request, call_next: RequestResponseEndpoint) -> Response:
         """Answer a request."""
         is_page = not request.url.path.startswith("/static/")
-        response = await _refusal(request)
+        is_known = "user" in request.scope.get("state", {})  # by the application that this one is a part of
+        response = None if is_known else await _refusal(request)
         if response is None:
             user: User = request.state.user
             request.state.rights = await site_of(request).rights(user) if is_page else NOTHING
@@ -83,15 +84,15 @@ class Gate(BaseHTTPMiddleware):
 
 async def _refusal(request: Request) -> Response | None:
     """Return the response that refuses a request; None if the request is permitted."""
-    site = site_of(request)
-    if site.hosts and not is_own_host(request.headers.get("host", ""), site.hosts):
+    visitors = site_of(request).visitors
+    if visitors.hosts and not is_own_host(request.headers.get("host", ""), visitors.hosts):
         return PlainTextResponse("This page is not served under this name; see beanlite web --host.\n", 421)
     try:
-        user = await site.user(request)
+        user = await visitors.user(request)
     except TooMany:
         wait = {"retry-after": str(math.ceil(EVERY_S))}
         return PlainTextResponse("There were too many wrong passwords from your address; wait a minute.\n", 429, wait)
-    if user is None and site.passwords is not None:
+    if user is None and visitors.passwords is not None:
         ask = {"www-authenticate": 'Basic realm="beanlite", charset="UTF-8"'}
         return PlainTextResponse("Say who you are.\n", 401, ask)
     if user is None:
@@ -126,19 +127,10 @@ async def _on_error(request: Request, error: Exception) -> Response:
 
 
 def make_app(site: Site) -> Starlette:
-    """Make the application for a site."""
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        await site.changes.close()
-        await site.counts.close()
-        if site.backups is not None:
-            await site.backups.close()
-        site.questions.close()
-
-    app = Starlette(
-        routes=[
+    """Make the application for one server."""
+    return make_application(
+        site,
+        [
             Route("/", seeing.overview),
             Route("/jobs", finding.jobs),
             Route("/tube/{name:path}", seeing.tube),
@@ -157,8 +149,20 @@ def make_app(site: Site) -> Starlette:
             Route("/change", changing.change, methods=["POST"]),
             Route("/undo", changing.undo, methods=["POST"]),
             Route("/change/{number:id}", changing.follow),
-            Mount("/static", StaticFiles(directory=Path(__file__).parent / "static")),
         ],
+    )
+
+
+def make_application(site: Site, routes: list[BaseRoute]) -> Starlette:
+    """Make an application with these routes, and the gate and the files that each one has."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await site.close()
+
+    app = Starlette(
+        routes=[*routes, Mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))],
         middleware=[Middleware(Stop), Middleware(Gate)],
         exception_handlers={BeanliteError: _on_error, HTTPException: _on_error},
         lifespan=lifespan,

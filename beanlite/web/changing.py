@@ -15,7 +15,7 @@ from beanlite.console.filters import Record, filter_by
 from beanlite.console.live import Live, Unreachable
 from beanlite.console.policies import in_words
 from beanlite.console.query import without
-from beanlite.console.stored import Place
+from beanlite.console.stored import Location
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.arguments import U64_MAX
@@ -26,7 +26,7 @@ from beanlite.web.pages import filter_of, form, number, render, schedule_in, tub
 from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
 from beanlite.web.running import WORDS, description
 from beanlite.web.seeing import deleted_job, from_database
-from beanlite.web.site import Site, person_of, site_of
+from beanlite.web.site import Site, person_of, root_of, site_of
 from beanlite.web.undeleting import JOBS_MAX, PutAgain, is_of, not_kept
 from beanlite.web.undoing import UndoJobs, UndoPause, count, pause_left, unrecoverable
 
@@ -46,7 +46,7 @@ _AS_NEW: Final = "Deleted jobs can be put again as new jobs, with new ids, as lo
 async def change(request: Request) -> Response:
     """Change the jobs that a form selects; if that can't be undone, ask for confirmation with their number first."""
     site, fields = site_of(request), await form(request)
-    back = back_of(fields)
+    back = back_of(request, fields)
     try:
         what, which = _request(fields)
     except Mistake as mistake:
@@ -71,7 +71,7 @@ async def change(request: Request) -> Response:
     return render(request, "sure.html", {**context, "why": _why_asked(what["do"], lost, would.done, kept_bytes)})
 
 
-def _undo_of(what: Record, db: Place | None) -> UndoJobs | PutAgain:
+def _undo_of(what: Record, db: Location | None) -> UndoJobs | PutAgain:
     """Return what undoes a change; ``db``: the database that keeps the bodies of deleted jobs, if it does."""
     return UndoJobs(what, 0) if db is None else PutAgain(db)
 
@@ -106,7 +106,7 @@ async def _carry_out(
 ) -> Response:
     """Change jobs, such that this can be undone if there is an ``undo``; show the progress if it takes long."""
     site = site_of(request)
-    live = await asyncio.to_thread(Live, site.address, person_of(request))
+    live = await asyncio.to_thread(site.open, person_of(request))
     steps = slices if undo is None else undo.change
     running, task = site.changes.begin(live, {**what, **on_behalf(request)}, which, back, steps)
     if undo is not None:
@@ -115,13 +115,13 @@ async def _carry_out(
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
         return redirect(request, back, _in_words(what, running.outcome), running.undo if running.outcome.done else "")
-    return RedirectResponse(f"/change/{running.number}", 303)
+    return RedirectResponse(f"{root_of(request)}/change/{running.number}", 303)
 
 
 async def undo(request: Request) -> Response:
     """Undo a change that was made here, as far as nothing has changed since."""
     site, fields = site_of(request), await form(request)
-    back, person, token = back_of(fields), person_of(request), fields.get("undo", "")
+    back, person, token = back_of(request, fields), person_of(request), fields.get("undo", "")
     change = site.undos.take(person, token)
     try:
         if isinstance(change, UndoPause):
@@ -144,13 +144,13 @@ async def _undo_jobs(request: Request, change: UndoJobs | PutAgain, token: str, 
             raise
         site.recent.undone(token)
 
-    live = await asyncio.to_thread(Live, site.address, person)
+    live = await asyncio.to_thread(site.open, person)
     running, task = site.changes.begin(live, what, which, back, steps)
     note(request, running.title, back, running=running)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
         return redirect(request, back, _in_words(what, running.outcome))
-    return RedirectResponse(f"/change/{running.number}", 303)
+    return RedirectResponse(f"{root_of(request)}/change/{running.number}", 303)
 
 
 async def _undo_pause(request: Request, change: UndoPause, token: str, back: str) -> Response:
@@ -195,7 +195,7 @@ async def follow(request: Request) -> Response:
 async def pause(request: Request) -> Response:
     """Pause a tube."""
     site, fields = site_of(request), await form(request)
-    tube, back = fields.get("tube", ""), back_of(fields)
+    tube, back = fields.get("tube", ""), back_of(request, fields)
     try:
         pause_s = whole_seconds(fields, "for")
     except Mistake as mistake:
@@ -221,9 +221,9 @@ async def policy(request: Request) -> Response:
     site, fields = site_of(request), await form(request)
     pattern, key, value = (fields.get(name, "").strip() for name in ("pattern", "key", "value"))
     if not pattern:
-        return tell(request, back_of(fields), WrongForm("/policy", "pattern", "say for which tubes", fields))
+        return tell(request, back_of(request, fields), WrongForm("/policy", "pattern", "say for which tubes", fields))
     if not value and not fields.get("unset"):
-        return tell(request, back_of(fields), WrongForm("/policy", "value", "say which", fields))
+        return tell(request, back_of(request, fields), WrongForm("/policy", "value", "say which", fields))
     how: Record = {"unset": [key]} if fields.get("unset") else {"set": {key: value}}
     what = {"pattern": pattern, **how, **on_behalf(request)}
     try:
@@ -231,11 +231,11 @@ async def policy(request: Request) -> Response:
     except (Unreachable, Unauthorized):
         raise
     except BeanliteError as error:
-        return tell(request, back_of(fields), WrongForm("/policy", "value", str(error), fields))
+        return tell(request, back_of(request, fields), WrongForm("/policy", "value", str(error), fields))
     lines = in_words(reply["changes"]) or ["Nothing has changed"]
     if reply["changes"]:
-        note(request, "; ".join(lines), back_of(fields))
-    return redirect(request, back_of(fields), "; ".join([*lines, *reply["warnings"]]))
+        note(request, "; ".join(lines), back_of(request, fields))
+    return redirect(request, back_of(request, fields), "; ".join([*lines, *reply["warnings"]]))
 
 
 async def schedule(request: Request) -> Response:
@@ -249,12 +249,12 @@ async def schedule(request: Request) -> Response:
     what = {"name": name, **on_behalf(request)}
     reply = await site.questions.ask_once(person_of(request), lambda live: live.ask(f"{do}-schedule", what))
     message = f"Job {reply['id']} was put by {name}" if do == "run" else f"The schedule {name} was removed"
-    note(request, message, back_of(fields))
-    return redirect(request, back_of(fields), message)
+    note(request, message, back_of(request, fields))
+    return redirect(request, back_of(request, fields), message)
 
 
 async def _set_schedule(request: Request, name: str, fields: dict[str, str]) -> Response:
-    site, back = site_of(request), back_of(fields)
+    site, back = site_of(request), back_of(request, fields)
     try:
         what = {**schedule_in(fields), **on_behalf(request)}
         await site.questions.ask_once(person_of(request), lambda live: live.ask("set-schedule", what))
@@ -290,7 +290,7 @@ async def put(request: Request) -> Response:
         name, why = (error.name, error.why) if isinstance(error, Mistake) else ("", str(error))
         context = {"fields": fields, "wrong": WrongForm("/put", name, why, fields)}
         return render(request, "put.html", context, 422)
-    page, message = f"/job/{reply['ids'][0]}", "The job was put"
+    page, message = f"{root_of(request)}/job/{reply['ids'][0]}", "The job was put"
     note(request, f"put into {job['tube']}: job {reply['ids'][0]}", page)
     if old is not None:
         state, by = fields.get("old_state", ""), on_behalf(request)
@@ -325,8 +325,8 @@ async def back_up(request: Request) -> Response:
     making = folder.begin()
     await asyncio.wait([making], timeout=WAIT_S)
     if folder.is_busy or folder.error:
-        return RedirectResponse("/backups", 303)
-    return redirect(request, "/backups", "A backup was made")
+        return RedirectResponse(f"{root_of(request)}/backups", 303)
+    return redirect(request, f"{root_of(request)}/backups", "A backup was made")
 
 
 def _request(fields: dict[str, str]) -> tuple[Record, Filter]:

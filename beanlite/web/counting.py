@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from beanlite.beanstalk.client import Server
 from beanlite.console.filters import Record
 from beanlite.console.grouping import Groups, Summary, slices
 from beanlite.console.live import Live
@@ -58,8 +57,9 @@ class GroupCount:
 class GroupCounts:
     """The counts of one server, by who asked for what."""
 
-    def __init__(self, address: Server) -> None:
-        self._address = address
+    def __init__(self, connect: Callable[[str], Live]) -> None:
+        """``connect`` makes a connection that acts for a person."""
+        self._connect = connect
         self._all: dict[Hashable, GroupCount] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -74,7 +74,7 @@ class GroupCounts:
             if len(self._tasks) >= AT_ONCE:
                 raise BeanliteError(f"{AT_ONCE} counts are under way; wait until one of them has ended")
             count = self._all[person, key] = GroupCount()
-            count.task = asyncio.create_task(_run(count, _groups(self._address, person, which, by)))
+            count.task = asyncio.create_task(_run(count, _groups(self._connect, person, which, by)))
             self._tasks.add(count.task)
             count.task.add_done_callback(self._tasks.discard)
         count.asked_s = time.monotonic()
@@ -117,8 +117,8 @@ async def _run(count: GroupCount, steps: Generator[Groups, None, None]) -> None:
         count.ended_s = time.monotonic()
 
 
-def _groups(address: Server, person: str, which: Filter, by: Record) -> Generator[Groups, None, None]:
-    with Live(address, person) as live:
+def _groups(connect: Callable[[str], Live], person: str, which: Filter, by: Record) -> Generator[Groups, None, None]:
+    with connect(person) as live:
         yield from slices(live, which, by)
 
 

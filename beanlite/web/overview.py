@@ -1,6 +1,7 @@
 """The contents of the first page: what is wrong with the server, its rates, and its tubes."""
 
 from dataclasses import dataclass
+from heapq import nsmallest
 from typing import Final
 
 from beanlite.console import listing, outlook, why
@@ -38,17 +39,29 @@ def tubes(live: Live, like: str, sort: str, page: int) -> TubesPage:
     names = listing.names_in_order(live, {"like": like} if like else {}, sort)
     end = page * PAGE
     places = {name: place for place, name in enumerate(names[end - PAGE : end])}
-    records: list[Record] = []
-    if places:  # a tube may be gone by then
-        request = {"names": list(places), "due_s": outlook.DUE_S}
-        records = list(listing.everything(live.list_tubes, request, "tubes"))
+    records = tubes_named(live, list(places))
+    return TubesPage(sorted(records, key=lambda tube: places[tube["name"]]), page, len(names) > end)
+
+
+def tubes_named(live: Live, names: list[str]) -> list[Record]:
+    """Return the tubes of these names; one may be gone by now."""
+    request: Record = {"names": names, "due_s": outlook.DUE_S}
+    records = list(listing.everything(live.list_tubes, request, "tubes")) if names else []
     for tube in records:
         if tube["puts_per_s"] is not None:
             tube |= {f"{key}_per_min": 60 * tube[f"{key}_per_s"] for key in ("puts", "deletes")}
         outlook.add_outlook(tube)
         if (tube["first_ready_s"] or 0) < _LATE_S:  # a few jobs more or less are no trend
             tube.pop("drain_s", None)
-    return TubesPage(sorted(records, key=lambda tube: places[tube["name"]]), page, len(names) > end)
+    return records
+
+
+def leading(live: Live, like: str, sort: str, most: int) -> tuple[list[tuple[float, str]], int]:
+    """Return the first tubes in this order, each with what it is ordered by, and how many there are in all."""
+    only = ["name"] if sort == "name" else ["name", sort]
+    rows = listing.every_tube(live, {"only": only} | ({"like": like} if like else {}))
+    ranks = [(-(-1 if value is None else value), name) for name, *values in rows for value in values or [0]]
+    return nsmallest(most, ranks), len(ranks)
 
 
 def findings(live: Live) -> list[Record]:

@@ -16,7 +16,7 @@ from starlette.responses import HTMLResponse
 
 from beanlite.console import query, units
 from beanlite.console.changes import DONE_WORDS
-from beanlite.console.filters import STATES, encode_tube, filter_by
+from beanlite.console.filters import STATES, encode_tube, filter_by, job_name
 from beanlite.console.folding import LINES_MAX
 from beanlite.console.tables import claim
 from beanlite.console.units import parse_age
@@ -30,7 +30,7 @@ from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.notices import Mistake
-from beanlite.web.site import rights_of, site_of
+from beanlite.web.site import rights_of, root_of, site_of
 
 # How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
@@ -103,6 +103,11 @@ def _holder(peer: Mapping[str, Any] | None) -> str:
     return "" if peer is None else f"{claim(peer).strip() or peer['address']} #{peer['number']}"
 
 
+def _root_of_record(root: str, record: Mapping[str, Any]) -> str:
+    """Return what the paths of the pages begin with that a job or a finding is on: of several servers, that of its."""
+    return f"/on/{quoted(record['server'])}" if "server" in record else root
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -116,9 +121,10 @@ def _environment() -> Environment:
         "count": units.count,
         "jobs": units.jobs,
         "peer": _peer,
+        "job_name": job_name,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
         "holder": _holder,
-        "quote": lambda text: quote(str(text), safe=""),
+        "quote": quoted,
         "rate": units.rate,
         "size": units.size,
         "tick": _tick,
@@ -142,6 +148,11 @@ def _environment() -> Environment:
     return environment
 
 
+def quoted(text: object) -> str:
+    """Return a text as a part of a path."""
+    return quote(str(text), safe="")
+
+
 def link(path: str, /, **query: object) -> str:
     """Return a path with a query of the given values, except those that are empty or None."""
     values = {name: value for name, value in query.items() if value not in {None, ""}}
@@ -159,6 +170,9 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "path": request.url.path,
         "query": query,
         "here": link(request.url.path, **query),
+        "root": root_of(request),
+        "root_of": partial(_root_of_record, root_of(request)),
+        "members": site_of(request).members,
         "server": site_of(request).name,
         "user": user.name,
         "may_change": rights.has(OPERATOR),

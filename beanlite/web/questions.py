@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
-from beanlite.beanstalk.client import TIMEOUT_S, Server
+from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.console.live import Live, Unreachable
 from beanlite.errors import BeanliteError
 
@@ -27,8 +27,9 @@ class Questions:
     Each is asked for a person, with whose rights it is answered, or for the page itself: then ``person`` is empty.
     """
 
-    def __init__(self, address: Server) -> None:
-        self._address = address
+    def __init__(self, connect: Callable[[str, float], Live]) -> None:
+        """``connect`` makes a connection that acts for a person, and on which replies have to come within a time."""
+        self._connect = connect
         self._free = asyncio.Semaphore(CONNECTIONS)
         self._idle: list[Live] = []
         """The one that was used last comes last."""
@@ -85,7 +86,7 @@ class Questions:
         return self._ask_anew(person, question, REPLY_S)
 
     def _ask_anew(self, person: str, question: Callable[[Live], Answer], within_s: float) -> Answer:
-        return self._put_to(Live(self._address, person, within_s), question)
+        return self._put_to(self._connect(person, within_s), question)
 
     def _take_idle(self, person: str) -> Live | None:
         """Return an idle connection that acts for this person; None if there is none of use."""
@@ -99,12 +100,12 @@ class Questions:
         return None
 
     def _put_to(self, live: Live, question: Callable[[Live], Answer]) -> Answer:
-        is_good = True
+        is_good = isinstance(live, Live)  # of several servers none is kept, as some may come and go
         try:
             return question(live)
         except BaseException as error:
             # If the command was refused, the connection is still good.
-            is_good = isinstance(error, BeanliteError) and not isinstance(error, Unreachable)
+            is_good = is_good and isinstance(error, BeanliteError) and not isinstance(error, Unreachable)
             raise
         finally:
             if is_good:

@@ -12,7 +12,7 @@ from beanlite.web.notices import Notice, WrongForm
 from beanlite.web.pages import link
 from beanlite.web.recent import PageChange
 from beanlite.web.running import Running
-from beanlite.web.site import person_of, site_of
+from beanlite.web.site import person_of, root_of, site_of
 
 # A page of this site; browsers take \ for /, and leave out blanks and control characters.
 _BACK: Final = re.compile(r"/(?:[!-.0-\[\]-~][!-\[\]-~]{0,4000})?")
@@ -23,10 +23,10 @@ def on_behalf(request: Request) -> Record:
     return on_behalf_of(person_of(request))
 
 
-def back_of(fields: dict[str, str]) -> str:
+def back_of(request: Request, fields: dict[str, str]) -> str:
     """Return the page that the form was on, if it is on this site; otherwise the first page."""
-    back = fields.get("back", "/")
-    return back if _BACK.fullmatch(back) else "/"
+    back = fields.get("back", "")
+    return back if _BACK.fullmatch(back) else f"{root_of(request)}/"
 
 
 def note(request: Request, what: str, back: str, undo: str = "", running: Running | None = None) -> None:

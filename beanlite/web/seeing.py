@@ -14,7 +14,7 @@ from beanlite.console.bodies import FORMS, body_lines
 from beanlite.console.filters import Record, encode_tube
 from beanlite.console.folding import LINES_MAX, fold, one_by_one
 from beanlite.console.live import Live, Unreachable
-from beanlite.console.stored import PastView, Place, looking_at
+from beanlite.console.stored import Location, PastView, looking_at
 from beanlite.console.units import on_one_line
 from beanlite.core.access import READER
 from beanlite.core.flows import RANGES
@@ -73,6 +73,7 @@ async def overview(request: Request) -> Response:
         "spans": SPANS,
         "like": like,
         "sort": sort,
+        "kept": {},
     }
     return render(request, "overview.html", context)
 
@@ -339,7 +340,7 @@ def _totals(look: PastView, name: str | None, span_s: int, points: int) -> list[
     return look.totals_of_all(span_s, points) if name is None else look.totals(span_s, points, [name])
 
 
-async def from_database(db: Place | None, question: Callable[[PastView], Answer]) -> tuple[Answer | None, str]:
+async def from_database(db: Location | None, question: Callable[[PastView], Answer]) -> tuple[Answer | None, str]:
     """Return what the database answers; or None and, if it can't be read, why.
 
     That is no reason to show nothing of a server that does well.
@@ -347,8 +348,8 @@ async def from_database(db: Place | None, question: Callable[[PastView], Answer]
     if db is None:
         return None, ""
 
-    def ask(place: Place) -> Answer:
-        with looking_at(place) as look:
+    def ask(location: Location) -> Answer:
+        with looking_at(location) as look:
             return question(look)
 
     try:

@@ -5,17 +5,17 @@ import contextlib
 import os
 import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, cast
 
 import uvicorn
+from starlette.applications import Starlette
 
 from beanlite.beanstalk.client import Address, address_text
 from beanlite.errors import BeanliteError, in_system_words
 from beanlite.host import signals
 from beanlite.host.places import as_place
 from beanlite.settings import values
-from beanlite.web.app import make_app
-from beanlite.web.site import Site
 from beanlite.web.visits import CONNECTIONS_MAX, Door, Visit
 
 # The host names by which browsers reach the loopback interface.
@@ -64,12 +64,17 @@ class _PageServer(uvicorn.Server):
         await super().startup(sockets)
 
 
-def serve(site: Site, listening: socket.socket, tls: ssl.SSLContext | None = None) -> None:
-    """Serve until SIGTERM or Ctrl-C, at a low priority; with ``tls``, encrypt."""
+def serve(
+    app: Starlette, listening: socket.socket, tls: ssl.SSLContext | None = None, threads: int | None = None
+) -> None:
+    """Serve until SIGTERM or Ctrl-C, at a low priority; with ``tls``, encrypt.
+
+    ``threads`` ask servers at the same time; None: as many as usual.
+    """
     with contextlib.suppress(OSError):  # if that is not permitted, serve at normal priority
         os.nice(GIVES_WAY)
     how = uvicorn.Config(
-        make_app(site),
+        app,
         log_level="warning",
         access_log=False,
         server_header=False,
@@ -82,4 +87,6 @@ def serve(site: Site, listening: socket.socket, tls: ssl.SSLContext | None = Non
 
     signals.hold()  # until uvicorn handles them: asyncio would cancel its start, which leaves a traceback
     with asyncio.Runner(loop_factory=how.get_loop_factory()) as runner:
+        if threads is not None:
+            runner.get_loop().set_default_executor(ThreadPoolExecutor(threads))
         runner.run(_PageServer(how).serve([listening]))

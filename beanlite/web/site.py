@@ -1,14 +1,17 @@
 """What requests share: the options, the connections to the server, and the users."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from starlette.requests import Request
 
-from beanlite.beanstalk.client import Server, Unauthorized, address_text
+from beanlite.beanstalk.client import TIMEOUT_S, Unauthorized
 from beanlite.console.live import Live
-from beanlite.console.stored import Place
+from beanlite.console.several import Place, reach
+from beanlite.console.stored import Location
 from beanlite.core.access import ALL_TUBES, NOTHING, OPERATOR, Rights
 from beanlite.errors import BeanliteError
 from beanlite.web.backups import Folder
@@ -28,52 +31,21 @@ RIGHTS_S: Final = 0.5
 
 
 @dataclass(kw_only=True)
-class Site:
-    """The options of ``beanlite web``, and what is kept while it runs."""
+class Visitors:
+    """Who may visit a page, and what they may do there."""
 
-    address: Server
-    db: Place | None = None
-    """The database to read history and totals from, or None."""
-    backups: Folder | None = None
-    """The folder of the server's backups; None if it is not known."""
     passwords: Passwords | None = None
     user_header: str | None = None
     """The header in which a proxy passes the user's name."""
     hosts: frozenset[str] = frozenset()
     """The host names that browsers may use; any if this is empty."""
     read_only: bool = False
-    hide_bodies: bool = False
-    questions: Questions = field(init=False)
-    changes: Ongoing = field(init=False, default_factory=Ongoing)
-    counts: GroupCounts = field(init=False)
-    notices: Notices = field(init=False, default_factory=Notices)
-    undos: Undos = field(init=False, default_factory=Undos)
-    recent: Recent = field(init=False, default_factory=Recent)
     guesses: Guesses | None = field(init=False, default=None)
     """Checks the passwords; None if there are none."""
 
     def __post_init__(self) -> None:
-        self.questions = Questions(self.address)
-        self.counts = GroupCounts(self.address)
         if self.passwords is not None:
             self.guesses = Guesses(self.passwords)
-
-    async def rights(self, user: User) -> Rights:
-        """Return what the server's rules allow to a user; UNKNOWN if it does not say."""
-        if not user.may_change:
-            return NOTHING
-        try:
-            async with asyncio.timeout(RIGHTS_S):
-                return await self.questions.ask_seldom(user.name, "rights", Live.rights)
-        except Unauthorized:
-            return NOTHING
-        except (BeanliteError, TimeoutError):
-            return UNKNOWN
-
-    @property
-    def name(self) -> str:
-        """The server's address as text."""
-        return address_text(self.address)
 
     async def user(self, request: Request) -> User | None:
         """Return the user who makes a request; None if they have to log in first. TooMany: not with a password now."""
@@ -87,6 +59,62 @@ class Site:
         else:
             user = User("", may_change=True)
         return user and User(user.name, user.may_change and not self.read_only)
+
+
+def opener(place: Place) -> Callable[[str, float], Live]:
+    """Return what connects to a server for a person; replies have to come within a time."""
+    return partial(Live, place.addresses[0]) if len(place.addresses) == 1 else partial(reach, place)
+
+
+@dataclass(kw_only=True)
+class Site:
+    """What the pages of a server show, and what is kept while they are served."""
+
+    name: str
+    """The server's name, or its address as text."""
+    connect: Callable[[str, float], Live]
+    visitors: Visitors = field(default_factory=Visitors)
+    db: Location | None = None
+    """The database to read history and totals from, or None."""
+    backups: Folder | None = None
+    """The folder of the server's backups; None if it is not known."""
+    hide_bodies: bool = False
+    members: tuple[str, ...] = ()
+    """The names of all servers that are shown beside each other, if there are several."""
+    questions: Questions = field(init=False)
+    changes: Ongoing = field(init=False, default_factory=Ongoing)
+    counts: GroupCounts = field(init=False)
+    notices: Notices = field(init=False, default_factory=Notices)
+    undos: Undos = field(init=False, default_factory=Undos)
+    recent: Recent = field(init=False, default_factory=Recent)
+
+    def __post_init__(self) -> None:
+        self.questions = Questions(self.open)
+        self.counts = GroupCounts(self.open)
+
+    async def close(self) -> None:
+        """End what is under way."""
+        await self.changes.close()
+        await self.counts.close()
+        if self.backups is not None:
+            await self.backups.close()
+        self.questions.close()
+
+    async def rights(self, user: User) -> Rights:
+        """Return what the server's rules allow to a user; UNKNOWN if it does not say."""
+        if not user.may_change:
+            return NOTHING
+        try:
+            async with asyncio.timeout(RIGHTS_S):
+                return await self.questions.ask_seldom(user.name, "rights", Live.rights)
+        except Unauthorized:
+            return NOTHING
+        except (BeanliteError, TimeoutError):
+            return UNKNOWN
+
+    def open(self, person: str, within_s: float = TIMEOUT_S) -> Live:
+        """Connect to the server, for a person; replies have to come within a time. BeanliteError: that fails."""
+        return self.connect(person, within_s)
 
 
 def _only_name(values: list[str]) -> str:
@@ -112,6 +140,12 @@ def rights_of(request: Request) -> Rights:
     """Return what the user who makes a request may change; nothing, if that user may only look."""
     rights: Rights = request.state.rights
     return rights
+
+
+def root_of(request: Request) -> str:
+    """Return what the paths of the pages of this server begin with: of one of several servers, that server."""
+    root: str = request.scope.get("root_path", "")
+    return root
 
 
 def site_of(request: Request) -> Site:

@@ -11,7 +11,7 @@ from beanlite.console.changes import Result, parts_of, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.listing import slices as slices_of_list
 from beanlite.console.live import Live, Unreachable
-from beanlite.console.stored import PastView, Place, looking_at
+from beanlite.console.stored import Location, PastView, looking_at
 from beanlite.core.job import SLICE
 from beanlite.errors import BeanliteError
 from beanlite.protocol.operators.filters import Filter
@@ -57,7 +57,7 @@ class PutAgain:
 
     do = "again"
 
-    def __init__(self, db: Place) -> None:
+    def __init__(self, db: Location) -> None:
         self._db = db
         self.label = "Put them again"
         """What the button says; empty if they can't be."""

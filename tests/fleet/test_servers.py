@@ -95,6 +95,7 @@ def test_moved_tube_is_put_into_the_new_server_and_reserved_from_both(tmp_path):
         ('"*.slow"', '"mail.bulk*"', "servers.three: tubes mail.bulk* are those of two"),
         ('"*.slow"', '"ma il"', "servers.two.tubes: 'ma il' is neither the name of a tube nor a pattern"),
         ("hashed = false", "hashes = false", "servers.three.hashes: unknown key"),
+        ("hashed = false", 'metrics = "10.0.0.3"', "servers.three.metrics: '10.0.0.3' is not HOST:PORT"),
         ('"10.0.0.1:11300"', "[]", "servers.one.connect: there are fewer than 1"),
         ("hashed = false", '[moved]\nmail = { from = "x", to = "one" }', "moved.mail: there is no server x"),
         ("hashed = false", '[moved]\nmail = { from = "one", to = "one" }', "moved.mail: both servers are one"),
@@ -110,3 +111,12 @@ def test_each_tube_has_to_belong_to_a_server(tmp_path):
     assert load(tmp_path, one + '"*"').home(b"mail").name == "one"
     with pytest.raises(ConfigError, match="some tubes belong to no server"):
         load(tmp_path, one + '"mail"')
+
+
+def test_targets_of_prometheus_have_the_names_of_their_servers(tmp_path):
+    asked = THREE.replace("number = 1", 'number = 1\nmetrics = "10.0.0.1:11381"')
+    asked = asked.replace("number = 2", 'number = 2\nmetrics = ["10.0.0.2:11381", "[::1]:11381"]')
+    assert load(tmp_path, asked).targets() == [
+        {"targets": ["10.0.0.1:11381"], "labels": {"server": "one"}},
+        {"targets": ["10.0.0.2:11381", "[::1]:11381"], "labels": {"server": "two"}},
+    ]

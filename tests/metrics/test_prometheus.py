@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 import urllib.parse
 import urllib.request
@@ -84,11 +85,12 @@ def named(text):
     return set(re.findall(r"\b(?:beanlite|process)_\w+", text))
 
 
-def expressions():
-    """What the panels ask for, of all servers and tubes."""
+def expressions(title=None):
+    """What the panels ask for, or the one with this title, of all servers and tubes."""
     panels = json.loads(DASHBOARD.read_text())["panels"]
-    found = [target["expr"] for panel in panels for target in panel.get("targets", [])]
-    for variable, value in {"$instance": ".*", "$tube": ".*", "$__rate_interval": "1m"}.items():
+    chosen = [panel for panel in panels if title in {None, panel["title"]}]
+    found = [target["expr"] for panel in chosen for target in panel.get("targets", [])]
+    for variable, value in {"$server": ".*", "$instance": ".*", "$tube": ".*", "$__rate_interval": "1m"}.items():
         found = [expression.replace(variable, value) for expression in found]
     return found
 
@@ -174,11 +176,9 @@ EXAMPLES = {"prometheus": "127.0.0.1:11381", "container": "beanlite:11381"}
 
 
 @contextlib.contextmanager
-def prometheus(directory, example, target):
-    """Debian's, with the configuration of an example, which asks this server each second."""
-    config = (FOLDER.parent / example / "prometheus.yml").read_text()
-    assert config.count(f'"{EXAMPLES[example]}"') == 1
-    (directory / "prometheus.yml").write_text(config.replace("15s", "1s").replace(EXAMPLES[example], target))
+def prometheus(directory, config):
+    """Debian's, with a configuration, by which it asks each second."""
+    (directory / "prometheus.yml").write_text(config.replace("15s", "1s"))
     # The rules, beside the configuration, and where the container has them.
     (directory / "alerts.yml").symlink_to(ALERTS)
     (directory / "beanlite").symlink_to(FOLDER)
@@ -215,7 +215,9 @@ def until(condition):
 def test_prometheus_scrapes_all_that_dashboard_and_alerts_ask_for(watched, tmp_path, example):
     if shutil.which("prometheus") is None and "CI" not in os.environ:
         pytest.skip("prometheus is not installed")
-    with prometheus(tmp_path, example, watched) as where:
+    config = (FOLDER.parent / example / "prometheus.yml").read_text()
+    assert config.count(f'"{EXAMPLES[example]}"') == 1
+    with prometheus(tmp_path, config.replace(EXAMPLES[example], watched)) as where:
         until(
             lambda: [sample["value"][1] for sample in asked(where, "query", query="beanlite_ready")["result"]] == ["1"]
         )
@@ -233,3 +235,40 @@ def test_prometheus_scrapes_all_that_dashboard_and_alerts_ask_for(watched, tmp_p
         until(lambda: asked(where, "rules")["groups"][0]["rules"][0]["health"] != "unknown")
         rules = asked(where, "rules")["groups"][0]["rules"]
         assert {rule["name"]: rule["health"] for rule in rules} == dict.fromkeys(alerts(), "ok")
+
+
+def values(where, expression, label="server"):
+    """What an expression is, by a label; empty, if the series has none."""
+    series = asked(where, "query", query=expression)["result"]
+    return {each["metric"].get(label, ""): float(each["value"][1]) for each in series}
+
+
+def with_file_sd(directory, servers):
+    """The example's configuration, for what the command prints of a file of servers."""
+    (directory / "servers.toml").write_text(servers)
+    command = [sys.executable, "-m", "beanlite", "targets", "--servers", directory / "servers.toml"]
+    printed = subprocess.run(command, capture_output=True, check=True)
+    (directory / "beanlite.json").write_bytes(printed.stdout)
+    config = (FOLDER / "prometheus.yml").read_text()
+    config = re.sub(r"    static_configs:\n.*\n", "", config)
+    return re.sub(r"# (file_sd_configs:\n    )# (  - files)", r"\1\2", config)
+
+
+def test_dashboard_tells_which_of_several_servers_has_stopped(tmp_path):
+    if shutil.which("prometheus") is None and "CI" not in os.environ:
+        pytest.skip("prometheus is not installed")
+    (one, at_one), (two, at_two) = (start_watched(tmp_path / name) for name in ("one", "two"))
+    places = {"one": (one, at_one, 1), "two": (two, at_two, 2)}
+    servers = "".join(
+        f'[servers.{name}]\nnumber = {number}\nconnect = "{server.host}:{server.port}"\nmetrics = "{at}"\n'
+        for name, (server, at, number) in places.items()
+    )
+    ((serves,), (each, silent)) = expressions("Ready to serve"), expressions("Which serve and accept puts")
+    with one, two, prometheus(tmp_path, with_file_sd(tmp_path, servers)) as where:
+        until(lambda: values(where, each) == {"one": 1, "two": 1})
+        assert values(where, serves) == {"": 1}
+        two.stop()
+        until(lambda: values(where, silent) == {"two": 0})
+        assert values(where, each) == {"one": 1}
+        assert values(where, serves) == {"": 0}
+        until(lambda: values(where, "ALERTS{alertname='BeanliteDown'}") == {"two": 1})

@@ -16,6 +16,7 @@ MISSING = [tool for tool in ("systemd-nspawn", "nsenter", "setpriv", "unshare") 
 SERVICE = "beanlite.service"
 SOCKET = "beanlite.socket"
 BACKUP = "beanlite-backup.service"
+ONE, ONE_BACKUP = "beanlite@one.service", "beanlite-backup@one.service"
 SETTINGS = "/etc/beanlite/beanlite.toml"
 USERS = "/etc/beanlite/users"
 ASK = Path(__file__).with_name("ask.py")
@@ -52,11 +53,11 @@ def installed(machine, package):
 def system(machine, installed):
     """The machine with a queue that runs, is empty, and was never changed."""
     _, settings = installed
-    machine.run("systemctl", "stop", SOCKET, SERVICE, check=False)
+    machine.run("systemctl", "stop", SOCKET, SERVICE, ONE, check=False)
     machine.path(SETTINGS).write_text(settings)
     shutil.rmtree(machine.path(DROP_IN).parent, ignore_errors=True)
     for file in machine.path("/var/lib/beanlite").iterdir():
-        file.unlink()
+        shutil.rmtree(file) if file.is_dir() else file.unlink()
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "reset-failed")  # and the starts so far don't count towards StartLimitBurst=
     machine.run("systemctl", "start", SERVICE)
@@ -200,7 +201,32 @@ def test_page_is_served_and_knows_its_users_in_the_sandbox(system):
     assert "web page process ended" not in system.log(SERVICE)
 
 
-@pytest.mark.parametrize("unit", [SERVICE, BACKUP])
+def test_instance_has_settings_database_and_backups_of_its_name(system):
+    put(system, b"of the other server")
+    system.path("/etc/beanlite/one.toml").write_text("port = 11311\n")
+    system.run("systemctl", "enable", "--now", ONE)
+    with system.connect(11311) as client:
+        client.put(b"first")
+        client.put(b"second")
+    assert system.path("/var/lib/beanlite/one").stat().st_mode & 0o777 == 0o700
+    assert sorted(each.name for each in system.path("/var/lib/beanlite/one").glob("*.db")) == ["beanlite.db"]
+    system.run("systemctl", "start", ONE_BACKUP)
+    (made,) = system.path("/var/backups/beanlite/one").iterdir()
+    said = system.run("beanlite", "verify", f"/var/backups/beanlite/one/{made.name}").stdout
+    assert re.search(r"^jobs +ok +2 ready$", said, re.MULTILINE), said
+    assert bodies(system) == [b"of the other server"]
+
+
+def test_removal_of_package_stops_and_disables_instances(system):
+    """By the script of the package itself, which leaves its files where they are."""
+    system.path("/etc/beanlite/one.toml").write_text("port = 11311\n")
+    system.run("systemctl", "enable", "--now", ONE)
+    system.run("sh", "/var/lib/dpkg/info/beanlite.prerm", "remove")
+    shown = system.show(ONE)
+    assert (shown["ActiveState"], shown["UnitFileState"]) == ("inactive", "disabled")
+
+
+@pytest.mark.parametrize("unit", [SERVICE, BACKUP, ONE, ONE_BACKUP])
 def test_it_is_exposed_little(system, unit):
     """Below 2.0 of 10; the threshold is in tenths."""
     ran = system.run("systemd-analyze", "security", "--threshold=19", "--no-pager", unit, check=False)

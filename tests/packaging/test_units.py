@@ -13,8 +13,18 @@ import pytest
 PACKAGING = Path(__file__).parents[2] / "packaging"
 PAGE = PACKAGING.parent / "docs/coming-from-beanstalkd.md"
 DEBIANS = Path("/lib/systemd/system/beanstalkd.service")
-SERVICES = ["beanlite.service", "beanlite-backup.service"]
-UNITS = [*SERVICES, "beanlite.socket", "beanlite-backup.timer"]
+SERVICES = ["beanlite.service", "beanlite-backup.service", "beanlite@.service", "beanlite-backup@.service"]
+UNITS = [*SERVICES, "beanlite.socket", "beanlite-backup.timer", "beanlite-backup@.timer"]
+# Folders and files of the one server, and of one of several.
+OWN = (
+    ("/etc/beanlite/beanlite.toml", "/etc/beanlite/%i.toml"),
+    ("/var/lib/beanlite", "/var/lib/beanlite/%i"),
+    ("StateDirectory=beanlite", "StateDirectory=beanlite/%i"),
+    (
+        "ExecStart=/usr/bin/beanlite backup /var/backups/beanlite",
+        "ExecStart=/usr/bin/beanlite backup /var/backups/beanlite/%i",
+    ),
+)
 
 pytestmark = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="Debian's systemd is not installed")
 
@@ -42,6 +52,18 @@ def test_unit_is_exposed_little(name):
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=19", str(PACKAGING / name)]
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-200:]
+
+
+@pytest.mark.parametrize("name", ["beanlite.service", "beanlite-backup.service"])
+def test_template_differs_from_its_unit_only_in_paths(name):
+    def lines(name):
+        text = (PACKAGING / name).read_text()
+        return [line for line in text.splitlines() if re.match(r"(?!Description=|ExecStartPre=)\S+=|\[", line)]
+
+    expected = lines(name)
+    for path, own in OWN:
+        expected = [re.sub(rf"{path}(?![\w%])", own, line) for line in expected]
+    assert lines(name.replace(".", "@.")) == expected
 
 
 def test_a_start_that_can_not_succeed_is_not_tried_again():

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2] / "beanlite"
 ROOMS = [
     {"__main__"},
     {"cli"},
-    {"server", "binlog", "web", "worker"},
+    {"server", "binlog", "web", "worker", "router"},
     {"console", "metrics", "beside"},
     {"standby"},
     {"net"},

@@ -46,10 +46,11 @@ def ask_over_tls(where: str, ca: Path) -> tuple[int, http.client.HTTPMessage, ob
 
 
 class Web:
-    """``beanlite web`` for a server. Leaving its ``with`` stops it."""
+    """``beanlite web`` for a server, or for those that flags name. Leaving its ``with`` stops it."""
 
-    def __init__(self, connect: str, *flags: str | Path, user: str | None = None) -> None:
-        args = ["web", "--connect", connect, "--listen", "127.0.0.1:0", *map(str, flags)]
+    def __init__(self, connect: str | None, *flags: str | Path, user: str | None = None) -> None:
+        place = [] if connect is None else ["--connect", connect]
+        args = ["web", *place, "--listen", "127.0.0.1:0", *map(str, flags)]
         read, write = os.pipe()
         with os.fdopen(write, "wb") as output:
             self.process = fork(args, Path.cwd(), os.environ, output)

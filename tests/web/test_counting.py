@@ -2,10 +2,12 @@
 
 import asyncio
 import re
+from functools import partial
 
 import pytest
 
 from beanlite.console.filters import filter_by
+from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
 from beanlite.web import counting
 from beanlite.web.counting import AT_ONCE, GroupCounts
@@ -32,7 +34,7 @@ def counts(server, monkeypatch):
     """Counts that show each slice."""
     monkeypatch.setattr(counting, "_STEP_S", 0.0)
     monkeypatch.setattr(counting, "WAIT_S", 0.0)
-    return GroupCounts((server.host, server.port))
+    return GroupCounts(partial(Live, (server.host, server.port)))
 
 
 async def ended(counts, key="key", *, again=False):

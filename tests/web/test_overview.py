@@ -5,6 +5,7 @@ import json
 import re
 import signal
 import time
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -94,7 +95,7 @@ async def test_an_answer_that_took_long_is_kept_for_as_long_as_it_took(monkeypat
         return len(asked)
 
     monkeypatch.setattr(questions, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
-    site = questions.Questions(("nowhere", 1))
+    site = questions.Questions(partial(Live, ("nowhere", 1)))
     monkeypatch.setattr(site, "ask", ask)
     for at_s, answer in ((100, 1), (119, 1), (120, 2)):
         now_s[0] = at_s
@@ -165,7 +166,7 @@ def test_server_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
     monkeypatch.setattr(questions, "REPLY_S", 0.3)
 
     async def ask_twice(server):
-        site = questions.Questions((server.host, server.port))
+        site = questions.Questions(partial(Live, (server.host, server.port)))
         before = await site.ask("", Live.stats)
         server.signal(signal.SIGSTOP)
         began_s = time.monotonic()

@@ -111,7 +111,9 @@ async function refresh() {
     } catch {
       // The page can't be reached: what it shows is stale.
     }
-    wait = page ? Math.max(EVERY_MS, REST * (performance.now() - began)) : TRY_AGAIN_MS;
+    // The page of several servers has to say soon that one is away.
+    const rest = document.querySelector("[data-soon]") ? 0 : REST;
+    wait = page ? Math.max(EVERY_MS, rest * (performance.now() - began)) : TRY_AGAIN_MS;
     if (!isHalted() && !isTyping()) {
       for (const part of parts) refreshPart(part, page);
       if (page) document.title = page.title;

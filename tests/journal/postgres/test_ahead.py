@@ -256,7 +256,7 @@ async def test_damaged_row_is_not_read_ahead_again(world, caplog):
     assert "what was read ahead is not used: it is damaged: the row of job 1 has changed" in caplog.text
 
 
-async def test_row_without_a_checksum_is_read_ahead_if_an_older_version_wrote_it(world):
+async def test_older_row_without_a_checksum_is_read_ahead(world):
     while len(world.history.core.engine.jobs) < FEW:
         await world.store()
     await world.link.row("UPDATE jobs SET row_crc32 = NULL")

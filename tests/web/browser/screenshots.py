@@ -1,13 +1,15 @@
 """The pictures of docs/web.md: ``python -m tests.web.browser.screenshots`` makes them, of real pages."""
 
+import contextlib
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
 from typing import Literal
 
-from playwright.sync_api import ViewportSize, expect, sync_playwright
+from playwright.sync_api import Browser, ViewportSize, expect, sync_playwright
 
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
@@ -47,6 +49,30 @@ def main(images: Path = IMAGES) -> None:
                     expect(page.locator(".rate dd").first).to_have_text(re.compile("[1-9]"), timeout=20_000)
                 page.screenshot(path=images / f"{name}.png")
                 page.close()
+            take_several(folder, browser, images)
+
+
+def take_several(folder: Path, browser: Browser, images: Path) -> None:
+    """Make the picture of the page of several servers, one of which does not answer."""
+    with contextlib.ExitStack() as stack:
+        flags = []
+        servers = {}
+        for name in ("one", "two", "three", "four"):
+            server = servers[name] = stack.enter_context(start_beanlite(folder / name))
+            with Wire(server.connect()) as wire:
+                fill(wire)
+                if name == "two":
+                    fail(wire)
+            if name != "three":
+                stack.enter_context(trade(server))
+            flags += ["--connect", f"{name}={server.host}:{server.port}"]
+        page = browser.new_page(viewport={"width": 1440, "height": 1000}, color_scheme="light", locale="en-GB")
+        page.goto(f"http://{stack.enter_context(Web(None, *flags)).where}/")
+        expect(page.locator(".rate dd").first).to_have_text(re.compile("[1-9]"), timeout=20_000)
+        servers["three"].signal(signal.SIGSTOP)
+        stack.callback(servers["three"].signal, signal.SIGCONT)
+        expect(page.get_by_text("it does not answer").first).to_be_visible(timeout=20_000)
+        page.screenshot(path=images / "web-servers.png")
 
 
 if __name__ == "__main__":

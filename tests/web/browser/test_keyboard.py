@@ -82,6 +82,7 @@ def test_job_changes_its_state_and_returns_to_it_by_keys(web, wire, visit, state
     press(page, button)
     tells(page, words)
     assert wire.stats(f"stats-job {job_id}")["state"] == left
+    page.wait_for_load_state()  # or the script that hears the key may be missing
     page.keyboard.press("u")
     tells(page, "1 job brought back.")
     assert wire.stats(f"stats-job {job_id}")["state"] == state

@@ -81,8 +81,10 @@ def test_jobs_are_chosen_changed_and_brought_back_by_keys(web, wire, visit):
     page.keyboard.press("b")
     expect(page.get_by_role("status")).to_have_text("2 jobs buried.")
     assert states(wire, ids) == ["ready", "buried", "buried", "ready"]
+    page.wait_for_load_state()  # or the script that hears the key may be missing
     page.keyboard.press("u")
     expect(page.get_by_role("status")).to_have_text("2 jobs brought back.")
+    page.wait_for_load_state()
     assert states(wire, ids) == ["ready"] * 4
     for key in "jd":
         page.keyboard.press(key)

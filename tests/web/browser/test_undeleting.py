@@ -37,6 +37,7 @@ def test_deleted_jobs_are_put_again_by_keys(web, server, visit):
         expect_status(page, "2 jobs deleted.", "Done: 2 jobs.")
         assert wire.stats("stats-tube mail")["current-jobs-ready"] == "1"
         expect(page.get_by_role("button", name="Put them again")).to_be_visible()
+        page.wait_for_load_state()
         page.keyboard.press("u")
         expect_status(page, "2 jobs put again, as new jobs with new ids.", "Done: 2 jobs.")
         assert wire.stats("stats-tube mail")["current-jobs-ready"] == "3"
@@ -49,6 +50,7 @@ def test_deleted_jobs_are_put_again_by_keys(web, server, visit):
         page.keyboard.press("h")
         expect(page.get_by_role("heading", name="Changes")).to_be_visible()
         expect(page.locator("#entries tbody tr")).to_have_count(3)
+        page.wait_for_load_state()
         page.keyboard.press("u")
         expect_status(page, "1 job put again, as a new job with a new id.", "Done: 1 job.")
         page.goto("/changes")

@@ -1,0 +1,29 @@
+"""``beanlite targets``."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from beanlite.cli.paths import as_path
+
+EPILOG = "Exit codes: 0 done; 2 the file of servers can't be read, or something in it is wrong; 130 Ctrl-C."
+EXAMPLES = """
+beanlite targets --servers servers.toml > /etc/prometheus/beanlite.json
+"""
+
+
+def targets(
+    *,
+    servers: Annotated[
+        Path, typer.Option(metavar="FILE", parser=as_path, help="The file of servers.", show_default=False)
+    ],
+) -> None:
+    """Print for Prometheus (file_sd_configs) where it asks.
+
+    These are the addresses of the key metrics; each gets the label server, with the name of its server.
+    """
+    from beanlite.fleet.servers import Fleet  # noqa: PLC0415 - pydantic is slow to import
+
+    print(json.dumps(Fleet.load(servers).targets(), indent=2))

@@ -1,0 +1,358 @@
+"""The kinds of commands that are sent to servers, by what becomes of their replies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from beanlite.protocol.replies import (
+    AUTHENTICATED,
+    BURIED,
+    DELETED,
+    INTERNAL_ERROR,
+    RELEASED,
+    UNAUTHORIZED,
+    USING,
+    WATCHING,
+)
+from beanlite.router.ids import inner_id, with_outer_id
+from beanlite.router.lane import CLOSED, DEFAULT, Ask, InternalAsk, Lane
+from beanlite.router.state import ClientState
+
+# What beanstalkd takes by default.
+MAX_JOB_SIZE: Final = 65535
+_FINISHED: Final = (DELETED, RELEASED, BURIED)
+
+
+class PutAsk(Ask):
+    """A put: its reply has the id of the new job."""
+
+    __slots__ = ()
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply; a job that the server had to bury has an id, too."""
+        self.reply = with_outer_id(line, lane.number) if line.startswith((b"INSERTED ", b"BURIED ")) else line
+
+
+class FinishAsk(Ask):
+    """A command after which a job is not reserved any more."""
+
+    __slots__ = ("_id",)
+
+    def __init__(self, job_id: int) -> None:
+        """``job_id`` is the job as its server knows it."""
+        super().__init__()
+        self._id = job_id
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply."""
+        if line in _FINISHED:
+            lane.held.discard(self._id)
+        self.reply = line
+
+
+class LookAsk(Ask):
+    """A command that changes nothing, and is sent again after a lost connection."""
+
+    __slots__ = ("_data",)
+
+    def __init__(self, data: bytes) -> None:
+        """Remember the command as it is sent."""
+        super().__init__()
+        self._data = data
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply."""
+        self.reply = line + body
+
+    def lose(self, lane: Lane) -> bool:
+        """Send it again."""
+        lane.send(self._data, self)
+        return True
+
+
+class ShowAsk(LookAsk):
+    """A command whose reply has a job that is not reserved by it."""
+
+    __slots__ = ()
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
+        """Take the reply."""
+        self.reply = with_outer_id(line, lane.number) + body if line.startswith(b"FOUND ") else line
+
+
+class JobStatsAsk(LookAsk):
+    """The command stats-job, whose reply begins with the id."""
+
+    __slots__ = ()
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
+        """Take the reply."""
+        if not line.startswith(b"OK "):
+            self.reply = line
+            return
+        first, _, rest = body.partition(b"\n")[2].partition(b"\n")
+        text = b"---\n%b\n%b" % (with_outer_id(first + b"\r\n", lane.number)[:-2], rest[:-2])
+        self.reply = b"OK %d\r\n%b\r\n" % (len(text), text)
+
+
+class ReserveJobAsk(Ask):
+    """The command reserve-job."""
+
+    __slots__ = ()
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
+        """Take the reply."""
+        self.reply = reserved(lane, line, body) if line.startswith(b"RESERVED ") else line
+
+
+def reserved(lane: Lane, line: bytes, body: bytes) -> bytes:
+    """Return the reply to a reserve that a server answers with a job."""
+    lane.hold(inner_id(line))
+    return with_outer_id(line, lane.number) + body
+
+
+class ReserveAsk(Ask):
+    """A reserve, which may wait."""
+
+    __slots__ = ("_session", "until_s")
+
+    def __init__(self, session: ClientState, until_s: float) -> None:
+        super().__init__()
+        self._session = session
+        self.until_s = until_s
+        """When the client is told that there is no job."""
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
+        """Take the reply of the only server that was asked."""
+        self.reply = reserved(lane, line, body) if line.startswith(b"RESERVED ") else line
+        self._leave()
+
+    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+        """Wait until the server is back: a job that it has given out in between went back with the connection."""
+        self._leave()
+        self._session.orphans.append(self)
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Wait likewise."""
+        self.lose(lane)
+
+    def refuse(self, lane: Lane, line: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Tell the client that it may not reserve."""
+        self.reply = line
+        self._leave()
+
+    def _leave(self) -> None:
+        session = self._session
+        session.reserves -= 1
+        if session.reserves == 0:
+            session.waits_on = None
+
+
+class UseAsk(Ask):
+    """A use of the client."""
+
+    __slots__ = ("_before", "_lane", "_session", "_tube")
+
+    def __init__(self, session: ClientState, lane: Lane, tube: bytes) -> None:
+        super().__init__()
+        self._session = session
+        self._lane = lane
+        self._tube = tube
+        self._before = session.used
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply. The tube was taken for the client's at once unless it is on another server."""
+        session = self._session
+        if not line.startswith(USING):
+            if session.barrier is not self:
+                if session.used == self._tube:
+                    session.use(self._before)
+                if lane.used == self._tube:
+                    lane.used = self._before
+        elif session.barrier is self:
+            self._take(lane)
+        self._end(line)
+
+    def lose(self, lane: Lane) -> bool:
+        """Use it once the server is back."""
+        self.fail(lane)
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Use it once the server is back: there is nothing that could be lost."""
+        self._take(lane)
+        self._end(b"%b%b\r\n" % (USING, self._tube))
+
+    def _take(self, lane: Lane) -> None:
+        session = self._session
+        old = session.home
+        session.use(self._tube)
+        lane.used = self._tube
+        if old is not lane and old.state != CLOSED and old.used != DEFAULT and not old.ended:
+            old.used = DEFAULT
+            old.send(b"use default\r\n", InternalAsk())
+
+    def _end(self, reply: bytes) -> None:
+        if self._session.barrier is self:
+            self._session.barrier = None
+        self.reply = reply
+
+
+class SwitchAsk(InternalAsk):
+    """A use of the router's own: the client uses the tube already."""
+
+    __slots__ = ("_session", "_tube")
+
+    def __init__(self, session: ClientState, tube: bytes) -> None:
+        super().__init__()
+        self._session = session
+        self._tube = tube
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply."""
+        if line.startswith(USING):
+            lane.used = self._tube
+        else:
+            lane.refusal = line
+        self._session.barrier = None
+
+    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+        """Do without it: a new connection begins with the tube."""
+        self._session.barrier = None
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Have the command that waits for it fail, too."""
+        lane.refusal = INTERNAL_ERROR
+        self._session.barrier = None
+
+
+class WatchAsk(Ask):
+    """A watch or an ignore of the client, which goes to one server, or to both of a tube that has moved."""
+
+    __slots__ = ("_count", "_ignores", "_refusal", "_session", "_tube", "left")
+
+    def __init__(self, session: ClientState, tube: bytes, left: int, *, ignores: bool) -> None:
+        super().__init__()
+        self._session = session
+        self._tube = tube
+        self.left = left
+        """How many servers have not answered."""
+        self._ignores = ignores
+        self._count = len(session.watched)
+        self._refusal = b""
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply of one server."""
+        if not line.startswith(b"WATCHING "):
+            self._refusal = line
+            self._undo(lane)
+        self._end_one()
+
+    def _undo(self, lane: Lane) -> None:
+        session, tube = self._session, self._tube
+        if self._ignores:
+            session.watch_tube(tube)
+            lane.watched.add(tube)
+        else:
+            lane.watched.discard(tube)
+            if len(session.watched) > 1:
+                session.ignore_tube(tube)
+            if not lane.watched:
+                lane.watched.add(DEFAULT)  # the server has refused to ignore it, too
+                lane.placeholder = not session.has_tube(lane, DEFAULT) or DEFAULT not in session.watched
+
+    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+        """Do it once the server is back."""
+        self._end_one()
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Do it likewise."""
+        self.lose(lane)
+
+    def _end_one(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.reply = self._refusal or WATCHING % self._count
+
+
+class AuthAsk(Ask):
+    """The command auth."""
+
+    __slots__ = ("_session", "_token")
+
+    def __init__(self, session: ClientState, token: bytes) -> None:
+        super().__init__()
+        self._session = session
+        self._token = token
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply: an accepted token is shown to the other servers as well."""
+        if line == AUTHENTICATED:
+            self._session.token = self._token
+        elif line == UNAUTHORIZED:
+            self._session.is_over = True
+        self._session.barrier = None
+        self.reply = line
+
+    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+        """Have the client try again on a connection of its own."""
+        self._session.barrier = None
+        return False
+
+    def fail(self, lane: Lane) -> None:
+        """Have the client try again."""
+        super().fail(lane)
+        self._session.barrier = None
+        self._session.is_over = True
+
+
+class LargestBodyAsk(InternalAsk):
+    """The question for the largest body that a server takes."""
+
+    __slots__ = ("_session",)
+
+    def __init__(self, session: ClientState) -> None:
+        super().__init__()
+        self._session = session
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the statistics."""
+        number = body.partition(b"\nmax-job-size: ")[2].partition(b"\n")[0]
+        self._end(lane, int(number) if number.isdigit() else MAX_JOB_SIZE)
+
+    def lose(self, lane: Lane) -> bool:
+        """Guess."""
+        self._end(lane, MAX_JOB_SIZE)
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Guess."""
+        self.lose(lane)
+
+    def _end(self, lane: Lane, size: int) -> None:
+        lane.server.max_job_size = size
+        self._session.barrier = None
+
+
+def give_back(lane: Lane, job_id: int) -> None:
+    """Release a job that nobody waits for, with the pri that it has."""
+    lane.send(b"stats-job %d\r\n" % job_id, GiveBackAsk(job_id))
+
+
+class GiveBackAsk(InternalAsk):
+    """The question for the pri of a job that is to be released."""
+
+    __slots__ = ("_id",)
+
+    def __init__(self, job_id: int) -> None:
+        super().__init__()
+        self._id = job_id
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
+        """Release the job."""
+        if line.startswith(b"OK "):
+            pri = body.partition(b"\npri: ")[2].partition(b"\n")[0]
+            lane.send(b"release %d %b 0\r\n" % (self._id, pri), InternalAsk())

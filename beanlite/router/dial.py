@@ -1,0 +1,90 @@
+"""Makes connections to servers: over TCP, TLS or a Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from beanlite.beanstalk.client import Server
+from beanlite.beanstalk.over_tls import OverTls, in_plain_words
+from beanlite.net.tls import Tls
+
+# What tells of a server that is gone without a word.
+_KEEPALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000),
+)
+
+Contexts = Callable[[OverTls], ssl.SSLContext]
+
+
+async def dial(address: Server, end: asyncio.Protocol, context_of: Contexts) -> None:
+    """Connect to a server, whose connection is then looked after by ``end``. OSError: that fails."""
+    loop = asyncio.get_running_loop()
+    if isinstance(address, OverTls):
+        handshake = _Handshake(loop, context_of(address), address.host, end)
+        transport, _ = await loop.create_connection(lambda: Tls(handshake), address.host, address.port)
+        try:
+            await handshake.over
+        except BaseException:
+            transport.abort()
+            raise
+    elif len(address) == 1:
+        await loop.create_unix_connection(lambda: end, address[0])
+        return
+    else:
+        transport, _ = await loop.create_connection(lambda: end, address[0], address[1])
+    sock = transport.get_extra_info("socket")
+    for option in _KEEPALIVE:
+        sock.setsockopt(*option)
+
+
+class _Handshake:
+    """What looks after the handshake of one connection, as ``Tls`` sees it."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext, host: str, end: asyncio.Protocol
+    ) -> None:
+        self._loop = loop
+        self._context = context
+        self._host = host
+        self._end = end
+        self.over: asyncio.Future[None] = loop.create_future()
+
+    def begin(self, tls: Tls) -> None:
+        tls.greet()
+
+    def new_session(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:
+        return self._context.wrap_bio(incoming, outgoing, server_hostname=self._host)
+
+    def go_on(self, tls: Tls) -> None:
+        self._loop.call_soon(tls.shake)
+
+    def admit(self, _tls: Tls, *, is_kept: bool) -> asyncio.Protocol:  # noqa: ARG002 - it is about servers
+        self._fail(None)
+        return self._end
+
+    def refuse(self, tls: Tls, reason: str) -> None:
+        self._fail(ConnectionAbortedError(reason))
+        tls.abort()
+
+    def refuse_for(self, tls: Tls, error: ssl.SSLError) -> None:
+        self._fail(ConnectionAbortedError(in_plain_words(error)))
+        tls.abort()
+
+    def end(self, _tls: Tls, *, has_session: bool) -> None:  # noqa: ARG002 - as above
+        self._fail(ConnectionResetError("the connection was closed amid the handshake"))
+
+    def _fail(self, error: OSError | None) -> None:
+        if self.over.done():
+            return
+        if error is None:
+            self.over.set_result(None)
+        else:
+            self.over.set_exception(error)

@@ -1,0 +1,139 @@
+"""The kinds of commands that go to several servers, by how their replies are joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from beanlite.protocol.replies import INTERNAL_ERROR, NOT_FOUND, PAUSED
+from beanlite.router.asks import LookAsk
+from beanlite.router.ids import with_outer_id
+from beanlite.router.lane import Ask, Lane
+from beanlite.router.state import ClientState
+
+
+class MergedAsk(Ask):
+    """A command for several servers, whose replies are merged."""
+
+    __slots__ = ("_combine", "_first", "_left", "_parts")
+
+    def __init__(self, left: int, combine: Callable[[list[bytes]], bytes]) -> None:
+        """``combine`` makes the reply of the bodies of those that answer OK, without the CR LF at their ends."""
+        super().__init__()
+        self._left = left
+        self._combine = combine
+        self._parts: list[tuple[Lane, bytes]] = []
+        self._first = b""
+
+    def part(self, lane: Lane | None, line: bytes, body: bytes) -> None:
+        """Take what one server says; None: it is away."""
+        if lane is not None and line.startswith(b"OK "):
+            self._parts.append((lane, body[:-2]))
+        else:
+            self._first = self._first or line
+        self._left -= 1
+        if self._left == 0:
+            self._parts.sort(key=lambda part: part[0].number)
+            self.reply = self._combine([body for _, body in self._parts]) if self._parts else self._first
+
+
+class PartAsk(LookAsk):
+    """What one server is asked for a merged reply."""
+
+    __slots__ = ("_merge",)
+
+    def __init__(self, merge: MergedAsk, data: bytes) -> None:
+        super().__init__(data)
+        self._merge = merge
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
+        """Take the reply."""
+        self._merge.part(lane, line, body)
+
+    def fail(self, lane: Lane) -> None:  # noqa: ARG002 - as for any command
+        """Leave the server out."""
+        self._merge.part(None, INTERNAL_ERROR, b"")
+
+
+class PauseAsk(Ask):
+    """A pause of a tube that has moved, on both servers."""
+
+    __slots__ = ("_left", "_said")
+
+    def __init__(self, left: int) -> None:
+        super().__init__()
+        self._left = left
+        self._said: list[bytes] = []
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply of one server: the tube need not exist on both."""
+        self._said.append(line)
+        if len(self._said) == self._left:
+            others = [said for said in self._said if said not in {NOT_FOUND, PAUSED}]
+            self.reply = others[0] if others else PAUSED if PAUSED in self._said else NOT_FOUND
+
+    def fail(self, lane: Lane) -> None:
+        """Say that one of the servers is away."""
+        self.answer(lane, INTERNAL_ERROR, b"")
+
+
+class PeekBothAsk(LookAsk):
+    """A peek in a tube that has moved: in the old server first, then in the new one."""
+
+    __slots__ = ("_second", "_session", "_then")
+
+    def __init__(self, session: ClientState, data: bytes, second: Lane) -> None:
+        super().__init__(data)
+        self._session = session
+        self._then = data
+        self._second: Lane | None = second
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
+        """Take the reply of one server."""
+        second = self._second
+        if second is not None and lane is not second and not line.startswith(b"FOUND "):
+            self._second = None
+            second.send(self._then, self)
+            return
+        self._session.barrier = None
+        self.reply = with_outer_id(line, lane.number) + body if line.startswith(b"FOUND ") else line
+
+    def fail(self, lane: Lane) -> None:
+        """Look at the other server alone."""
+        self.answer(lane, INTERNAL_ERROR, b"")
+
+
+class KickBothAsk(Ask):
+    """A kick in a tube that has moved, likewise."""
+
+    __slots__ = ("_bound", "_kicked", "_second", "_session")
+
+    def __init__(self, session: ClientState, bound: int, second: Lane) -> None:
+        super().__init__()
+        self._session = session
+        self._bound = bound
+        self._kicked = 0
+        self._second: Lane | None = second
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply of one server."""
+        word, _, number = line[:-2].partition(b" ")
+        if word == b"KICKED" and number.isdigit():
+            self._kicked += int(number)
+            second = self._second
+            if second is not None and self._kicked < self._bound:
+                self._second = None
+                second.send(b"kick %d\r\n" % (self._bound - self._kicked), self)
+                return
+            line = b"KICKED %d\r\n" % self._kicked
+        self._session.barrier = None
+        self.reply = line
+
+    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+        """Have the client lose its connection: nobody knows how many were kicked."""
+        self._session.barrier = None
+        return False
+
+    def fail(self, lane: Lane) -> None:
+        """Tell the client that a server is away."""
+        super().fail(lane)
+        self._session.barrier = None

@@ -1,0 +1,273 @@
+"""A client's connection to one server, without I/O: what is to be sent, and to which command each reply belongs."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from beanlite.protocol.replies import AUTHENTICATED, INTERNAL_ERROR, NOT_FOUND, UNKNOWN_COMMAND
+from beanlite.router.known import KnownServer
+
+DEFAULT: Final = b"default"
+# Replies that a body follows.
+_WITH_BODY: Final = (b"RESERVED ", b"FOUND ", b"OK ", b"OFFERED ")
+# No first line of a reply is longer.
+_LINE_MAX: Final = 1024
+# With more reserved jobs than this, it is no longer known which they are.
+_HELD_MAX: Final = 10_000
+
+# The states of a lane. Greeted is what a new connection is told before anything else: token, name, and tubes.
+CLOSED: Final = 0
+CONNECTING: Final = 1
+GREETING: Final = 2
+OPEN: Final = 3
+
+
+class Ask:
+    """A command that was sent to a server: whose reply it gets, and what becomes of it without a reply."""
+
+    __slots__ = ("reply",)
+
+    def __init__(self) -> None:
+        self.reply: bytes | None = None
+        """What the client is answered; None: that is not known yet."""
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - for subclasses
+        """Take the reply of the server: its line, and its body if it has one, both with CR LF."""
+        self.reply = line
+
+    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as above
+        """Take note that the connection was lost; return False if the client has to be told that by losing its own.
+
+        That is so if nobody knows whether the command was carried out.
+        """
+        return False
+
+    def fail(self, lane: Lane) -> None:  # noqa: ARG002 - as above
+        """Take note that the command was not sent, because the server is away."""
+        self.reply = INTERNAL_ERROR
+
+    def refuse(self, lane: Lane, line: bytes) -> None:
+        """Take note that it was not sent, because the server has answered the greeting with this line."""
+        self.fail(lane)
+        if self.reply == INTERNAL_ERROR:
+            self.reply = line
+
+
+class InternalAsk(Ask):
+    """A command of the router's own, of which the client hears nothing."""
+
+    __slots__ = ()
+
+    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as above
+        """Do without it."""
+        return True
+
+
+class GreetAsk(InternalAsk):
+    """What a new connection is told first."""
+
+    __slots__ = ()
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as above
+        """Go on with what was to be sent, or not, if the server refuses it."""
+        lane.greeted(line)
+
+
+class Owner:
+    """The session of a client, as its lanes see it."""
+
+    __slots__ = ("dirty", "opening")
+
+    def __init__(self) -> None:
+        self.dirty: list[Lane] = []
+        """The lanes that have something to send."""
+        self.opening: list[Lane] = []
+        """The lanes for which a connection is to be made."""
+
+    def greeting(self, lane: Lane) -> list[bytes]:
+        """Return the lines that a new connection begins with, and note in the lane what it uses and watches then."""
+        raise NotImplementedError
+
+    def refused(self, lane: Lane, line: bytes) -> None:
+        """Take note that a server refuses the greeting."""
+        raise NotImplementedError
+
+
+class Lane:
+    """The connection of a client to one server."""
+
+    __slots__ = (
+        "_greeting",
+        "_greets",
+        "_owner",
+        "_parts",
+        "_size",
+        "_wanted",
+        "asks",
+        "clogged",
+        "ended",
+        "held",
+        "last_line",
+        "number",
+        "out",
+        "placeholder",
+        "refusal",
+        "server",
+        "state",
+        "used",
+        "watched",
+    )
+
+    def __init__(self, owner: Owner, server: KnownServer) -> None:
+        self._owner = owner
+        self.server = server
+        self.number = server.number
+        self.state = CLOSED
+        self.out: list[bytes] = []
+        """What is to be sent once the connection is open."""
+        self.asks: deque[Ask] = deque()
+        """What has been sent, or is in ``out``, and is not answered."""
+        self.used = DEFAULT
+        """What the server takes for the tube that the client uses."""
+        self.watched: set[bytes] = set()
+        """What it takes for the tubes that the client watches."""
+        self.placeholder = False
+        """The client watches none of its tubes; it watches default because it has to watch one."""
+        self.held: set[int] = set()
+        """The jobs that are reserved, as far as is known: those whose ttr has ended are among them."""
+        self.ended = False
+        """Nothing more is sent on this connection, which the server will close."""
+        self.clogged = False
+        """The server takes no more for now."""
+        self.refusal = b""
+        """The reply to a ``use`` of the router's own that was refused."""
+        self.last_line = b""
+        """What the server has said unasked."""
+        self._greeting: list[bytes] = []
+        self._greets = 0
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._wanted = 0
+
+    # -- to the server
+
+    def ensure(self) -> None:
+        """Have a connection made, if there is none."""
+        if self.state == CLOSED:
+            self.state = CONNECTING
+            self.used = DEFAULT
+            self.watched = {DEFAULT}
+            self._greeting = self._owner.greeting(self)
+            self._owner.opening.append(self)
+
+    def send(self, data: bytes, ask: Ask) -> None:
+        """Have a command sent."""
+        self.ensure()
+        self.asks.append(ask)
+        self.pass_on(data)
+
+    def pass_on(self, data: bytes) -> None:
+        """Have more bytes sent, which belong to the last command."""
+        if not self.out:
+            self._owner.dirty.append(self)
+        self.out.append(data)
+
+    def take(self) -> bytes:
+        """Return what is to be sent now, once."""
+        if self.state != OPEN:
+            return b""
+        out = self.out
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        return data
+
+    # -- the connection
+
+    def opened(self) -> bytes:
+        """Note that the connection is made; return what is to be sent first."""
+        greeting = self._greeting
+        self._greets = len(greeting)
+        if not greeting:
+            self._open()
+            return b""
+        self.state = GREETING
+        self.asks.extendleft([GreetAsk() for _ in greeting])
+        return b"".join(greeting)
+
+    def greeted(self, line: bytes) -> None:
+        """Take a reply to a part of the greeting."""
+        if self.state != GREETING:
+            return
+        self._greets -= 1
+        if line.startswith((b"USING ", b"WATCHING ", b"NAMED")) or line in {AUTHENTICATED, UNKNOWN_COMMAND, NOT_FOUND}:
+            if not self._greets:
+                self._open()
+        else:
+            self._owner.refused(self, line)
+
+    def _open(self) -> None:
+        self.state = OPEN
+        if self.out:
+            self._owner.dirty.append(self)
+
+    def close(self) -> list[Ask]:
+        """Forget the connection, which is lost or could not be made; return the commands that have no reply."""
+        asks = [ask for ask in self.asks if not isinstance(ask, GreetAsk)]
+        self.state = CLOSED
+        self.asks.clear()
+        self.out.clear()
+        self.held.clear()
+        self._parts.clear()
+        self._size = self._wanted = 0
+        self.ended = self.clogged = self.placeholder = False
+        self.refusal = self.last_line = b""
+        return asks
+
+    def hold(self, job_id: int) -> None:
+        """Note that a job is reserved."""
+        if len(self.held) < _HELD_MAX:
+            self.held.add(job_id)
+
+    # -- from the server
+
+    def receive(self, data: bytes) -> bool:  # noqa: PLR0911 - a case each
+        """Hand out the replies in what has been received; return False if there is something else in it."""
+        if self._parts:
+            self._parts.append(data)
+            self._size += len(data)
+            if self._size < self._wanted:
+                return True
+            data = b"".join(self._parts)
+            self._parts.clear()
+        at, size = 0, len(data)
+        asks = self.asks
+        while at < size:
+            end = data.find(b"\r\n", at) + 2
+            if end < 2:
+                return self._keep(data, at, size - at + 1) and size - at <= _LINE_MAX
+            line = data[at:end]
+            stop, body = end, b""
+            if line.startswith(_WITH_BODY):
+                length = line[line.rindex(b" ") + 1 : -2]
+                if not length.isdigit():
+                    return False
+                stop = end + int(length) + 2
+                if stop > size:
+                    return self._keep(data, at, stop - at)
+                body = data[end:stop]
+            if not asks:
+                self.last_line = line
+                return False
+            asks.popleft().answer(self, line, body)
+            if self.state == CLOSED:  # the greeting was refused
+                return False
+            at = stop
+        return True
+
+    def _keep(self, data: bytes, at: int, wanted: int) -> bool:
+        rest = data[at:]
+        self._parts.append(rest)
+        self._size = len(rest)
+        self._wanted = wanted
+        return True

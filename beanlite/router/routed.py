@@ -1,0 +1,32 @@
+"""A session as commands see it: the state, and what the router tells of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from beanlite.router.known import Map
+from beanlite.router.state import ClientState
+
+
+class Routed(ClientState):
+    """The state, and what ``stats`` tells of the router."""
+
+    __slots__ = ("_own_stats",)
+
+    def __init__(self, servers: Map, own_stats: Callable[[], Mapping[str, str]], *, tokens_pass: bool = False) -> None:
+        """``own_stats`` returns what ``stats`` tells of this process."""
+        super().__init__(servers, tokens_pass=tokens_pass)
+        self._own_stats = own_stats
+
+    def own_stats(self) -> Mapping[str, str]:
+        """Return what takes the place of what servers tell of themselves."""
+        return self._own_stats()
+
+    def more_stats(self) -> Mapping[str, str]:
+        """Return what ``stats`` tells of the router."""
+        servers = self.map.servers.values()
+        return {
+            "router-servers": str(len(servers)),
+            "router-servers-away": str(sum(server.away for server in servers)),
+            "router-map-version": str(self.map.fleet.version),
+        }

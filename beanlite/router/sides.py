@@ -1,0 +1,348 @@
+"""The connections of a client of the router: its own, and those to the servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from beanlite.router.known import Map
+from beanlite.router.lane import GREETING, OPEN, Lane
+from beanlite.router.routing import RouterSession
+from beanlite.router.upstream import Upstream
+
+# With so many bytes that the other side does not take, nothing more is read for it.
+UNREAD_MAX: Final = 1 << 16
+# How long a client may take to read its last replies, and to close its side.
+FAREWELL_S: Final = 2.0
+
+
+@dataclass(slots=True)
+class RouterHost:
+    """What a connection knows of the router."""
+
+    map: Map
+    upstreams: dict[int, Upstream]
+    own_stats: Callable[[], Mapping[str, str]]
+    admit: Callable[[ClientSide], bool]
+    """Called with a new connection; returns False if there are too many."""
+    forget: Callable[[ClientSide], None]
+
+
+class ServerSide(asyncio.Protocol):
+    """A connection to a server."""
+
+    __slots__ = ("client", "lane", "transport")
+
+    def __init__(self, client: ClientSide, lane: Lane) -> None:
+        self.client: ClientSide | None = client
+        self.lane = lane
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin with the greeting, and with what waits to be sent."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=UNREAD_MAX)
+        if self.client is None:  # it has gone meanwhile
+            self.transport.abort()
+        else:
+            self.client.server_made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what the server says."""
+        if self.client is not None:
+            self.client.server_came(self, data)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Pass on that the connection is closed."""
+        self.transport = None
+        if self.client is not None:
+            client, self.client = self.client, None
+            client.server_lost(self)
+
+    def pause_writing(self) -> None:
+        """Read no more from the client."""
+        self.lane.clogged = True
+        if self.client is not None:
+            self.client.flush()
+
+    def resume_writing(self) -> None:
+        """Read from the client again."""
+        self.lane.clogged = False
+        if self.client is not None:
+            self.client.flush()
+
+    def close(self) -> None:
+        """Close the connection, once all is sent."""
+        self.client = None
+        transport = self.transport
+        if transport is not None:
+            if not transport.get_write_buffer_size() and not transport.is_closing():
+                _half_close(transport)
+            transport.close()
+
+
+def _half_close(transport: asyncio.Transport) -> None:
+    """Tell the server at once that nothing more comes: the loop itself does so after others have had their turn.
+
+    A client that asks after another one has gone expects that the jobs which that one had reserved are ready.
+    """
+    if transport.get_extra_info("ssl_object") is None:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sock,
+        ):
+            sock.shutdown(socket.SHUT_WR)
+
+
+class ClientSide(asyncio.Protocol):
+    """The connection of a client."""
+
+    __slots__ = (
+        "_due_s",
+        "_ends",
+        "_host",
+        "_is_closed",
+        "_loop",
+        "_reading",
+        "_tasks",
+        "_timer",
+        "_unread",
+        "session",
+        "transport",
+    )
+
+    def __init__(self, host: RouterHost) -> None:
+        self._host = host
+        self._loop = asyncio.get_running_loop()
+        self._ends: dict[Lane, ServerSide] = {}
+        self._tasks: dict[Lane, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = float("inf")
+        self._reading = True
+        self._unread = False
+        """The client does not read its replies."""
+        self._is_closed = False
+
+    # -- called by asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Make a session, or close the connection at once if there are too many."""
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=UNREAD_MAX)
+        is_private = transport.get_extra_info("ssl_object") is not None or not isinstance(
+            transport.get_extra_info("peername"), tuple
+        )
+        self.session = RouterSession(self._host.map, self._host.own_stats, tokens_pass=is_private)
+        if not self._host.admit(self):
+            self._is_closed = True
+            self.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what the client says: every command starts here. After the last reply it is not looked at."""
+        if self._is_closed:
+            return
+        self.session.receive(data, self._loop.time())
+        self.flush()
+
+    def eof_received(self) -> bool:
+        """Note that the client sends no more; it still gets its replies."""
+        if self._is_closed:
+            return False
+        self.session.half_close(self._loop.time())
+        self.flush()
+        return True
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        """Close the connections to servers: they give back what is reserved."""
+        self._leave()
+
+    def pause_writing(self) -> None:
+        """Read no more from the servers, because the client does not read its replies."""
+        self._unread = True
+        for end in self._ends.values():
+            if end.transport is not None:
+                end.transport.pause_reading()
+        self.flush()
+
+    def resume_writing(self) -> None:
+        """Read from the servers again."""
+        self._unread = False
+        for end in self._ends.values():
+            if end.transport is not None:
+                end.transport.resume_reading()
+        self.flush()
+
+    # -- the servers
+
+    def server_made(self, end: ServerSide) -> None:
+        """Take a connection that was made."""
+        lane = end.lane
+        self._ends[lane] = end
+        assert end.transport is not None
+        if self._unread:
+            end.transport.pause_reading()
+        data = self.session.opened(lane, self._loop.time())
+        if data:
+            end.transport.write(data)
+        self.flush()
+
+    def server_came(self, end: ServerSide, data: bytes) -> None:
+        """Take what a server says; a connection with something else than replies is closed."""
+        if not self.session.came(end.lane, data, self._loop.time()) and end.transport is not None:
+            end.transport.abort()
+            end.client = None
+            self._lose(end)
+        self.flush()
+
+    def server_lost(self, end: ServerSide) -> None:
+        """Take note that a connection was lost."""
+        self._lose(end)
+        self.flush()
+
+    def _lose(self, end: ServerSide) -> None:
+        lane = end.lane
+        if self._ends.get(lane) is not end:
+            return
+        del self._ends[lane]
+        if lane.state == OPEN:
+            self.session.lost(lane, self._loop.time())
+        elif lane.state == GREETING:
+            self.session.failed(lane, self._loop.time())
+
+    def come_back(self) -> None:
+        """Take note that a server can be reached again."""
+        self.session.come_back(self._loop.time())
+        self.flush()
+
+    def look_again(self) -> None:
+        """Take note that tubes may have moved."""
+        lane = self.session.look_again(self._loop.time())
+        if lane is not None and lane in self._ends:
+            end = self._ends[lane]
+            end.close()
+            self._lose(end)
+        self.flush()
+
+    async def _open(self, lane: Lane) -> None:
+        upstream = self._host.upstreams.get(lane.number)
+        end = ServerSide(self, lane)
+        is_made = False
+        try:
+            is_made = upstream is not None and await upstream.connect(end)
+        finally:
+            self._tasks.pop(lane, None)
+            if not is_made:
+                end.close()
+        if not is_made and not self._is_closed:
+            self.session.failed(lane, self._loop.time())
+            self.flush()
+
+    # -- sending
+
+    def flush(self) -> None:
+        """Send everything, and do what the session is ready for; to be called after each call into the session."""
+        if self._is_closed:
+            return
+        session = self.session
+        if session.opening:
+            self._open_all()
+        if session.dirty:
+            self._send_to_servers()
+        if session.out:
+            out = session.out
+            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
+        if session.half_closed:
+            self._end_wait()
+        if session.is_done:
+            self.close()
+            return
+        if session.due_s != self._due_s:
+            self._set_timer(session.due_s)
+        if (session.wants_more and not self._unread) != self._reading:
+            self._turn_reading()
+
+    def _send_to_servers(self) -> None:
+        dirty, self.session.dirty = self.session.dirty, []
+        for lane in dirty:
+            data = lane.take()
+            if data:
+                transport = self._ends[lane].transport
+                if transport is not None:
+                    transport.write(data)
+
+    def _turn_reading(self) -> None:
+        """Read from the client, or do so no more."""
+        if not self.transport.is_closing():
+            self._reading = not self._reading
+            if self._reading:
+                self.transport.resume_reading()
+            else:
+                self.transport.pause_reading()
+
+    def _open_all(self) -> None:
+        opening, self.session.opening = self.session.opening, []
+        for lane in opening:
+            self._tasks[lane] = self._loop.create_task(self._open(lane))
+
+    def _end_wait(self) -> None:
+        lane = self.session.take_ending()
+        if lane is not None:
+            transport = self._ends[lane].transport
+            if transport is not None:
+                with contextlib.suppress(OSError):
+                    transport.write_eof()
+
+    def _set_timer(self, due_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due_s = due_s
+        if due_s != float("inf"):
+            self._timer = self._loop.call_at(due_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._due_s = float("inf")
+        self.session.tick(self._loop.time())
+        self.flush()
+
+    # -- the end
+
+    @property
+    def owes(self) -> bool:
+        """Whether something was sent to servers that is not answered, and that does not wait for a job."""
+        session = self.session
+        return bool(session.order) and session.wait is None and session.waits_on is None
+
+    def close(self) -> None:
+        """Close all connections, once everything is sent.
+
+        If there were data of the client that nobody has read, the kernel would send RST, and replies would be lost.
+        """
+        self._leave()
+        if self.session.half_closed or self.transport.is_closing():
+            self.transport.close()
+        else:
+            with contextlib.suppress(OSError):
+                self.transport.write_eof()
+            self.transport.resume_reading()
+        self._loop.call_later(FAREWELL_S, self.transport.abort)
+
+    def _leave(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._set_timer(float("inf"))
+        for task in list(self._tasks.values()):
+            task.cancel()
+        for end in self._ends.values():
+            end.close()
+        self._ends.clear()
+        self.session.leave()
+        self._host.forget(self)

@@ -1,0 +1,330 @@
+"""The state of a session: the client's tubes, its lanes to the servers, and the order of its replies.
+
+This is what commands see and change. ``routing`` turns bytes into commands.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from beanlite.fleet.servers import Member
+from beanlite.router.ids import NUMBER_MASK
+from beanlite.router.known import Map
+from beanlite.router.lane import CLOSED, DEFAULT, OPEN, Ask, InternalAsk, Lane, Owner
+
+# With more commands without a reply, the client has to wait.
+ORDER_MAX: Final = 1000
+NEVER_S: Final = float("inf")
+
+
+class AnyWait:
+    """What a reserve over several servers is for the session; ``Wait`` is one."""
+
+    __slots__ = ()
+
+    def opened(self, lane: Lane) -> None:
+        """Take note that a lane is open."""
+
+    def come_back(self) -> None:
+        """Take note that a server can be reached again."""
+
+    def failed(self) -> None:
+        """Take note that no connection could be made."""
+
+    def half_close(self) -> None:
+        """Wait no longer, because the client sends no more."""
+
+    def look_again(self) -> None:
+        """Take note that tubes may have moved."""
+
+    def tick(self) -> None:
+        """Do what is due."""
+
+    @property
+    def due_s(self) -> float:
+        """When ``tick`` has something to do."""
+        return NEVER_S
+
+    def use_late(self, lane: Lane, line: bytes, body: bytes) -> bool:  # noqa: ARG002 - for the subclass
+        """Take a job that comes late; return False if none is waited for."""
+        return False
+
+
+class ClientState(Owner):
+    """What the router knows of a client."""
+
+    __slots__ = (
+        "_home",
+        "_home_edition",
+        "_lanes_edition",
+        "_reserve_lanes",
+        "barrier",
+        "body_ask",
+        "body_bytes",
+        "body_lane",
+        "claim",
+        "half_closed",
+        "is_known",
+        "is_over",
+        "lanes",
+        "late",
+        "map",
+        "now_s",
+        "order",
+        "orphans",
+        "out",
+        "reserves",
+        "token",
+        "tokens_pass",
+        "turn",
+        "unknown",
+        "used",
+        "wait",
+        "waits_on",
+        "watched",
+    )
+
+    def __init__(self, servers: Map, *, tokens_pass: bool = False) -> None:
+        """``tokens_pass``: nobody can overhear the client, so that its token may be passed on."""
+        super().__init__()
+        self.map = servers
+        self.tokens_pass = tokens_pass
+        self.now_s = 0.0
+        """The time, of a clock that never goes back."""
+        self.lanes: dict[int, Lane] = {}
+        """The connections to servers, by their numbers."""
+        self.out: list[bytes] = []
+        """The replies that are to be sent."""
+        self.order: deque[Ask] = deque()
+        """The commands that are not answered, or whose turn has not come."""
+        self.used = DEFAULT
+        self.watched: dict[bytes, None] = {DEFAULT: None}
+        self._home: Lane | None = None
+        self._home_edition = 0
+        self._reserve_lanes: list[Lane] | None = None
+        self._lanes_edition = 0
+        self.token = b""
+        """The token that the client has shown, and that was accepted."""
+        self.claim = b""
+        """What the client calls itself."""
+        self.is_known = False
+        """The client has given a command."""
+        self.unknown = 0
+        """How many lines have come before the first command."""
+        self.barrier: Ask | None = None
+        """The command whose reply the next one waits for."""
+        self.waits_on: Lane | None = None
+        """The lane on which a reserve waits: the others may be asked nothing until it is answered."""
+        self.reserves = 0
+        """How many reserves are not answered there."""
+        self.wait: AnyWait | None = None
+        """A reserve over several servers, or over some that are away."""
+        self.orphans: list[Ask] = []
+        """Reserves whose lane was lost."""
+        self.late: set[Lane] = set()
+        """Lanes that have not answered a reserve in time, and may still give a job."""
+        self.turn = 0
+        """Which server is asked first; rises with each reserve over several."""
+        self.body_ask: Ask | None = None
+        """The command whose body is being passed on, or skipped."""
+        self.body_lane: Lane | None = None
+        """The lane to which it is passed on; None: it is skipped."""
+        self.body_bytes = 0
+        """How many bytes of it are still to come."""
+        self.half_closed = False
+        self.is_over = False
+        """No more commands are carried out; the connection is closed after the replies so far."""
+
+    # -- lanes
+
+    def lane(self, number: int) -> Lane | None:
+        """Return the lane to the server with this number; None: there is no such server."""
+        server = self.map.servers.get(number)
+        if server is None:
+            return None
+        lane = self.lanes.get(number)
+        if lane is None or (lane.server is not server and lane.state == CLOSED):
+            lane = self.lanes[number] = Lane(self, server)
+        return lane
+
+    def lane_to(self, member: Member) -> Lane:
+        """Return the lane to a server."""
+        lane = self.lane(member.number)
+        assert lane is not None
+        return lane
+
+    def lane_of(self, job_id: int) -> Lane | None:
+        """Return the lane to the server of a job; None: there is none."""
+        return self.lane(job_id & NUMBER_MASK)
+
+    @property
+    def home(self) -> Lane:
+        """The lane to the server into which the client puts."""
+        home = self._home
+        if home is None or self._home_edition != self.map.edition:
+            self._home = home = self.lane_to(self.map.fleet.home(self.used))
+            self._home_edition = self.map.edition
+        return home
+
+    def use(self, tube: bytes) -> None:
+        """Have the client use another tube."""
+        self.used = tube
+        self._home = None
+
+    @property
+    def sole(self) -> Lane | None:
+        """The lane to the only server; None: there are several."""
+        members = self.map.fleet.members
+        return self.lane_to(members[0]) if len(members) == 1 else None
+
+    def homes(self, tube: bytes) -> list[Lane]:
+        """Return the lanes to the servers from which jobs of a tube are reserved."""
+        return [self.lane_to(member) for member in self.map.fleet.homes(tube)]
+
+    def has_tube(self, lane: Lane, tube: bytes) -> bool:
+        """Whether jobs of a tube are reserved from the server of a lane."""
+        return any(member.number == lane.number for member in self.map.fleet.homes(tube))
+
+    def may_ask(self, lane: Lane) -> bool:
+        """Whether a lane may be asked now, rather than once the reserve on another one is answered."""
+        return (self.waits_on is None or self.waits_on is lane) and not lane.ended
+
+    def reserve_lanes(self) -> list[Lane]:
+        """Return the lanes to the servers of the tubes that the client watches, first the one whose turn it is.
+
+        Of a tube that has moved the old server comes before the new one.
+        """
+        lanes = self._reserve_lanes
+        if lanes is None or self._lanes_edition != self.map.edition:
+            lanes = list(dict.fromkeys(lane for tube in self.watched for lane in self.homes(tube)))
+            self._reserve_lanes, self._lanes_edition = lanes, self.map.edition
+        if len(lanes) == 1:
+            return lanes
+        at = self.turn % len(lanes)
+        lanes = lanes[at:] + lanes[:at]
+        for tube in self.map.fleet.moved:
+            if tube in self.watched:
+                old, new = self.homes(tube)
+                if lanes.index(old) > lanes.index(new):
+                    lanes.remove(old)
+                    lanes.insert(lanes.index(new), old)
+        return lanes
+
+    def watch_tube(self, tube: bytes) -> None:
+        """Have the client watch a tube."""
+        self.watched[tube] = None
+        self._reserve_lanes = None
+
+    def ignore_tube(self, tube: bytes) -> None:
+        """Have it watch a tube no more."""
+        self.watched.pop(tube, None)
+        self._reserve_lanes = None
+
+    # -- what a new connection is told
+
+    def greeting(self, lane: Lane) -> list[bytes]:
+        """Return the lines that a new connection begins with."""
+        lines = [b"auth %b\r\n" % self.token] if self.token else []
+        if self.claim:
+            lines.append(b"name %b\r\n" % self.claim)
+        if self.used != DEFAULT and self.home is lane:
+            lines.append(b"use %b\r\n" % self.used)
+            lane.used = self.used
+        wanted = [tube for tube in self.watched if self.has_tube(lane, tube)]
+        lane.placeholder = not wanted
+        lines += [b"watch %b\r\n" % tube for tube in wanted if tube != DEFAULT]
+        if wanted:
+            lane.watched = set(wanted)
+            if DEFAULT not in lane.watched:
+                lines.append(b"ignore default\r\n")
+        return lines
+
+    def refused(self, lane: Lane, line: bytes) -> None:
+        """Answer what was to be sent on a lane with the refusal of its greeting; a reserve waits for other servers."""
+        if self.body_lane is lane:
+            self.body_lane = None
+        for ask in lane.close():
+            ask.refuse(lane, line)
+
+    # -- tubes that are watched
+
+    def watch_more(self, lane: Lane, tube: bytes) -> None:
+        """Note that a lane watches one more tube, and have it ignore default if that was only in its place."""
+        lane.watched.add(tube)
+        if lane.placeholder:
+            lane.placeholder = False
+            if tube != DEFAULT:
+                lane.watched.discard(DEFAULT)
+                lane.send(b"ignore default\r\n", InternalAsk())
+
+    def keep_one(self, lane: Lane, tube: bytes) -> bool:
+        """Have a lane watch default if this tube, which is to be ignored, is its last; False: it is default itself."""
+        if lane.watched != {tube}:
+            return True
+        lane.placeholder = True
+        if tube == DEFAULT:
+            return False
+        lane.watched.add(DEFAULT)
+        lane.send(b"watch default\r\n", InternalAsk())
+        return True
+
+    def ignore_on(self, lane: Lane, tube: bytes, ask: Ask) -> bool:
+        """Have a lane watch a tube no more; return False if nothing has to be sent."""
+        if lane.state == CLOSED or tube not in lane.watched or not self.keep_one(lane, tube):
+            return False
+        lane.watched.discard(tube)
+        lane.send(b"ignore %b\r\n" % tube, ask)
+        return True
+
+    def watch_again(self) -> None:
+        """Have each lane watch what it should, because tubes may have moved."""
+        for lane in self.lanes.values():
+            if lane.state == CLOSED or lane.ended or lane.number not in self.map.servers:
+                continue
+            wanted = {tube for tube in self.watched if self.has_tube(lane, tube)}
+            for tube in wanted - lane.watched:
+                lane.send(b"watch %b\r\n" % tube, InternalAsk())
+                self.watch_more(lane, tube)
+            for tube in lane.watched - wanted:
+                if not (lane.placeholder and tube == DEFAULT):
+                    self.ignore_on(lane, tube, InternalAsk())
+
+    # -- replies
+
+    def say(self, reply: bytes) -> bool:
+        """Answer a command that no server has to be asked for."""
+        if self.order:
+            ask = Ask()
+            ask.reply = reply
+            self.order.append(ask)
+        else:
+            self.out.append(reply)
+        return True
+
+    def ask(self, lane: Lane, data: bytes, ask: Ask) -> bool:
+        """Send a command to a server, and have its reply in its place."""
+        self.order.append(ask)
+        lane.send(data, ask)
+        return True
+
+    def release(self) -> None:
+        """Let all replies go whose turn has come."""
+        order, out = self.order, self.out
+        while order:
+            ask = order[0]
+            reply = ask.reply
+            if reply is None or ask is self.body_ask:
+                break
+            out.append(reply)
+            order.popleft()
+
+    def expect_body(self, ask: Ask, lane: Lane | None, size: int) -> None:
+        """Have so many bytes passed on to a lane, or skipped, before the reply is given."""
+        self.body_ask = ask
+        self.body_lane = lane
+        self.body_bytes = size
+
+    def is_open(self, lane: Lane) -> bool:
+        """Whether a lane can be asked without waiting for a connection."""
+        return lane.state == OPEN and not lane.ended

@@ -1,0 +1,158 @@
+"""The servers as the router reaches them: at which address, since when not, and what they understand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, cast
+
+from beanlite.beanstalk.client import Server, address_text
+from beanlite.errors import in_system_words
+from beanlite.host import log
+from beanlite.router.dial import Contexts, dial
+from beanlite.router.known import KnownServer
+
+# How long a server may take to accept a connection, and to answer what it is asked then.
+CONNECT_S: Final = 2.0
+# How often it is tried again, and how long clients wait for it before they are told that it is away.
+AGAIN_S: Final = 0.2
+AWAY_S: Final = 5.0
+_TRIES: Final = 3
+_QUESTIONS: Final = b"take 0\r\nnote 0 0\r\n\r\n"
+
+
+class Upstream:
+    """One server."""
+
+    def __init__(
+        self, server: KnownServer, addresses: list[Server], context_of: Contexts, tell_back: Callable[[], None]
+    ) -> None:
+        """``tell_back`` is called when it can be reached again."""
+        self.server = server
+        self.addresses = addresses
+        self._context_of = context_of
+        self._tell_back = tell_back
+        self._loop = asyncio.get_running_loop()
+        self._address: Server | None = None
+        """The address at which it was last reached; None: at none, or that is in doubt."""
+        self._doubtful_since_s = self._loop.time()
+        self._reached = asyncio.Event()
+        self.looked = asyncio.Event()
+        """Set once it was reached, or could not be."""
+        self._look: asyncio.Task[None] | None = None
+
+    def suspect(self) -> None:
+        """Find out whether it can be reached, and at which address."""
+        if self._look is not None:
+            return
+        if self._address is not None:
+            self._doubtful_since_s = self._loop.time()
+        self._address = None
+        self._reached.clear()
+        self._look = self._loop.create_task(self._look_for_it())
+
+    def close(self) -> None:
+        """Look for it no more."""
+        if self._look is not None:
+            self._look.cancel()
+
+    async def connect(self, end: asyncio.Protocol) -> bool:
+        """Make a connection, which ``end`` then looks after. False: the server has been away for too long."""
+        for _ in range(_TRIES):
+            if not await self._is_reached() or self._address is None:
+                return False
+            try:
+                async with asyncio.timeout(CONNECT_S):
+                    await dial(self._address, end, self._context_of)
+            except OSError:
+                self.suspect()
+            else:
+                return True
+        return False
+
+    async def _is_reached(self) -> bool:
+        left_s = self._doubtful_since_s + AWAY_S - self._loop.time()
+        if self._address is None and left_s > 0:
+            try:
+                async with asyncio.timeout(left_s):
+                    await self._reached.wait()
+            except TimeoutError:
+                return False
+        return self._address is not None
+
+    async def _look_for_it(self) -> None:
+        while True:
+            reasons = []
+            for address in self.addresses:
+                reason = await self._try(address)
+                if not reason:
+                    self._note_reached(address)
+                    return
+                reasons.append(f"{address_text(address)}: {reason}")
+            self.looked.set()
+            if not self.server.away:
+                self.server.away = True
+                log.warning("server away", server=self.server.name, reason="; ".join(reasons))
+            await asyncio.sleep(AGAIN_S)
+
+    async def _try(self, address: Server) -> str:
+        """Ask the server what it understands; return why that fails."""
+        answers = _Answers(self._loop.create_future())
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await dial(address, answers, self._context_of)
+                await answers.complete
+        except TimeoutError:
+            return "no answer in time"
+        except OSError as error:
+            return in_system_words(error)
+        finally:
+            answers.close()
+        answers.note(self.server)
+        return ""
+
+    def _note_reached(self, address: Server) -> None:
+        self._look = None
+        self._address = address
+        self._reached.set()
+        self.looked.set()
+        if self.server.away:
+            self.server.away = False
+            away_s = self._loop.time() - self._doubtful_since_s
+            log.info("server back", server=self.server.name, address=address_text(address), seconds=away_s)
+        self._tell_back()
+
+
+class _Answers(asyncio.Protocol):
+    """A connection that asks a server what it understands."""
+
+    def __init__(self, complete: asyncio.Future[None]) -> None:
+        self.complete = complete
+        self._transport: asyncio.Transport | None = None
+        self._data = b""
+        self._lines: list[bytes] = []
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(_QUESTIONS)
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        self._lines = self._data.split(b"\r\n")[:-1]
+        if len(self._lines) >= 2 and not self.complete.done():
+            self.complete.set_result(None)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        if not self.complete.done():
+            self.complete.set_exception(ConnectionResetError("it closes its connections"))
+            self.complete.exception()  # nobody may wait for it
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self.complete.cancel()
+
+    def note(self, server: KnownServer) -> None:
+        """Note what the server understands."""
+        server.knows_offers = self._lines[0] not in {b"UNKNOWN_COMMAND", b"BAD_FORMAT"}
+        server.knows_notes = self._lines[1] not in {b"UNKNOWN_COMMAND", b"BAD_FORMAT"}

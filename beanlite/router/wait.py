@@ -1,0 +1,388 @@
+"""A reserve over several servers, or over some that are away.
+
+First each server is asked for a job that is ready, one after the other, with ``reserve-with-timeout 0``. If none has
+one, all are asked to ``offer`` one: the first offer is taken, others are declined, which counts for nothing. Servers
+that don't know these words are asked again and again. Reserves that follow each other directly are asked for together.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from beanlite.protocol.replies import BAD_FORMAT, DEADLINE_SOON, TIMED_OUT, UNKNOWN_COMMAND
+from beanlite.router.asks import ReserveAsk, give_back, reserved
+from beanlite.router.ids import inner_id
+from beanlite.router.lane import CLOSED, InternalAsk, Lane
+from beanlite.router.state import NEVER_S, AnyWait, ClientState
+
+# How often servers that can't offer a job are asked for one.
+POLL_S: Final = 0.1
+# A server that does not answer for so long is passed over.
+STALL_S: Final = 1.0
+# The longest timeout of the protocol: the router itself ends the wait.
+_OFFER: Final = b"offer 2147483647\r\n"
+_CANCEL: Final = b"decline 0\r\n"
+TAKEN: Final = b"TAKEN\r\n"
+
+
+class Wait(AnyWait):
+    """The reserves, and what servers have been asked for them."""
+
+    __slots__ = (
+        "_again_s",
+        "_asks",
+        "_offers",
+        "_polls",
+        "_session",
+        "_soon",
+        "_stall_s",
+        "_taking",
+        "_to_poll",
+        "is_new",
+    )
+
+    def __init__(self, session: ClientState) -> None:
+        self._session = session
+        self._asks: deque[ReserveAsk] = deque()
+        self.is_new = True
+        """Further reserves may be added."""
+        self._to_poll: list[Lane] = []
+        self._polls: list[PollAsk] = []
+        """What one server has been asked, and has not answered."""
+        self._stall_s = NEVER_S
+        self._soon = False
+        """A server has said DEADLINE_SOON."""
+        self._offers: dict[Lane, OfferAsk] = {}
+        self._taking: TakeAsk | None = None
+        self._again_s = NEVER_S
+
+    def add(self, ask: ReserveAsk) -> None:
+        """Take one more reserve."""
+        self._asks.append(ask)
+
+    def begin(self) -> None:
+        """Ask the servers."""
+        self.is_new = False
+        self._session.turn += 1
+        self._poll_all()
+
+    @property
+    def due_s(self) -> float:
+        """When ``tick`` has something to do."""
+        if self._polls or self._taking is not None:
+            return self._stall_s
+        return min(self._asks[0].until_s, self._again_s)
+
+    # -- what is ready
+
+    def _poll_all(self) -> None:
+        self._soon = False
+        self._to_poll = list(self._session.reserve_lanes())
+        for lane in self._to_poll:
+            if not lane.server.away:
+                lane.ensure()
+        self._poll_next()
+
+    def _poll_next(self) -> None:
+        session = self._session
+        while self._to_poll:
+            lane = self._to_poll.pop(0)
+            if session.is_open(lane) and lane not in session.late:
+                self._polls = [PollAsk(session, self, lane) for _ in self._asks]
+                self._stall_s = session.now_s + STALL_S
+                for poll in self._polls:
+                    lane.send(b"reserve-with-timeout 0\r\n", poll)
+                return
+        self._polled_all()
+
+    def polled(self, poll: PollAsk, lane: Lane, line: bytes, body: bytes) -> None:
+        """Take a reply to one of the polls."""
+        self._polls.remove(poll)
+        if line.startswith(b"RESERVED "):
+            self._answer(reserved(lane, line, body))
+        elif line == DEADLINE_SOON:
+            self._soon = True
+        elif line != TIMED_OUT:
+            self._answer(line)
+        if self._polls:
+            return
+        if self._asks:
+            self._poll_next()
+        else:
+            self._cancel()
+            self._end()
+
+    def _answer(self, reply: bytes) -> None:
+        self._asks.popleft().reply = reply
+
+    def _polled_all(self) -> None:
+        """Go on when no server has a job that is ready."""
+        session = self._session
+        offer = next(iter([each for each in self._offers.values() if each.job]), None)
+        if offer is not None:
+            self._take(offer)
+            return
+        while self._asks and (self._soon or session.half_closed or self._asks[0].until_s <= session.now_s):
+            self._answer(DEADLINE_SOON if self._soon else TIMED_OUT)
+        if not self._asks:
+            self._cancel()
+            self._end()
+            return
+        self._again_s = NEVER_S
+        for lane in session.reserve_lanes():
+            self.opened(lane)
+
+    # -- what is offered
+
+    def opened(self, lane: Lane) -> None:
+        """Ask a server for an offer, if it can be asked."""
+        session = self._session
+        if self._polls or self._taking is not None or self.is_new or lane not in session.reserve_lanes():
+            return
+        if lane.state == CLOSED and not lane.server.away:
+            lane.ensure()
+        if not session.is_open(lane) or lane in session.late or lane in self._offers:
+            return
+        if lane.server.knows_offers:
+            offer = self._offers[lane] = OfferAsk(self, lane)
+            lane.send(_OFFER, offer)
+        else:
+            self._again_s = min(self._again_s, session.now_s + POLL_S)
+
+    def come_back(self) -> None:
+        """Connect to a server that was away."""
+        for lane in self._session.reserve_lanes():
+            self.opened(lane)
+
+    def failed(self) -> None:
+        """Try again to connect to a server that does not seem to be away."""
+        self._again_s = min(self._again_s, self._session.now_s + STALL_S)
+
+    def offered(self, offer: OfferAsk, line: bytes) -> None:
+        """Take a reply to an offer: a job, or that there is none."""
+        lane = offer.lane
+        if line.startswith(b"OFFERED "):
+            if not self._polls and self._taking is None:
+                self._take(offer)
+            return
+        del self._offers[lane]
+        if line == DEADLINE_SOON:
+            self._conclude(DEADLINE_SOON)
+        elif line == TIMED_OUT:
+            self._again_s = min(self._again_s, self._session.now_s + POLL_S)
+        elif line in {UNKNOWN_COMMAND, BAD_FORMAT}:
+            lane.server.knows_offers = False
+            self.opened(lane)
+        else:
+            self._conclude(line)
+
+    def _take(self, offer: OfferAsk) -> None:
+        del self._offers[offer.lane]
+        self._cancel()
+        self._taking = TakeAsk(self._session, self, offer)
+        self._stall_s = self._session.now_s + STALL_S
+        offer.lane.send(b"take %d\r\n" % inner_id(offer.job), self._taking)
+
+    def taken(self, take: TakeAsk, lane: Lane, line: bytes) -> None:
+        """Take the reply to a take; the offer may have lapsed."""
+        self._taking = None
+        if line == TAKEN:
+            self._answer(reserved(lane, take.job, take.body))
+        if self._asks:
+            self._poll_all()
+        else:
+            self._end()
+
+    def lost(self, offer: OfferAsk) -> None:
+        """Take note that a connection was lost, and with it an offer."""
+        self._offers.pop(offer.lane, None)
+        self._again_s = min(self._again_s, self._session.now_s + POLL_S)
+
+    def _cancel(self) -> None:
+        """Want no offers any more."""
+        for lane, offer in self._offers.items():
+            offer.cancel(lane)
+        self._offers.clear()
+
+    def _conclude(self, reply: bytes) -> None:
+        """Answer the first reserve without a job."""
+        self._cancel()
+        self._answer(reply)
+        if self._asks:
+            self._poll_all()
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._session.wait = None
+
+    # -- what may come in between
+
+    def half_close(self) -> None:
+        """Wait no longer, because the client sends no more."""
+        if not self._polls and self._taking is None:
+            self._cancel()
+            while self._asks:
+                self._answer(TIMED_OUT)
+            self._end()
+
+    def look_again(self) -> None:
+        """Begin anew, because tubes may have moved."""
+        if not self._polls and self._taking is None:
+            self._cancel()
+            self._poll_all()
+
+    def tick(self) -> None:
+        """Do what is due."""
+        session = self._session
+        if self._polls:
+            if self._stall_s <= session.now_s:
+                for poll in self._polls:
+                    poll.pass_over()
+                self._polls = []
+                self._poll_next()
+        elif self._taking is not None:
+            if self._stall_s <= session.now_s:
+                self._taking.pass_over()
+                self._taking = None
+                self._poll_all()
+        elif self._asks[0].until_s <= session.now_s:
+            self._conclude(TIMED_OUT)
+        elif self._again_s <= session.now_s:
+            self._again_s = NEVER_S
+            self._soon = False
+            self._to_poll = [lane for lane in session.reserve_lanes() if lane not in self._offers]
+            self._poll_next()
+
+    def use_late(self, lane: Lane, line: bytes, body: bytes) -> bool:
+        """Take a job that a server gives late; return False if none is waited for."""
+        if self._polls or self._taking is not None:
+            return False
+        self._cancel()
+        self._answer(reserved(lane, line, body))
+        if self._asks:
+            self._poll_all()
+        else:
+            self._end()
+        return True
+
+
+class TimedAsk(InternalAsk):
+    """A poll or a take, which a server may not answer in time."""
+
+    __slots__ = ("_session", "_wait", "lane")
+
+    def __init__(self, session: ClientState, wait: Wait, lane: Lane) -> None:
+        super().__init__()
+        self._session = session
+        self._wait: Wait | None = wait
+        """None: nobody waits for the answer any more."""
+        self.lane = lane
+
+    def pass_over(self) -> None:
+        """Wait for it no longer."""
+        self._wait = None
+        self._session.late.add(self.lane)
+
+    def come_late(self, line: bytes, body: bytes) -> None:
+        """Take the reply after all; a job is given back if no reserve waits for one by now."""
+        session, lane = self._session, self.lane
+        session.late.discard(lane)
+        wait = session.wait
+        if line.startswith(b"RESERVED ") and (wait is None or not wait.use_late(lane, line, body)):
+            give_back(lane, inner_id(line))
+        if session.wait is not None:
+            session.wait.opened(lane)
+
+
+class PollAsk(TimedAsk):
+    """A reserve-with-timeout 0 of the router's own."""
+
+    __slots__ = ()
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
+        """Take the reply."""
+        if self._wait is None:
+            self.come_late(line, body)
+        else:
+            self._wait.polled(self, lane, line, body)
+
+    def lose(self, lane: Lane) -> bool:
+        """Pass the server over."""
+        self._session.late.discard(lane)
+        if self._wait is not None:
+            self._wait.polled(self, lane, TIMED_OUT, b"")
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Pass it over."""
+        self.lose(lane)
+
+
+class OfferAsk(InternalAsk):
+    """The question for an offer."""
+
+    __slots__ = ("_wait", "body", "job", "lane")
+
+    def __init__(self, wait: Wait, lane: Lane) -> None:
+        super().__init__()
+        self._wait: Wait | None = wait
+        """None: it is not wanted any more."""
+        self.lane = lane
+        self.job = b""
+        """The line of the job that is offered."""
+        self.body = b""
+
+    def cancel(self, lane: Lane) -> None:
+        """Want it no more."""
+        self._wait = None
+        if self.job:
+            lane.send(b"decline %d\r\n" % inner_id(self.job), InternalAsk())
+        else:
+            lane.send(_CANCEL, InternalAsk())
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
+        """Take the reply, and decline an offer that is not wanted any more."""
+        if self._wait is None:
+            if line.startswith(b"OFFERED "):
+                lane.send(b"decline %d\r\n" % inner_id(line), InternalAsk())
+            return
+        if line.startswith(b"OFFERED "):
+            self.job, self.body = line, body
+        self._wait.offered(self, line)
+
+    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+        """Do without it."""
+        if self._wait is not None:
+            self._wait.lost(self)
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Do without it."""
+        self.lose(lane)
+
+
+class TakeAsk(TimedAsk):
+    """The acceptance of an offer."""
+
+    __slots__ = ("body", "job")
+
+    def __init__(self, session: ClientState, wait: Wait, offer: OfferAsk) -> None:
+        super().__init__(session, wait, offer.lane)
+        self.job = b"RESERVED " + offer.job.partition(b" ")[2]
+        self.body = offer.body
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply."""
+        if self._wait is None:
+            self.come_late(self.job if line == TAKEN else line, self.body)
+        else:
+            self._wait.taken(self, lane, line)
+
+    def lose(self, lane: Lane) -> bool:
+        """Ask again: the job went back with the connection."""
+        self._session.late.discard(lane)
+        if self._wait is not None:
+            self._wait.taken(self, lane, b"")
+        return True

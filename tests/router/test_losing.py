@@ -1,0 +1,184 @@
+"""Servers that are halted, lost or away, and tubes that move to another one."""
+
+import pytest
+
+from tests.router.cores import job_at, put, stats_of_job
+
+# -- servers that are halted, lost or away
+
+
+def test_halted_server_blocks_its_tubes_only(net, worker):
+    net.halted.add(1)
+    worker.send(b"reserve\r\n")
+    net.wait(1.5)
+    job_at(net, 2, b"b")
+    assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
+
+
+def test_job_that_comes_late_is_used_for_the_next_reserve(net, worker):
+    job_at(net, 1, b"a")
+    job_at(net, 1, b"a")
+    worker.session.turn = 1
+    net.halted.add(1)
+    worker.send(b"reserve\r\n")
+    net.wait(1.5)
+    job_at(net, 2, b"b")
+    assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
+    assert worker.send(b"reserve\r\n") == b""
+    net.halted.clear()
+    net.run()
+    assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
+
+
+def test_job_that_comes_late_goes_back_if_nobody_waits(net, worker):
+    job_at(net, 1, b"a")
+    worker.session.turn = 1
+    net.halted.add(1)
+    worker.send(b"reserve-with-timeout 3\r\n")
+    net.wait(4)
+    assert worker.take() == b"TIMED_OUT\r\n"
+    net.halted.clear()
+    net.run()
+    stats = stats_of_job(net, 1, 1)
+    assert (stats["state"], stats["pri"], stats["releases"]) == ("ready", "0", "1")
+
+
+def test_lost_connection_with_a_put_in_flight_ends_the_client(net, client):
+    client.send(b"list-tubes\r\n")
+    net.halted.add(1)
+    assert client.send(b"list-tube-used\r\n" + put(b"x") + b"list-tube-used\r\n") == b"USING default\r\n"
+    client.lose(1)
+    assert client.take() == b""
+    assert client.session.is_done
+
+
+def test_lost_connection_with_nothing_in_flight_is_made_again(net, client):
+    client.send(b"use a\r\nwatch a\r\nignore default\r\n" + put(b"x") + b"reserve\r\n")
+    net.lose(1)
+    assert not client.session.is_over
+    assert client.send(b"release 65 0 0\r\n") == b"NOT_FOUND\r\n"
+    assert client.send(put(b"y")) == b"INSERTED 129\r\n"
+    assert stats_of_job(net, 1, 2)["tube"] == '"a"'
+    assert client.send(b"reserve\r\n") == b"RESERVED 65 1\r\nx\r\n"
+
+
+def test_lost_connection_sends_looks_again(net, client):
+    client.send(put(b"x"))
+    net.halted.add(1)
+    client.send(b"peek 65\r\nstats-tube default\r\nwatch b\r\n")
+    client.lose(1)
+    net.halted.clear()
+    net.run()
+    said = client.take()
+    assert said.startswith(b"FOUND 65 1\r\nx\r\nOK ")
+    assert said.endswith(b"WATCHING 2\r\n")
+
+
+def test_reserve_outlasts_a_lost_connection(net, client):
+    assert client.send(b"reserve\r\nreserve-with-timeout 5\r\n") == b""
+    net.leave(1)
+    net.wait(1)
+    net.come_back(1)
+    job_at(net, 1, b"default")
+    assert client.take() == b"RESERVED 65 1\r\nx\r\n"
+    net.wait(4.5)
+    assert client.take() == b"TIMED_OUT\r\n"
+
+
+def test_command_behind_a_reserve_is_in_doubt_after_a_lost_connection(net, client):
+    assert client.send(b"reserve\r\n" + put(b"x")) == b""
+    net.lose(1)
+    assert client.session.is_done
+
+
+def test_server_that_is_away_blocks_its_tubes_only(net, worker):
+    net.leave(2)
+    assert worker.send(b"reserve\r\n") == b""
+    job_at(net, 1, b"a")
+    assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
+    assert worker.send(b"reserve\r\n") == b""
+    net.come_back(2)
+    job_at(net, 2, b"b")
+    assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
+
+
+def test_put_for_a_server_that_is_away_is_an_error(net, client):
+    net.leave(2)
+    assert (
+        client.send(b"use b\r\n" + put(b"x\r\n") + b"list-tube-used\r\n") == b"USING b\r\nINTERNAL_ERROR\r\nUSING b\r\n"
+    )
+    assert client.send(b"delete 66\r\nwatch b\r\n") == b"INTERNAL_ERROR\r\nWATCHING 2\r\n"
+    net.come_back(2)
+    assert client.send(put(b"x")) == b"INSERTED 66\r\n"
+    assert client.send(b"reserve\r\n") == b"RESERVED 66 1\r\nx\r\n"
+
+
+def test_body_for_a_server_that_goes_away_is_skipped(net, client):
+    client.send(b"use b\r\n")
+    assert client.send(b"put 0 0 1 10\r\nput 1") == b""
+    net.lose(2)
+    assert client.send(b" 23") == b""
+    assert client.send(b"45\r\nlist-tube-used\r\n") == b"INTERNAL_ERROR\r\nUSING b\r\n"
+
+
+def test_take_whose_connection_is_lost_is_no_job(net, worker):
+    worker.send(b"reserve\r\n")
+    core = net.cores[2]
+    core.send(core.client(), b"use b\r\n" + put(b"x"))
+    lane = worker.session.lanes[2]
+    worker._take_replies(lane, worker.ends[lane])
+    assert any(type(ask).__name__ == "TakeAsk" for ask in lane.asks)
+    net.lose(2)
+    net.wait(1)
+    assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
+    assert stats_of_job(net, 2, 1)["reserves"] == "1"
+
+
+# -- tubes that move
+
+
+MOVED = {"b": {"from": "s2", "to": "s1"}}
+
+
+def test_moved_tube_is_put_into_the_new_server_and_reserved_from_both(net):
+    job_at(net, 2, b"b")
+    net.change(["a"], [], moved=MOVED)
+    client = net.client()
+    assert client.send(b"use b\r\nwatch b\r\n" + put(b"new")) == b"USING b\r\nWATCHING 2\r\nINSERTED 65\r\n"
+    assert client.send(b"reserve\r\nreserve\r\n") == b"RESERVED 66 1\r\nx\r\nRESERVED 65 3\r\nnew\r\n"
+
+
+def test_moved_tube_is_looked_at_and_kicked_in_both_servers(net):
+    net.change(["a"], [], moved=MOVED)
+    client = net.client()
+    client.send(b"use b\r\n" + put(b"new", delay_s=60))
+    core = net.cores[2]
+    core.send(core.client(), b"use b\r\n" + put(b"old", delay_s=60))
+    assert client.send(b"peek-delayed\r\n") == b"FOUND 66 3\r\nold\r\n"
+    assert client.send(b"kick 1\r\npeek-delayed\r\n") == b"KICKED 1\r\nFOUND 65 3\r\nnew\r\n"
+    assert client.send(b"peek-buried\r\nkick 5\r\n") == b"NOT_FOUND\r\nKICKED 1\r\n"
+    assert client.send(b"pause-tube b 5\r\n") == b"PAUSED\r\n"
+    assert b"\ncurrent-jobs-ready: 2\n" in client.send(b"stats-tube b\r\n")
+
+
+def test_changed_file_applies_to_later_commands(net, client):
+    client.send(b"use b\r\nwatch b\r\n" + put(b"x"))
+    net.change(["a", "b"], [])
+    assert client.send(put(b"y")) == b"INSERTED 65\r\n"
+    assert client.send(b"reserve\r\n") == b"RESERVED 65 1\r\ny\r\n"
+    assert client.send(b"reserve-with-timeout 0\r\n") == b"TIMED_OUT\r\n"
+
+
+@pytest.mark.parametrize("watches", [b"watch b\r\nignore default\r\n", b"watch b\r\n"])
+def test_changed_file_applies_to_a_reserve_that_waits(net, client, watches):
+    assert client.send(watches + b"reserve\r\n").endswith(b"\r\n")
+    net.change(["a"], [], moved=MOVED)
+    job_at(net, 1, b"b")
+    assert client.take() == b"RESERVED 65 1\r\nx\r\n"
+
+
+def test_server_that_is_left_out_has_no_jobs(net, client):
+    client.send(b"use b\r\n" + put(b"x"))
+    net.change(["a", "b"])
+    assert client.send(b"delete 66\r\n") == b"NOT_FOUND\r\n"
+    assert client.send(put(b"x")) == b"INSERTED 65\r\n"

@@ -1,0 +1,237 @@
+"""Real routers in front of real servers: clients of the field, servers that die, files that change, and TLS."""
+
+import contextlib
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+import greenstalk
+import pytest
+
+from tests.router.routers import servers_file, start_router
+from tests.support.needs import need
+from tests.support.servers import beanstalkd_program, start_beanlite, start_beanstalkd
+from tests.support.wire import Wire, put_bytes, until
+
+TUBES = [["a"], ["b"], ["c"]]
+
+
+@pytest.fixture
+def fleet(tmp_path):
+    """A router in front of three servers, which have the tubes a, b and c."""
+    servers = [start_beanlite(tmp_path / str(number)) for number in range(3)]
+    with start_router(tmp_path / "router", servers, TUBES) as router:
+        yield router
+    assert "Traceback" not in router.log_text()
+
+
+@pytest.fixture
+def wire(fleet):
+    with Wire(fleet.connect()) as wire:
+        yield wire
+
+
+def client_of(router, **options):
+    return greenstalk.Client(("127.0.0.1", router.port), **options)
+
+
+def start_again(server):
+    """Start a server again on its file and its port."""
+    flags = ["serve", "--db", str(server.directory / "queue.db"), "-l", "127.0.0.1", "-p", str(server.port)]
+    with (server.directory / "again.log").open("wb") as sink:
+        process = subprocess.Popen([sys.executable, "-m", "beanlite", *flags], stdout=sink, stderr=sink)
+    server.process = process
+
+
+def test_greenstalk_works_with_tubes_on_three_servers(fleet):
+    with client_of(fleet, watch=["a", "b", "c"]) as worker, client_of(fleet) as producer:
+        ids = []
+        for tube in "abcabc":
+            producer.use(tube)
+            ids.append(producer.put(f"for {tube}"))
+        assert sorted(job_id % 64 for job_id in ids) == [1, 1, 2, 2, 3, 3]
+        assert len(set(ids)) == 6
+        assert sorted(producer.tubes()) == ["a", "b", "c", "default"]
+        done = []
+        for _ in range(6):
+            job = worker.reserve(timeout=5)
+            done.append(job.id)
+            if len(done) % 2:
+                worker.delete(job)
+            else:
+                worker.bury(job)
+        assert sorted(done) == sorted(ids)
+        with pytest.raises(greenstalk.TimedOutError):
+            worker.reserve(timeout=0)
+        buried = [job_id for job_id in ids if done.index(job_id) % 2]
+        for job_id in buried:
+            producer.kick_job(greenstalk.Job(job_id, ""))
+        assert sorted(worker.reserve(timeout=5).id for _ in buried) == sorted(buried)
+
+
+def test_waiting_worker_is_given_a_job_of_any_server_at_once(fleet):
+    with client_of(fleet, watch=["a", "b", "c"]) as worker, client_of(fleet) as producer:
+        for tube in "abc":
+            worker._sock.settimeout(5)
+            worker._sock.sendall(b"reserve\r\n")
+            until(lambda: sum(stats_at(server)["current-waiting"] == "1" for server in fleet.upstreams) == 3)
+            producer.use(tube)
+            job_id = producer.put("x")
+            line = worker._reader.readline()
+            assert line == b"RESERVED %d 1\r\n" % job_id
+            worker._reader.readline()
+            worker.delete(greenstalk.Job(job_id, ""))
+    for server in fleet.upstreams:
+        with Wire(server.connect()) as wire:
+            assert wire.stats()["cmd-release"] == "0"
+
+
+def stats_at(server):
+    with Wire(server.connect()) as wire:
+        return wire.stats()
+
+
+def test_dead_server_blocks_its_tubes_only(fleet, wire):
+    two = fleet.upstreams[1]
+    with client_of(fleet, watch=["a", "b"]) as worker, client_of(fleet, use="b") as producer:
+        kept = producer.put("kept")
+        worker._sock.settimeout(30)
+        two.kill()
+        wire.ask("use a")
+        worker._sock.sendall(b"reserve\r\n")
+        job_id = wire.put(b"x")
+        assert worker._reader.readline() == b"RESERVED %d 1\r\n" % job_id
+        worker._reader.readline()
+        worker.delete(greenstalk.Job(job_id, ""))
+        until(lambda: "server away" in fleet.log_text())
+        assert wire.ask("use b") == "USING b"
+        assert wire.ask("put 0 0 60 1", b"y") == "INTERNAL_ERROR"
+        assert wire.stats()["router-servers-away"] == "1"
+        worker._sock.sendall(b"reserve\r\n")
+        start_again(two)
+        assert worker._reader.readline() == b"RESERVED %d 4\r\n" % kept
+        assert wire.put(b"y") > kept
+    until(lambda: "server back" in fleet.log_text())
+    assert fleet.log_text().count("server away") == 1
+
+
+def test_put_whose_answer_is_lost_closes_the_connection(fleet, wire):
+    wire.ask("use b")
+    two = fleet.upstreams[1]
+    two.signal(signal.SIGSTOP)
+    wire.send(put_bytes(b"x") + b"list-tube-used\r\n")
+    until(lambda: unread_bytes(two) > 0)
+    two.kill()
+    assert wire.is_closed()
+    assert not wire._received
+    start_again(two)
+
+
+def unread_bytes(server):
+    """How many bytes are in the queues of a server's connections."""
+    port = f"{server.port:04X}"
+    with Path("/proc/net/tcp").open(encoding="ascii") as table:
+        rows = [line.split() for line in table][1:]
+    return sum(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(":" + port) and row[3] == "01")
+
+
+def test_put_that_was_not_sent_waits_for_a_server_that_starts_again(fleet, wire):
+    wire.ask("use b")
+    two = fleet.upstreams[1]
+    two.kill()
+    wire.send(put_bytes(b"x"))
+    start_again(two)
+    assert wire.reply().startswith("INSERTED")
+
+
+def test_changed_file_of_servers_is_read_again(fleet, wire):
+    wire.ask("use b")
+    before = wire.put(b"x")
+    worker = Wire(fleet.connect())
+    worker.ask("watch b")
+    servers_file(
+        fleet.directory / "servers.toml",
+        fleet.upstreams,
+        [["a", "b"], [], ["c"]],
+        version=2,
+        moved='[moved]\nb = { from = "s2", to = "s1" }\n',
+    )
+    until(lambda: wire.stats()["router-map-version"] == "2")
+    after = wire.put(b"y")
+    assert (before % 64, after % 64) == (2, 1)
+    assert [worker.ask("reserve"), worker.ask("reserve")] == [f"RESERVED {before} 1", f"RESERVED {after} 1"]
+    worker.close()
+
+
+def test_file_of_servers_that_is_wrong_is_not_taken(fleet, wire):
+    (fleet.directory / "servers.toml").write_text("version = 0\n")
+    fleet.process.send_signal(signal.SIGHUP)
+    until(lambda: "file of servers not taken" in fleet.log_text())
+    assert wire.put(b"x") % 64 in {1, 2, 3}
+
+
+def test_drained_client_and_stopped_router_lose_nothing(fleet):
+    with Wire(fleet.connect()) as wire:
+        wire.send(put_bytes(b"x") * 2000)
+        while len(wire._received) < 5000:
+            wire._receive()
+        assert fleet.stop() == 0
+        assert wire.is_closed()
+        acknowledged = wire._received.count(b"INSERTED")
+        assert acknowledged >= 300
+    jobs = sum(int(stats_at(server)["current-jobs-ready"]) for server in fleet.upstreams)
+    assert jobs >= acknowledged
+
+
+def test_half_closed_client_gets_all_replies(fleet):
+    with socket.create_connection(("127.0.0.1", fleet.port), 10) as sock:
+        lines = b"".join(b"use %b\r\n%b" % (tube, put_bytes(b"x")) for tube in (b"a", b"b", b"c") * 20)
+        sock.sendall(lines + b"watch b\r\nreserve\r\nreserve-with-timeout 100\r\nlist-tube-used\r\n")
+        sock.shutdown(socket.SHUT_WR)
+        said = b""
+        while data := sock.recv(1 << 16):
+            said += data
+    assert said.count(b"INSERTED") == 60
+    assert said.count(b"RESERVED") == 2
+    assert said.endswith(b"USING c\r\n")
+
+
+def test_client_that_does_not_read_takes_no_memory(fleet, wire):
+    wire.ask("use b")
+    job_id = wire.put(bytes(60_000))
+    before = resident_kib(fleet)
+    greedy = fleet.connect()
+    greedy.settimeout(0.5)
+    with contextlib.suppress(TimeoutError):
+        while True:
+            greedy.sendall(b"peek %d\r\n" % job_id * 1000)
+    assert resident_kib(fleet) - before < 100_000
+    greedy.settimeout(10)
+    assert wire.ask(f"delete {job_id}") == "DELETED"
+    greedy.close()
+
+
+def resident_kib(server):
+    with Path(f"/proc/{server.process.pid}/status").open(encoding="ascii") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+def test_old_servers_are_asked_in_turns(tmp_path):
+    need(beanstalkd_program(), "beanstalkd is not installed")
+    with ExitStack() as stack:
+        servers = [start_beanlite(tmp_path / "ours"), start_beanstalkd(tmp_path / "theirs")]
+        router = stack.enter_context(start_router(tmp_path / "router", servers, [["a"], ["b"]]))
+        worker = stack.enter_context(client_of(router, watch=["a", "b"]))
+        producer = stack.enter_context(client_of(router))
+        for tube in "ba":
+            worker._sock.settimeout(10)
+            worker._sock.sendall(b"reserve\r\n")
+            producer.use(tube)
+            job_id = producer.put("x")
+            assert worker._reader.readline() == b"RESERVED %d 1\r\n" % job_id
+            worker._reader.readline()
+        with pytest.raises(greenstalk.TimedOutError):
+            worker.reserve(timeout=1)

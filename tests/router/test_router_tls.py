@@ -1,0 +1,110 @@
+"""TLS on both sides of a router, tokens, and Unix sockets."""
+
+import contextlib
+import socket
+import ssl
+from hashlib import sha256
+
+import pytest
+
+from tests.router.routers import Routed, start_router
+from tests.support.certificates import Authority, tls_flags
+from tests.support.servers import start_beanlite
+from tests.support.tls_clients import rest_of, shake_hands
+from tests.support.wire import Wire
+
+TOKEN = "0123456789abcdef" * 4
+RULES = f"""
+[[allow]]
+who = ["token:ci"]
+role = ["producer", "worker", "reader"]
+tubes = ["default", "a", "b"]
+[[allow]]
+who = ["net:127.0.0.0/8"]
+role = ["producer", "worker"]
+tubes = ["b"]
+[tokens]
+ci = "{sha256(TOKEN.encode()).hexdigest()}"
+"""
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.fixture(scope="module")
+def own(authority):
+    return authority.sign("localhost")
+
+
+@pytest.fixture
+def fleet(tmp_path, authority, own):
+    """A router with TLS in front of two servers with TLS and rules."""
+    rules = tmp_path / "access.toml"
+    rules.write_text(RULES)
+    flags = [*tls_flags(own), "--access", str(rules)]
+    servers = [start_beanlite(tmp_path / str(number), *flags) for number in range(2)]
+    router_flags = ["--listen-tls-cert", str(own[0]), "--listen-tls-key", str(own[1]), "--tls-ca", str(authority.file)]
+    with start_router(tmp_path / "router", servers, [["a"], ["b"]], router_flags, over_tls=True) as router:
+        yield router
+    assert "Traceback" not in router.log_text()
+
+
+def connect(router: Routed, authority: Authority) -> Wire:
+    client = socket.create_connection(("127.0.0.1", router.port), 10)
+    return Wire(authority.client().wrap_socket(client, server_hostname="localhost"))
+
+
+def test_token_is_passed_on_to_each_server(fleet, authority):
+    with connect(fleet, authority) as wire:
+        assert wire.ask(f"auth {TOKEN}") == "AUTHENTICATED"
+        for tube in ("a", "b"):
+            assert wire.ask(f"use {tube}") == f"USING {tube}"
+            assert wire.put(bytes(60_000 if tube == "a" else 10)) > 0
+        assert [wire.ask("watch a"), wire.ask("watch b")] == ["WATCHING 2", "WATCHING 3"]
+        assert {wire.ask("reserve")[:10] for _ in range(2)} == {"RESERVED 6"}
+
+
+def test_wrong_token_costs_the_connection(fleet, authority):
+    with connect(fleet, authority) as wire:
+        assert wire.ask("auth x") == "UNAUTHORIZED"
+        assert wire.is_closed()
+
+
+def test_refusals_of_servers_are_passed_on(fleet, authority):
+    with connect(fleet, authority) as wire:
+        assert wire.ask("use a") == "UNAUTHORIZED"
+        assert wire.ask("put 0 0 1 1", b"x") == "UNAUTHORIZED"
+        assert wire.ask("use b") == "USING b"
+        assert wire.put(b"x") == 66
+        assert wire.ask("auth x") == "UNKNOWN_COMMAND"
+
+
+def test_half_close_ends_a_wait_over_tls(fleet, authority):
+    """The client says only by TLS that it sends no more, as does the router to the server."""
+    tls, incoming, outgoing = half_closing(authority)
+    with socket.create_connection(("127.0.0.1", fleet.port), 10) as client:
+        shake_hands(tls, client, incoming, outgoing)
+        tls.write(b"watch b\r\nignore default\r\nreserve\r\nlist-tube-used\r\n")
+        with contextlib.suppress(ssl.SSLWantReadError):
+            tls.unwrap()
+        client.sendall(outgoing.read())
+        incoming.write(rest_of(client))
+    said = b""
+    with contextlib.suppress(ssl.SSLError):
+        while data := tls.read(1 << 14):
+            said += data
+    assert said == b"WATCHING 2\r\nWATCHING 1\r\nTIMED_OUT\r\nUSING default\r\n"
+
+
+def half_closing(authority):
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    return authority.client().wrap_bio(incoming, outgoing, server_hostname="localhost"), incoming, outgoing
+
+
+def test_token_is_not_passed_on_from_a_client_that_can_be_overheard(tmp_path):
+    servers = [start_beanlite(tmp_path / "server")]
+    with start_router(tmp_path / "router", servers) as router, Wire(router.connect()) as wire:
+        assert wire.ask(f"auth {TOKEN}") == "UNAUTHORIZED"
+        assert wire.is_closed()

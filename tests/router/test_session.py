@@ -1,0 +1,203 @@
+"""A session of the router with several servers, without sockets."""
+
+import pytest
+
+from beanlite.router.state import ORDER_MAX
+from tests.router.cores import job_at, put, stats_of_job
+
+# -- ids, and the order of replies
+
+
+def test_ids_have_the_number_of_their_server_in_their_low_bits(client):
+    assert client.send(put(b"x") + b"use b\r\n" + put(b"y")) == b"INSERTED 65\r\nUSING b\r\nINSERTED 66\r\n"
+    assert client.send(b"peek 65\r\npeek 66\r\npeek 67\r\n") == b"FOUND 65 1\r\nx\r\nFOUND 66 1\r\ny\r\nNOT_FOUND\r\n"
+
+
+def test_commands_go_to_the_server_of_the_job(client):
+    client.send(b"use b\r\n" + put(b"x", ttr_s=5))
+    assert client.send(b"reserve-job 66\r\n") == b"RESERVED 66 1\r\nx\r\n"
+    assert client.send(b"touch 66\r\nbury 66 3\r\n") == b"TOUCHED\r\nBURIED\r\n"
+    assert client.send(b"kick-job 66\r\nreserve-job 66\r\n") == b"KICKED\r\nRESERVED 66 1\r\nx\r\n"
+    assert client.send(b"release 66 7 0\r\n") == b"RELEASED\r\n"
+    said = client.send(b"stats-job 66\r\n")
+    assert b"\nid: 66\n" in said
+    assert b"\npri: 7\n" in said
+    assert int(said.split(b"\r\n")[0].split()[1]) == len(said.split(b"\r\n", 1)[1]) - 2
+    assert client.send(b"delete 66\r\ndelete 66\r\n") == b"DELETED\r\nNOT_FOUND\r\n"
+
+
+@pytest.mark.parametrize("line", [b"delete %d", b"touch %d", b"bury %d 0", b"release %d 0 0", b"peek %d"])
+def test_id_of_no_server_is_not_found(client, line):
+    assert client.send(line % 63 + b"\r\n") == b"NOT_FOUND\r\n"
+    assert client.send(line % (1 << 64) + b"\r\n") == b"BAD_FORMAT\r\n"
+
+
+def test_replies_are_in_the_order_of_commands(net, client):
+    client.send(b"use b\r\n" + put(b"y") + b"use a\r\n" + put(b"x"))
+    net.halted.add(2)
+    assert client.send(b"peek 66\r\npeek 65\r\nlist-tube-used\r\n") == b""
+    net.halted.clear()
+    net.run()
+    assert client.take() == b"FOUND 66 1\r\ny\r\nFOUND 65 1\r\nx\r\nUSING a\r\n"
+
+
+def test_commands_in_flight_leave_in_one_write(net, client):
+    client.send(b"list-tubes\r\n")
+    net.writes.clear()
+    ids = client.send(put(b"x") * 300).split()[1::2]
+    assert len(net.writes[1]) == 1
+    client.send(b"".join(b"delete %b\r\n" % each for each in ids))
+    assert len(net.writes[1]) == 2
+
+
+def test_client_with_too_many_commands_in_flight_has_to_wait(net, client):
+    client.send(b"peek-ready\r\n")
+    net.halted.add(1)
+    client.send(b"peek 1\r\n" * (ORDER_MAX + 500))
+    assert len(client.session.order) == ORDER_MAX
+    client.send(b"peek 1\r\n" * 20_000)
+    assert not client.session.wants_more
+    net.halted.clear()
+    net.run()
+    assert client.take() == b"NOT_FOUND\r\n" * (ORDER_MAX + 20_500)
+    assert client.session.wants_more
+
+
+# -- tubes
+
+
+def test_put_goes_to_the_server_of_the_tube(net, client):
+    client.send(b"use b.x\r\n" + put(b"x") + b"use c\r\n" + put(b"x"))
+    assert b"b.x" in net.cores[2].engine.tubes
+    assert b"c" in net.cores[1].engine.tubes
+    assert b"b.x" not in net.cores[1].engine.tubes
+
+
+def test_tube_that_is_used_no_more_is_gone(client):
+    client.send(b"use a\r\n")
+    assert client.send(b"use b\r\nlist-tubes\r\n") == b"USING b\r\nOK 18\r\n---\n- default\n- b\n\r\n"
+
+
+def test_refused_use_leaves_the_client_with_its_tube(net, client):
+    client.send(b"use a\r\n")
+    net.cores[2].engine.clients.max_tubes = 1
+    said = client.send(b"use b\r\n" + put(b"x") + b"list-tube-used\r\n")
+    assert said == b"OUT_OF_MEMORY\r\nINSERTED 65\r\nUSING a\r\n"
+    assert stats_of_job(net, 1, 1)["tube"] == '"a"'
+
+
+def test_client_watches_tubes_of_several_servers(client):
+    assert client.send(b"watch a\r\nwatch b\r\nwatch b\r\n") == b"WATCHING 2\r\nWATCHING 3\r\nWATCHING 3\r\n"
+    assert client.send(b"list-tubes-watched\r\n") == b"OK 22\r\n---\n- default\n- a\n- b\n\r\n"
+    assert client.send(b"ignore default\r\nignore a\r\nignore b\r\n") == b"WATCHING 2\r\nWATCHING 1\r\nNOT_IGNORED\r\n"
+
+
+def test_server_of_no_watched_tube_gives_no_job(net, client):
+    client.send(b"watch a\r\nwatch b\r\nignore a\r\nignore default\r\n")
+    job_at(net, 1, b"default")
+    assert client.send(b"reserve-with-timeout 0\r\n") == b"TIMED_OUT\r\n"
+    job_at(net, 2, b"default")  # somebody has put it there who does not use the router
+    assert client.send(b"reserve-with-timeout 0\r\n") == b"TIMED_OUT\r\n"
+
+
+def test_refused_watch_is_undone(net, client):
+    net.cores[2].engine.clients.max_tubes = 1
+    assert client.send(b"watch b\r\n") == b"OUT_OF_MEMORY\r\n"
+    assert client.send(b"list-tubes-watched\r\n") == b"OK 14\r\n---\n- default\n\r\n"
+
+
+# -- statistics, lists, and what is no command
+
+
+def test_statistics_are_merged(net, client):
+    client.send(put(b"x") + b"use b\r\n" + put(b"y"))
+    said = client.send(b"stats\r\n").decode()
+    stats = dict(line.split(": ") for line in said.split("\n") if ": " in line)
+    assert stats["current-jobs-ready"] == "2"
+    assert stats["current-tubes"] == "2"
+    assert stats["cmd-put"] == "2"
+    assert stats["max-job-size"] == "65535"
+    assert stats["pid"] == "1"
+    assert stats["rusage-utime"] == "0.000000"
+    assert (stats["router-servers"], stats["router-servers-away"], stats["router-map-version"]) == ("2", "0", "1")
+    net.leave(2)
+    said = client.send(b"stats\r\n").decode()
+    assert "\ncurrent-jobs-ready: 1\n" in said
+    assert "\nrouter-servers-away: 1\n" in said
+
+
+def test_lists_are_merged(client):
+    client.send(b"use b\r\n" + put(b"y") + b"use a\r\n" + put(b"y"))
+    assert client.send(b"list-tubes\r\n") == b"OK 22\r\n---\n- default\n- a\n- b\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"put 0 0 1\r\n", b"BAD_FORMAT\r\n"),
+        (b"put 0 0 1 1 x\r\nquitx\r\n", b"BAD_FORMAT\r\n"),
+        (b"put 0 0 1 70000 x\r\n%b\r\n" % bytes(70_000), b"JOB_TOO_BIG\r\n"),
+        (b"put 0 0 1 70000\r\n%b\r\n" % bytes(70_000), b"JOB_TOO_BIG\r\n"),
+        (b"put 0 0 1 1\r\nxyz", b"EXPECTED_CRLF\r\n"),
+        (b"delete\r\n", b"UNKNOWN_COMMAND\r\n"),
+        (b"statsx\r\n", b"BAD_FORMAT\r\n"),
+        (b"list-jobs 2\r\n", b"UNKNOWN_COMMAND\r\n"),
+        (b"offer 0\r\n", b"UNKNOWN_COMMAND\r\n"),
+        (b"use -a\r\n", b"BAD_FORMAT\r\n"),
+        (b"reserve\0\r\n", b"BAD_FORMAT\r\n"),
+        (b"%b\r\n" % (b"x" * 300), b"BAD_FORMAT\r\n"),
+        (b"pause-tubea 1\r\n", b"NOT_FOUND\r\n"),
+    ],
+)
+def test_odd_line_is_answered_as_by_a_server(client, data, said):
+    client.send(b"list-tube-used\r\n")
+    assert client.send(data) == said
+    assert client.send(b"list-tube-used\r\n") == (b"" if b"quit" in data else b"USING default\r\n")
+
+
+def test_line_may_come_byte_by_byte(client):
+    said = b"".join(client.send(bytes([byte])) for byte in put(b"abc") + b"%b\r\npeek 65\r\n" % (b"x" * 300))
+    assert said == b"INSERTED 65\r\nBAD_FORMAT\r\nFOUND 65 3\r\nabc\r\n"
+
+
+def test_large_body_is_passed_on_as_it_comes(client):
+    client.send(b"put 0 0 1 60000\r\n")
+    for _ in range(6):
+        client.send(b"x" * 10_000)
+        assert client.session.pending == 0
+    assert client.send(b"\r\n") == b"INSERTED 65\r\n"
+
+
+def test_other_protocol_closes_the_connection(client):
+    assert client.send(b"GET / HTTP/1.1\r\nput 0 0 1 1\r\nx\r\n") == b"UNKNOWN_COMMAND\r\n"
+    assert client.session.is_done
+
+
+def test_quit_closes_the_connection_after_the_replies(net, client):
+    client.send(b"peek 1\r\n")
+    net.halted.add(1)
+    client.send(b"peek 1\r\nquit\r\nlist-tube-used\r\n")
+    assert not client.session.is_done
+    net.halted.clear()
+    net.run()
+    assert client.take() == b"NOT_FOUND\r\n"
+    assert client.session.is_done
+
+
+def test_drained_server_refuses_puts(net, client):
+    net.cores[2].engine.admission.draining = True
+    assert client.send(put(b"x") + b"use b\r\n" + put(b"x")) == b"INSERTED 65\r\nUSING b\r\nDRAINING\r\n"
+
+
+def test_note_is_left_on_a_job_of_the_client_alone(client):
+    client.send(b"use b\r\n" + put(b"x") + put(b"y"))
+    assert client.send(b"note 66 1\r\nx\r\n") == b"NOT_FOUND\r\n"
+    assert client.send(b"reserve-job 66\r\nnote 66 1\r\nx\r\n") == b"RESERVED 66 1\r\nx\r\nNOTED\r\n"
+    assert client.send(b"note 130 1\r\nx\r\n") == b"NOT_FOUND\r\n"
+
+
+def test_name_is_told_to_all_servers(net, client):
+    assert client.send(b"name web1/mail/17\r\n") == b"NAMED\r\n"
+    client.send(b"use b\r\n")
+    for core in net.cores.values():
+        assert [each.peer.address.endswith(' "web1/mail/17"') for each in core.sessions] == [True]
