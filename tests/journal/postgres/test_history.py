@@ -10,7 +10,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.journal.event_rows import OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
 from beanlite.journal.postgres import housekeeping, journal
 from beanlite.journal.totals import DAY_S
-from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, served, sql
+from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, served, sql, until
 from tests.journal.test_history import life
 from tests.support.core import put
 from tests.support.operators import Operator
@@ -109,6 +109,26 @@ async def test_numbers_go_on_after_a_takeover_and_restarts_are_told(postgres, da
     await second.put()
     found = await asked(postgres, database, "SELECT job, what FROM history ORDER BY n")
     assert found == [(job_id, "put"), (job_id, "reserve"), (job_id, "restart"), (job_id + 1, "put")]
+    await second.stop()
+
+
+async def test_history_goes_on_after_a_takeover_with_a_copy(postgres, database, caplog):
+    caplog.set_level("INFO", "beanlite")
+    first = await recorded(database)
+    await first.put()
+    await first.put()
+    starting = asyncio.create_task(recorded(database, node="other"))
+    await until(lambda: "jobs are read ahead" in caplog.text)
+    first.core.send(first.client, b"reserve-job 1\r\nreserve-job 2\r\ndelete 2\r\n")
+    await first.put()
+    await stored(first)
+    await first.abandon()
+    second = await starting
+    assert "jobs were read ahead" in caplog.text
+    await second.put()
+    found = await asked(postgres, database, "SELECT job, what FROM history ORDER BY n")
+    assert set(found[:-2]) == {(1, "put"), (2, "put"), (1, "reserve"), (2, "reserve"), (2, "delete"), (3, "put")}
+    assert found[-2:] == [(1, "restart"), (4, "put")]
     await second.stop()
 
 
