@@ -8,6 +8,7 @@ import textwrap
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import MemberDescriptorType
 from typing import Any
 
 import typer
@@ -126,7 +127,7 @@ def _class(kind: type) -> str:
     for name, member in vars(kind).items():
         if name.startswith("_"):
             continue
-        if isinstance(member, property):
+        if isinstance(member, property | MemberDescriptorType):
             rows.append(f"- `{name}`: {_line(member)}")
         elif inspect.isfunction(member):
             signature = inspect.signature(member)

@@ -12,7 +12,9 @@ from tests.support.wire import Wire, until
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs/quick-start.md"
-CONSOLES = "".join(re.findall(r"^```console\n(.+?)^```\n", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL))
+TEXT = PAGE.read_text(encoding="utf-8")
+CONSOLES = "".join(re.findall(r"^```console\n(.+?)^```\n", TEXT, re.MULTILINE | re.DOTALL))
+PROGRAMS = re.findall(r"^```python\n# (\w+\.py)\n(.+?)^```\n", TEXT, re.MULTILINE | re.DOTALL)
 SHOWN = re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", CONSOLES, re.MULTILINE)
 # How long something has taken, and how large a file is, differ from time to time.
 VARIES = re.compile(r"[\d.]+ (s|min|bytes)\b|\s+")
@@ -21,6 +23,8 @@ VARIES = re.compile(r"[\d.]+ (s|min|bytes)\b|\s+")
 def printed(command, server, folder):
     """What a command of the page prints in this folder, asking this server."""
     words = shlex.split(command)
+    if words[0] == "python":
+        words[0] = sys.executable
     if words[0] == "beanlite":
         words = [sys.executable, "-m", *words]
         if "backup" not in words:  # that reads the file
@@ -34,6 +38,8 @@ def test_the_page_shows_what_is_printed(tmp_path):
     need_it()  # which the page shows as well
     assert len(SHOWN) > 8
     with start_beanlite(tmp_path, "--db", str(tmp_path / "beanlite.db"), "--history", "7d") as server:
+        for name, program in PROGRAMS:
+            (tmp_path / name).write_text(program.replace("11300", str(server.port)))
         for command, shows in SHOWN:
             assert VARIES.sub(" ", printed(command, server, tmp_path)) == VARIES.sub(" ", shows), command
 

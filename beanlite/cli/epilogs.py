@@ -12,14 +12,14 @@ PLACE: Final = "Where to look"
 _CHANGES: Final = "Commands to change jobs"
 # The sections of the list of commands. The others are those that change jobs.
 SECTIONS: Final = {
-    "Commands of a server": ("serve", "config", "cluster", "route"),
+    "Commands of a server": ("serve", "config", "cluster"),
     "Commands for files": (
         "backup", "restore", "verify", "salvage", "compact", "export", "import", "import-binlog",
     ),
     "Commands to look": ("why", "tubes", "jobs", "job", "clients", "stats", "tail", "history", "top", "web"),
     _CHANGES: (),
     "Commands to set rules": ("policy", "schedule", "access", "token"),
-    "Commands for several servers": ("where", "shard", "targets"),
+    "Commands for several servers": ("where", "shard", "route", "targets"),
 }  # fmt: skip
 
 

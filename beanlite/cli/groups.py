@@ -40,6 +40,7 @@ Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="S
 _NAMED: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,31})=)?(?P<address>.*)", re.DOTALL)
 # The exit code of a command that has done what it could without a server.
 _NOT_WHOLE: Final = BeanliteError.exit_code
+_ONE: Final = "this command takes one server; name it by --connect"
 
 
 # An option that tells where to look.
@@ -58,6 +59,14 @@ Ids = Annotated[
     list[JobId] | None,
     typer.Argument(metavar="ID", parser=as_id, help="The jobs; of several servers, two:17.", show_default=False),
 ]
+
+
+def _texts_of(connect: str) -> list[str]:
+    """Return the addresses of servers that take over from each other: HOST:PORT,HOST:PORT."""
+    if connect.startswith("unix:"):
+        return [connect]
+    scheme, separator, places = connect.rpartition("://")
+    return [f"{scheme}{separator}{place}" for place in places.split(",")]
 
 
 def _age(text: object) -> float:
@@ -159,10 +168,17 @@ class ServerOption(OptionGroup):
     @property
     def address(self) -> Server:
         """The address of the one server that there is to be. ConfigError: there are several, or it is none."""
+        if len(self.addresses) > 1:
+            raise ConfigError(_ONE)
+        return self.addresses[0]
+
+    @property
+    def addresses(self) -> tuple[Server, ...]:
+        """The addresses of the one server that there is to be, and of its standbys. ConfigError: as of `address`."""
         places = self.places.places
-        if len(places) > 1 or len(places[0].addresses) > 1:
-            raise ConfigError("this command takes one server; name it by --connect")
-        return places[0].addresses[0]
+        if len(places) > 1:
+            raise ConfigError(_ONE)
+        return places[0].addresses
 
     @property
     def servers_file(self) -> Path | None:
@@ -192,11 +208,16 @@ class ServerOption(OptionGroup):
             return only(self._own_address())
         texts = [_NAMED.fullmatch(text) for text in self.connect]
         pairs = [(each["name"] or each["address"], each["address"]) for each in texts if each is not None]
-        addresses = self._addresses([text for _, text in pairs])
-        by_name = {name: Place(name, number, (addresses[text],)) for number, (name, text) in enumerate(pairs)}
+        by_name = {name: _texts_of(text) for name, text in pairs}
+        addresses = self._addresses([text for several in by_name.values() for text in several])
         if len(by_name) < len(pairs):
             raise ConfigError("--connect: two servers have the same name, or the same address")
-        return Places(tuple(by_name.values()))
+        return Places(
+            tuple(
+                Place(name, number, tuple(addresses[text] for text in several))
+                for number, (name, several) in enumerate(by_name.items())
+            )
+        )
 
     def _addresses(self, texts: list[str]) -> dict[str, Server]:
         """Return the addresses that texts stand for; the files for TLS are for those at tls:// alone."""

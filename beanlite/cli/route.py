@@ -53,8 +53,8 @@ def route(
     Each tube is on one of the servers that the file lists; clients need not know. Nothing is stored here, so there can
     be any number of routers, such as one on each machine with clients.
     """
-    from beanlite.net.listener import listen_at, room_for  # noqa: PLC0415 - no other command listens like that
-    from beanlite.router.router import CLIENTS_MAX, Files, Router  # noqa: PLC0415 - likewise
+    from beanlite.net.listener import listen_at  # noqa: PLC0415 - no other command listens like that
+    from beanlite.router.router import Files, Router  # noqa: PLC0415 - likewise
 
     if (listen_tls_cert is None) != (listen_tls_key is None):
         raise ConfigError("--listen-tls-cert and --listen-tls-key need each other")
@@ -69,11 +69,10 @@ def route(
     listener = listen_at(parse_address(listen, "--listen"))
 
     async def serve() -> None:
-        router = Router(files, listener, tls, CLIENTS_MAX)
+        router = Router(files, listener, tls)
         await router.serve()
 
     try:
-        room_for(CLIENTS_MAX * 3)
         run_loop(loop_factory(), serve)
     finally:
         listener.close()

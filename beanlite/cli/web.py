@@ -5,6 +5,7 @@ import getpass
 import re
 import ssl
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,6 +17,7 @@ from beanlite.cli.options import path_of_db, url_of_database
 from beanlite.cli.paths import as_path
 from beanlite.cli.source import STDIN, reader
 from beanlite.console.file import File
+from beanlite.console.several import reach_only
 from beanlite.console.stored import Location, OpenDatabase
 from beanlite.errors import ConfigError
 from beanlite.host import log
@@ -112,14 +114,14 @@ def _app_of(
 ) -> tuple["Starlette", str, int | None]:
     """Return the application, the name of what it shows, and how many threads it may need; None: as many as usual."""
     from beanlite.web.app import make_app  # noqa: PLC0415 - as below
-    from beanlite.web.site import Site, opener  # noqa: PLC0415 - likewise
+    from beanlite.web.site import Site  # noqa: PLC0415 - likewise
 
     places = server.places
     if len(places.places) == 1 and places.fleet is None:
         (place,), stored = places.places, _readable(db, database)
         site = Site(
             name=place.name,
-            connect=opener(place),
+            connect=partial(reach_only, place),
             visitors=visitors,
             db=stored,
             backups=_backups_of(server, stored if isinstance(stored, Path) else None),
@@ -135,7 +137,9 @@ def _app_of(
         name="all servers",
         load=lambda: server.places,
         file=server.servers_file,
-        make=lambda place: Site(name=place.name, connect=opener(place), visitors=visitors, hide_bodies=hide_bodies),
+        make=lambda place: Site(
+            name=place.name, connect=partial(reach_only, place), visitors=visitors, hide_bodies=hide_bodies
+        ),
         visitors=visitors,
         hide_bodies=hide_bodies,
     )

@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from beanlite.beanstalk.client import Server, is_private
-from beanlite.beanstalk.over_tls import OverTls, context_for
+from beanlite.beanstalk.client import Server, target_of
 from beanlite.cli import completion
 from beanlite.cli.groups import ServerOption, age_option, grouped
-from beanlite.cli.printing import print_done
+from beanlite.cli.printing import SharedStdout
 from beanlite.console.filters import encode_tube
 from beanlite.errors import ConfigError
 from beanlite.host import log
-from beanlite.host.places import as_place, host_and_port, is_port
-from beanlite.settings.defaults import TOKEN
+from beanlite.host.places import host_and_port, is_port
 
 if TYPE_CHECKING:
     from beanlite.client import Queue
@@ -35,6 +33,7 @@ EPILOG: Final = (
 EXAMPLES: Final = """
 beanlite work app:send --tube mail
 beanlite work app.mail:send -t mail -t newsletter --concurrency 8 --timeout 10min
+beanlite work app:send --tube mail --connect db1:11300,db2:11300
 """
 # What a client may call itself.
 _NOT_IN_NAMES: Final = re.compile("[^!#-~]")
@@ -82,7 +81,8 @@ def work(
     deleted. When it raises, the job is released with a delay that grows, and at last buried; the traceback is its note.
     An async function is called in the loop, any other one in a thread.
 
-    SIGTERM or SIGINT stops the worker when the jobs in hand are finished; a second one, at once.
+    SIGTERM or SIGINT stops the worker when the jobs in hand are finished; a second one, at once. Servers that take over
+    from each other: --connect HOST:PORT,HOST:PORT.
     """
     from beanlite.worker.function import load  # noqa: PLC0415 - likewise
     from beanlite.worker.metrics import WorkerMetrics  # noqa: PLC0415 - slow to import, and no other command needs it
@@ -92,17 +92,17 @@ def work(
     tubes = tube or ["default"]
     _check(tubes, timeout)
     listen_at = None if health is None else _listen_at(health)
-    name = _NOT_IN_NAMES.sub("?", f"{socket.gethostname()}/{function}/{os.getpid()}")[-_NAME_MAX:]
-    connecting = _connecting(server.address, name, tubes)
+    connecting = _connecting(server.addresses, function, tubes)
     log.setup("info", "text")
     gc.enable()  # unlike a server, it runs code that makes cyclic garbage
     called = load(function)
     metrics = WorkerMetrics()
+    stdout = SharedStdout()
     limits = Limits(concurrency, timeout, tries, grace)
 
     def record(ended: Ended) -> None:
         metrics.count(ended)
-        print_done(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
+        stdout.print_line(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
 
     async def run() -> int:
         worker = Worker(called, connecting, limits, record)
@@ -127,18 +127,9 @@ def _listen_at(health: str) -> tuple[str, int]:
     return host_and_port(health)
 
 
-def _connecting(server: Server, name: str, tubes: list[str]) -> "Callable[[], Queue]":
+def _connecting(servers: tuple[Server, ...], function: str, tubes: list[str]) -> "Callable[[], Queue]":
     """Return what makes the client. ConfigError: the token is none, or a file for TLS can't be used."""
-    from beanlite.client import calls, connect  # noqa: PLC0415 - as above
+    from beanlite.client import Queue  # noqa: PLC0415 - as above
 
-    token = (os.environ.get(TOKEN) or None) if is_private(server) else None
-    if token is not None:
-        try:
-            calls.auth(token)
-        except ValueError as error:
-            raise ConfigError(f"{TOKEN} is no token: {error}") from error
-    if isinstance(server, OverTls):
-        url, tls = f"beanlites://{as_place(server.host, server.port)}", context_for(server)
-    else:
-        url, tls = f"unix:{server[0]}" if len(server) == 1 else f"beanlite://{as_place(*server)}", None
-    return partial(connect, url, tls=tls, token=token, name=name, watch=tubes)
+    name = _NOT_IN_NAMES.sub("?", f"{socket.gethostname()}/{function}/{os.getpid()}")[-_NAME_MAX:]
+    return partial(Queue, tuple(target_of(server, name) for server in servers), "default", tubes)

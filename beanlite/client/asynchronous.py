@@ -189,7 +189,7 @@ class Queue:
                     job_id, body = await channel.ask(first)
                     channel.held = 1
                     return [Job(channel, job_id, body)]
-                results = await channel.ask_all([first, *[calls.reserve(0)] * ahead])
+                results = await channel.reserve_several(ahead + 1)
             except NotSent:
                 continue
             except Declined:

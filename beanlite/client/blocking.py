@@ -35,7 +35,7 @@ from beanlite.client.errors import (
 )
 from beanlite.client.reserved_blocking import BlockingJob, give_back
 from beanlite.client.target import Target, targets, wait_s
-from beanlite.client.wire import Wire
+from beanlite.client.wire import Wire, connect_wire
 
 T = TypeVar("T")
 
@@ -189,7 +189,7 @@ class BlockingQueue:
                     job_id, body = wire.ask(first, None, left_s)
                     wire.held += 1
                     return [BlockingJob(wire, job_id, body)]
-                results = wire.ask_all([first, *[calls.reserve(0)] * ahead], None, left_s)
+                results = wire.reserve_several(ahead + 1)
             except NotSent:
                 continue
             if wire.is_lost:  # with all that it has reserved
@@ -284,7 +284,7 @@ class BlockingQueue:
             return self._wire
         if self._is_closed:
             raise ConnectionLost("the queue is closed")
-        failures = 1 if self._wire.is_broken else 0
+        failures = 0 if self._wire.failure is None else 1
         if until is None and self._timeout_s is not None:
             until = time.monotonic() + self._timeout_s
         while True:
@@ -308,7 +308,7 @@ class BlockingQueue:
 
     def _connect(self) -> Wire:
         try:
-            return Wire(self._targets[0], self._timeout_s)
+            return connect_wire(self._targets[0], self._timeout_s)
         except CannotConnect:
             self._targets = (*self._targets[1:], self._targets[0])
             raise

@@ -1,10 +1,11 @@
 """The commands: what is sent for each, and the shape of the reply to it."""
 
+import json
 import re
 from collections.abc import Callable, Iterable
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from beanlite.client.errors import ClientError, ConnectionLost, NotSent, PutUnknown
+from beanlite.client.errors import ClientError, ConnectionLost, Declined, NotSent, PutUnknown
 
 T = TypeVar("T")
 Statistics = dict[str, int | float | str]
@@ -18,6 +19,8 @@ _ID_MAX: Final = (1 << 64) - 1
 AHEAD_MAX: Final = 1000
 NOTE_BYTES_MAX: Final = 4096
 BATCH_MAX: Final = 500
+# How long a batch of reserves waits at most, in seconds.
+_WAIT_MAX_S: Final = (1 << 31) - 1
 _TUBE: Final = re.compile(r"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 _FRACTION: Final = re.compile(r"-?[0-9]+\.[0-9]+")
 _WHOLE: Final = re.compile(r"-?(0|[1-9][0-9]*)")
@@ -28,34 +31,47 @@ _TEXTS: Final = frozenset({"hostname", "name", "os", "platform", "tube", "versio
 class Shape(Generic[T]):
     """How the reply to a command begins if it is carried out, what to make of it, and what a lost reply means."""
 
-    __slots__ = ("has_body", "lost", "read", "returns_body", "word")
+    __slots__ = ("has_body", "lost", "read", "refusal", "returns_body", "word")
 
     def __init__(
         self,
         word: bytes,
-        read: Callable[[list[bytes], bytes], T],
+        read: Callable[[list[bytes], bytes], T | Declined],
         lost: type[ConnectionLost] = ConnectionLost,
         *,
         has_body: bool = False,
         returns_body: bool = False,
+        refusal: bytes = b"",
     ) -> None:
         """``read`` gets the words of the line, and the body if the reply has one.
 
-        ``has_body``: the command has a body, and not all servers know it.
+        ``has_body``: the command has a body, and not all servers know it. ``refusal``: how a refusal begins that has a
+        body; ``read`` makes a Declined of it.
         """
         self.word = word
+        self.refusal = refusal
         self.read = read
         self.lost = lost
         self.has_body = has_body
         self.returns_body = returns_body
 
 
+def _as_json(words: list[bytes], body: bytes) -> Any | Declined:  # noqa: ANN401 - whatever a request is answered with
+    reply = json.loads(body)
+    return Declined(str(reply["error"])) if words[0] == REFUSED else reply
+
+
+REFUSED: Final = b"REFUSED"
+_REQUEST: Final[Shape[Any]] = Shape(b"OK", _as_json, has_body=True, returns_body=True, refusal=REFUSED)
+OBJECT: Final[Shape[Any]] = Shape(b"OK", _as_json, returns_body=True)
+"""The reply of a command without a body that is answered with an object."""
+
 Call = tuple[bytes, Shape[T]]
 """A command as it is sent, and the shape of its reply."""
 
 
 class Found(NamedTuple):
-    """A job as ``peek`` shows it: nobody has it reserved by that."""
+    """A job as ``peek`` shows it, with its ``id`` and ``body``: nobody has it reserved by that."""
 
     id: int
     body: bytes
@@ -188,6 +204,11 @@ def reserve(timeout_s: int) -> Call[tuple[int, bytes]]:
     return b"reserve-with-timeout %d\r\n" % timeout_s, _RESERVE
 
 
+def reserve_batch(most: int) -> Call[tuple[int, bytes]]:
+    """Return a reserve of so many jobs if they are ready, and otherwise of one, however long it takes."""
+    return b"reserve-batch %d %d\r\n" % (min(most, BATCH_MAX), _WAIT_MAX_S), _RESERVE
+
+
 def reserve_job(job_id: int) -> Call[tuple[int, bytes]]:
     """Return a reserve of a job that is named. ValueError: no job can have the id."""
     return b"reserve-job %d\r\n" % _id(job_id), _RESERVE
@@ -288,6 +309,12 @@ def note(job_id: int, text: str) -> Call[None]:
     if len(data) > NOTE_BYTES_MAX:
         data = data[-NOTE_BYTES_MAX:].decode(errors="ignore").encode()
     return b"note %d %d\r\n%b\r\n" % (job_id, len(data), data), _NOTE
+
+
+def request(word: str, wanted: dict[str, Any]) -> Call[Any]:
+    """Return a command that takes an object. UnicodeEncodeError: there is no UTF-8 for a text in it."""
+    body = json.dumps(wanted, ensure_ascii=False).encode()
+    return b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body), _REQUEST
 
 
 def outcome(results: Iterable[int | ClientError]) -> tuple[list[int | None], dict[int, ClientError]]:

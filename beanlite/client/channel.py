@@ -1,15 +1,18 @@
 """A connection on asyncio: the socket for a `Dialogue`, whose tokens are futures."""
 
 import asyncio
+import os
 import socket
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar, cast
 
 from beanlite.client import calls
 from beanlite.client.calls import Call
-from beanlite.client.dialogue import DEFAULT, Answer, Dialogue
+from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, JobCount
 from beanlite.client.errors import (
+    BadFormat,
     CannotConnect,
     ClientError,
     ConnectionLost,
@@ -17,8 +20,9 @@ from beanlite.client.errors import (
     NotSent,
     UnexpectedReply,
     UnknownCommand,
+    reason,
 )
-from beanlite.client.target import CONNECT_S, KEEPALIVE, Target
+from beanlite.client.target import CONNECT_S, KEEPALIVE, Target, no_such_host
 
 T = TypeVar("T")
 
@@ -26,6 +30,10 @@ _ENDED: Final = "the connection has ended"
 # A command that is larger leaves at once, so that the transport says when it takes no more.
 _LARGE: Final = 1 << 12
 _RECEIVE_BYTES: Final = 1 << 15
+
+
+_CHANNELS: "Final[weakref.WeakSet[Channel]]" = weakref.WeakSet()
+"""Those that are connected."""
 
 
 class Channel(asyncio.BufferedProtocol):
@@ -50,6 +58,8 @@ class Channel(asyncio.BufferedProtocol):
         self.has_forgotten = False
         """Whether one of them will not be finished by anybody."""
         self.knows_notes: bool | None = None
+        self.knows_batches = True
+        """Whether the server may know them."""
 
     def ask(self, call: Call[T], tube: str | None = None) -> "asyncio.Future[T]":
         """Send a command, and return what will be its result. NotSent: the connection has ended."""
@@ -83,6 +93,15 @@ class Channel(asyncio.BufferedProtocol):
         elif not self._flushes:
             self._flush_soon()
         return future
+
+    async def reserve_several(self, count: int) -> list[tuple[int, bytes] | ClientError]:
+        """Reserve so many jobs if they are ready, otherwise one; beanlite has a word for that."""
+        if self.knows_batches:
+            results = await self.ask_all([calls.reserve_batch(count)])
+            if not isinstance(results[0], BadFormat | UnknownCommand):
+                return results
+            self.knows_batches = False
+        return await self.ask_all([calls.RESERVE, *[calls.reserve(0)] * (count - 1)])
 
     def _flush_soon(self) -> None:
         """Have what several tasks send now leave together."""
@@ -129,6 +148,12 @@ class Channel(asyncio.BufferedProtocol):
             with suppress(Declined):  # what becomes of the job is more important
                 await self.ask(calls.note(job_id, text))
 
+    @property
+    def number(self) -> int:
+        """The number of its socket."""
+        sock: socket.socket = self._transport.get_extra_info("socket")
+        return sock.fileno()
+
     def let_go(self) -> None:
         """Count one job less that is reserved on it."""
         self.held -= 1
@@ -163,6 +188,7 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take note of the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        _CHANNELS.add(self)
 
     def get_buffer(self, _: int) -> memoryview:
         """Return where to put what is received: a new place for each reply, as for other protocols, costs more."""
@@ -177,11 +203,12 @@ class Channel(asyncio.BufferedProtocol):
         elif dialogue.out and not self._flushes:
             self._transport.write(dialogue.take())
 
-    def connection_lost(self, _: Exception | None) -> None:
+    def connection_lost(self, error: Exception | None) -> None:
         """Hand out errors."""
         was_ours = self.is_lost
         self.is_lost = True
-        _hand_out(self._dialogue.lose())
+        _CHANNELS.discard(self)
+        _hand_out(self._dialogue.lose(), error)
         self.resume_writing()
         self.ended.set_result(not was_ours)
 
@@ -208,6 +235,9 @@ class _Replies:
         return self._future.done()
 
     def set_result(self, result: object) -> None:
+        if isinstance(result, JobCount):
+            self._count += result - 1
+            return
         self._results.append(result)
         if len(self._results) == self._count:
             self._future.set_result(self._results)
@@ -215,11 +245,24 @@ class _Replies:
     set_exception = set_result
 
 
-def _hand_out(answers: list[Answer]) -> None:
+def _let_go_in_fork() -> None:
+    """Leave the connections to the process that has made them: with it they end."""
+    if _CHANNELS:
+        null = os.open(os.devnull, os.O_RDWR)
+        for channel in _CHANNELS:
+            os.dup2(null, channel.number, inheritable=False)  # not closed: their objects will do that
+        os.close(null)
+
+
+os.register_at_fork(after_in_child=_let_go_in_fork)
+
+
+def _hand_out(answers: list[Answer], cause: Exception | None = None) -> None:
     for token, result in answers:
         if token.done():  # cancelled
             continue
         if isinstance(result, ClientError):
+            result.__cause__ = cause
             token.set_exception(result)
         else:
             token.set_result(result)
@@ -247,7 +290,7 @@ async def connect_channel(target: Target, when_free: Callable[[Channel], None]) 
     except TimeoutError as error:
         raise CannotConnect(_REFUSED.format(target, f"no answer within {CONNECT_S:.0f} s")) from error
     except (OSError, ConnectionLost, UnexpectedReply) as error:
-        raise CannotConnect(_REFUSED.format(target, error)) from error
+        raise CannotConnect(_REFUSED.format(target, reason(error))) from error
     return channel
 
 
@@ -256,7 +299,10 @@ async def _connect(target: Target, channel: Channel) -> None:
     if target.path is not None:
         await loop.create_unix_connection(lambda: channel, target.path)
         return
-    transport, _ = await loop.create_connection(lambda: channel, target.host, target.port, ssl=target.tls)
+    try:
+        transport, _ = await loop.create_connection(lambda: channel, target.host, target.port, ssl=target.tls)
+    except UnicodeError:
+        raise no_such_host() from None
     sock: socket.socket = transport.get_extra_info("socket")
     for level, option, value in KEEPALIVE:
         sock.setsockopt(level, option, value)

@@ -1,9 +1,10 @@
 """The core of a client: bytes in, results out. It does no I/O and has no clock.
 
 Commands are answered in the order in which they were sent. Each has a token, by which whoever has sent it knows it
-again. Puts and others that depend on the tube that is used name their tube: as long as it is another one they are held
-back until the server has confirmed it. A ``use`` that is refused leaves the tube as it was, so that a put right behind
-it would go to a tube that nobody meant.
+again; a batch of jobs is an answer with their number, a `JobCount`, and then one for each. Puts and others that depend
+on the tube that is used name their tube: as long as it is another one they are held back until the server has confirmed
+it. A ``use`` that is refused leaves the tube as it was, so that a put right behind it would go to a tube that nobody
+meant.
 """
 
 from collections import deque
@@ -13,6 +14,11 @@ from beanlite.client import calls
 from beanlite.client.calls import Call, Shape
 from beanlite.client.errors import ClientError, NotSent, UnexpectedReply, UnknownCommand, declined
 
+
+class JobCount(int):
+    """How many jobs a batch has; each is an answer of its own."""
+
+
 Answer = tuple[Any, Any]
 """The token of a command, and its result or its ClientError."""
 
@@ -21,6 +27,11 @@ DEFAULT: Final = "default"
 # No line of the protocol is longer, but that of a list of errors of another program.
 _LINE_MAX: Final = 1024
 _SHOWN: Final = 60
+_BATCH: Final = b"RESERVED_BATCH"
+_RESERVED: Final = b"RESERVED"
+# How a server that speaks TLS answers what is none.
+_ALERT: Final = b"\x15\x03"
+_TLS: Final = "the server speaks TLS at this port"
 _SWITCH: Final = object()  # the token of a use that held commands wait for
 _SKIP: Final = object()  # that of a reply to a body that was read as a command
 
@@ -87,7 +98,7 @@ class Dialogue:
                 words = line.split(b" ")
                 shape, token = self.sent[0]
                 start, at = at, end + 2
-                if words[0] != shape.word:
+                if words[0] != shape.word and words[0] != shape.refusal:
                     self._decline(line, shape, token, answers)
                     continue
                 body = b""
@@ -121,12 +132,17 @@ class Dialogue:
         self.is_over = True
         answers += self.lose(UnexpectedReply(f"{line[:_SHOWN]!r} is not a reply to what was asked"))
 
+    @property
+    def has_alert(self) -> bool:
+        """Whether the server has answered as one that speaks TLS."""
+        return bool(self._parts) and self._parts[0].startswith(_ALERT)
+
     def lose(self, error: UnexpectedReply | None = None) -> list[Answer]:
         """Return the answers when the connection has ended: to each command that is not answered an error.
 
         ``error``: that of the reply to the first of them.
         """
-        why = "the connection ended before the answer came"
+        why = _TLS if self.has_alert else "the connection ended before the answer came"
         answers: list[Answer] = []
         for shape, token in self.sent:
             if token is not _SWITCH and token is not _SKIP:
@@ -150,7 +166,8 @@ class Dialogue:
     def _decline(self, line: bytes, shape: Shape[Any], token: object, answers: list[Answer]) -> None:
         error = declined(line)
         if error is None:
-            raise ValueError
+            self._expect_batch(line, shape, token, answers)
+            return
         self.sent.popleft()
         if token is _SKIP:
             return
@@ -160,6 +177,14 @@ class Dialogue:
             self._switched(error, answers)
         else:
             answers.append((token, error))
+
+    def _expect_batch(self, line: bytes, shape: Shape[Any], token: object, answers: list[Answer]) -> None:
+        word, _, digits = line.partition(b" ")
+        if word != _BATCH or shape.word != _RESERVED or not 0 < int(digits) <= calls.BATCH_MAX:
+            raise ValueError
+        count = JobCount(digits)
+        answers.append((token, count))
+        self.sent.extendleft([(shape, token)] * (count - 1))
 
     def _switch(self) -> None:
         """Use the tube of the commands that have been held for longest."""

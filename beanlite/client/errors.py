@@ -148,6 +148,12 @@ DECLINED: Final[dict[bytes, type[Declined]]] = {
 """What each of the protocol's refusals is raised as."""
 
 
+def reason(error: Exception) -> BaseException:
+    """Return what tells more: the error of a connection that has ended, or its cause."""
+    cause = error.__cause__
+    return error if cause is None or isinstance(cause, ConnectionError) else cause
+
+
 def declined(line: bytes) -> Declined | None:
     """Return the error for a line of the server's; None if it is no refusal."""
     word, _, rest = line.partition(b" ")

@@ -18,7 +18,7 @@ class Job:
     A job that is thrown away unfinished goes back to the server, as do all when the queue is closed.
     """
 
-    __slots__ = ("_channel", "body", "id")
+    __slots__ = {"_channel": None, "body": "The body as bytes.", "id": "The id."}
 
     def __init__(self, channel: Channel, job_id: int, body: bytes) -> None:
         self._channel: Channel | None = channel

@@ -14,7 +14,7 @@ T = TypeVar("T")
 class BlockingJob:
     """A job that this client has reserved; it is finished once, by `delete`, `release` or `bury`."""
 
-    __slots__ = ("_wire", "body", "id")
+    __slots__ = {"_wire": None, "body": "The body as bytes.", "id": "The id."}
 
     def __init__(self, wire: Wire, job_id: int, body: bytes) -> None:
         self._wire: Wire | None = wire

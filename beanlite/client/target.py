@@ -77,6 +77,11 @@ def _host_and_port(place: str) -> tuple[str, int]:
     return host.strip("[]"), int(digits)
 
 
+def no_such_host() -> OSError:
+    """Return the resolver's error for a name for which Python does not ask it, since no host can have it."""
+    return socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+
 def wait_s(failures: int, chance: float) -> float:
     """Return how long to wait before the next try to connect, after so many in a row that failed; chance: 0 to 1."""
     longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(failures, 20))

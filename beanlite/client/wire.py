@@ -1,19 +1,31 @@
 """A connection that blocks: the socket for a `Dialogue`."""
 
 import socket
+import ssl
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from beanlite.client import calls
 from beanlite.client.calls import Call
-from beanlite.client.dialogue import DEFAULT, Answer, Dialogue
-from beanlite.client.errors import CannotConnect, ClientError, ConnectionLost, Declined, UnexpectedReply, UnknownCommand
-from beanlite.client.target import CONNECT_S, KEEPALIVE, Target
+from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, JobCount
+from beanlite.client.errors import (
+    BadFormat,
+    CannotConnect,
+    ClientError,
+    ConnectionLost,
+    Declined,
+    UnexpectedReply,
+    UnknownCommand,
+    reason,
+)
+from beanlite.client.target import CONNECT_S, KEEPALIVE, Target, no_such_host
 
 T = TypeVar("T")
 
 # A large buffer is mapped, and unmapped, for each reply.
 _RECEIVE_BYTES: Final = 1 << 14
+# The errors of a connection that the server has closed.
+_ENDS: Final = (ConnectionError, ssl.SSLEOFError)
 # What is this small Python has at hand.
 _LINE_BYTES: Final = 256
 
@@ -21,38 +33,30 @@ _LINE_BYTES: Final = 256
 class Wire:
     """A connection, which one command at a time goes over, or several at once."""
 
-    def __init__(self, where: Target, timeout_s: float | None) -> None:
-        """CannotConnect; Unauthorized: the token is not accepted."""
+    def __init__(self, where: Target, timeout_s: float | None, connect_s: float = CONNECT_S) -> None:
+        """Connect, within a time. OSError: that fails."""
         self._dialogue = Dialogue()
         self._timeout_s = timeout_s
         self.is_lost = False
-        self.is_broken = False
-        """Whether it has ended by itself."""
+        self.failure: OSError | None = None
+        """Why it has ended by itself."""
         self.watched = frozenset({DEFAULT})
         """The tubes that the server has confirmed as watched."""
         self.held = 0
         """How many jobs are reserved on it."""
         self.knows_notes: bool | None = None
-        try:
-            self._socket = _connected(where)
-        except OSError as error:
-            raise CannotConnect(f"no server can be reached at {where}: {error}") from error
-        try:
-            self._greet(where)
-        except (ConnectionLost, UnexpectedReply) as error:
-            self.close()
-            raise CannotConnect(f"no server can be reached at {where}: {error}") from error
-        except BaseException:
-            self.close()
-            raise
+        self.knows_batches = True
+        """Whether the server may know them."""
+        self.socket = _connected(where, connect_s)
 
-    def _greet(self, where: Target) -> None:
+    def greet(self, where: Target) -> None:
+        """Show the token and the name. Unauthorized: the token is not accepted."""
         if where.token is not None:
             self._if_known(calls.auth(where.token))
         if where.name is not None:
             self._if_known(calls.call_itself(where.name))
         self.ask(calls.list_tube_used())
-        self._socket.settimeout(self._timeout_s)
+        self.socket.settimeout(self._timeout_s)
 
     def _if_known(self, call: Call[None]) -> None:
         try:
@@ -89,7 +93,7 @@ class Wire:
     def close(self) -> None:
         """Close the connection."""
         self.is_lost = True
-        self._socket.close()
+        self.socket.close()
 
     def ask(self, call: Call[T], tube: str | None = None, waits_s: float | None = 0) -> T:
         """Send a command, and return its result; ``waits_s``: how long the server waits with it at most."""
@@ -98,10 +102,10 @@ class Wire:
             data, shape = call
             try:
                 dialogue.sent.append((shape, None))
-                self._socket.sendall(data)
-                answers = dialogue.receive(self._socket.recv(_RECEIVE_BYTES if shape.returns_body else _LINE_BYTES))
-            except OSError:
-                answers = self._lost()
+                self.socket.sendall(data)
+                answers = dialogue.receive(self.socket.recv(_RECEIVE_BYTES if shape.returns_body else _LINE_BYTES))
+            except OSError as error:
+                answers = self._lost(error)
             except BaseException:
                 self.close()
                 raise
@@ -113,7 +117,7 @@ class Wire:
             answers = self._sent([call], tube, waits_s)
         result: Any = answers[0][1]
         if isinstance(result, ClientError):
-            raise result
+            raise result from self.failure
         return result  # type: ignore[no-any-return] # it is what the call promises
 
     def ask_all(
@@ -121,6 +125,18 @@ class Wire:
     ) -> list[T | ClientError]:
         """Send several commands at once, and return their results and errors."""
         return [result for _, result in self._sent(several, tube, waits_s)]
+
+    def reserve_several(self, count: int) -> list[tuple[int, bytes] | ClientError]:
+        """Reserve so many jobs if they are ready, otherwise one; beanlite has a word for that."""
+        if self.knows_batches:
+            answers = self._sent([calls.reserve_batch(count)], None, None)
+            first = answers[0][1]
+            if isinstance(first, JobCount):
+                return [result for _, result in answers[1:] + self._exchange(first + 1 - len(answers))]
+            if not isinstance(first, BadFormat | UnknownCommand):
+                return [first]
+            self.knows_batches = False
+        return self.ask_all([calls.RESERVE, *[calls.reserve(0)] * (count - 1)], None, None)
 
     def _sent(self, several: list[Call[T]], tube: str | None, waits_s: float | None) -> list[Answer]:
         if tube is not None:
@@ -140,7 +156,7 @@ class Wire:
 
     def _exchange(self, count: int) -> list[Answer]:
         """Send what is to be sent, and return so many answers."""
-        dialogue, sock = self._dialogue, self._socket
+        dialogue, sock = self._dialogue, self.socket
         answers: list[Answer] = []
         try:
             while len(answers) < count:
@@ -150,8 +166,8 @@ class Wire:
                 if not received:
                     raise ConnectionResetError("the server closed the connection")  # noqa: TRY301 - as recv does
                 answers += dialogue.receive(received)
-        except OSError:
-            answers += self._lost()
+        except OSError as error:
+            answers += self._lost(error)
         except BaseException:  # an answer that came later would be taken for that to another command
             self.close()
             raise
@@ -159,28 +175,52 @@ class Wire:
             self.close()
         return answers
 
-    def _lost(self) -> list[Answer]:
-        self.is_broken = True
+    def _lost(self, error: OSError) -> list[Answer]:
+        """Return the answers: what the server has said before it closed the connection, and errors."""
+        answers: list[Answer] = []
+        self.failure = error
+        if isinstance(error, _ENDS):
+            try:
+                answers = self._dialogue.receive(self.socket.recv(_RECEIVE_BYTES))
+            except OSError as last:  # an alert of TLS tells more
+                self.failure = last
         self.close()
-        return self._dialogue.lose()
+        return answers + self._dialogue.lose()
 
     def _allow(self, waits_s: float | None) -> None:
         """Have the next answer take so long, beyond the time that any may take."""
         if self._timeout_s is not None:
-            self._socket.settimeout(None if waits_s is None else waits_s + self._timeout_s)
+            self.socket.settimeout(None if waits_s is None else waits_s + self._timeout_s)
 
 
-def _connected(where: Target) -> socket.socket:
+def connect_wire(where: Target, timeout_s: float | None) -> Wire:
+    """Connect, and show the token and the name. CannotConnect; Unauthorized: the token is not accepted."""
+    try:
+        wire = Wire(where, timeout_s)
+        try:
+            wire.greet(where)
+        except BaseException:
+            wire.close()
+            raise
+    except (OSError, ConnectionLost, UnexpectedReply) as error:
+        raise CannotConnect(f"no server can be reached at {where}: {reason(error)}") from error
+    return wire
+
+
+def _connected(where: Target, within_s: float) -> socket.socket:
     if where.path is not None:
         sock = socket.socket(socket.AF_UNIX)
-        sock.settimeout(CONNECT_S)
+        sock.settimeout(within_s)
         try:
             sock.connect(where.path)
         except OSError:
             sock.close()
             raise
         return sock
-    sock = socket.create_connection((where.host, where.port), CONNECT_S)
+    try:
+        sock = socket.create_connection((where.host, where.port), within_s)
+    except UnicodeError:
+        raise no_such_host() from None
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for level, option, value in KEEPALIVE:

@@ -2,17 +2,17 @@
 
 import base64
 import getpass
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Final, Self, TypeVar
 
-from beanlite.beanstalk.client import TIMEOUT_S, Client, Server, Unauthorized, UnexpectedReply, address_text
-from beanlite.beanstalk.over_tls import in_plain_words
+from beanlite.beanstalk.client import TIMEOUT_S, Client, Server, Unauthorized
+from beanlite.client import calls, errors
+from beanlite.client.calls import Call, Shape
+from beanlite.client.errors import Declined, NotFound, UnknownCommand
 from beanlite.console.filters import Record, encode_tube
 from beanlite.console.names import Names
 from beanlite.core.access import EVERYTHING, Rights
@@ -42,6 +42,7 @@ _REFUSALS: Final = {
     "DRAINING": "no more jobs are taken until the server is restarted",
     "UNKNOWN_COMMAND": "it is older than this program",
 }
+_ACTING: Final[Shape[None]] = Shape(b"ACTING", lambda _words, _body: None)
 _UNKNOWN_KEY: Final = ": unknown key"
 # Where to continue in a list of a server's.
 _CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
@@ -79,10 +80,6 @@ def identity_for(person: str) -> str:
     return _printable(person, PERSON_BYTES_MAX - len(end.encode())) + end
 
 
-class Unreachable(BeanliteError):
-    """The server can't be reached, or the connection was lost."""
-
-
 class Live(Names):
     """A connection to a server. BeanliteError: it can't be reached, or refuses or does not know a command."""
 
@@ -91,13 +88,10 @@ class Live(Names):
 
         ConfigError: a file for TLS can't be used.
         """
-        self.name = address_text(address)
+        self.client = Client(address, within_s)
+        self.name = self.client.name
         self.person = person
         self._understands = False
-        try:
-            self.client = Client(address, within_s)
-        except OSError as error:
-            raise Unreachable(f"no server can be reached at {self.name}: {in_plain_words(error)}") from error
         if person:
             try:
                 self._act_for(person)
@@ -129,18 +123,17 @@ class Live(Names):
         return {"": question(self)}
 
     def _act_for(self, person: str) -> None:
-        with self.conversation():
-            line = self.client.ask(b"act-for %b\r\n" % identity_for(person).encode())
-        if line == b"UNAUTHORIZED\r\n":
+        try:
+            self.client.ask((b"act-for %b\r\n" % identity_for(person).encode(), _ACTING))
+        except errors.Unauthorized:
             why = "may not act for others; give it the role operator on all tubes"
-            raise Unauthorized(f"By the rules of the server at {self.name} this page {why}")
-        if line != b"ACTING\r\n":
-            raise self._misunderstood()
+            raise Unauthorized(f"By the rules of the server at {self.name} this page {why}") from None
+        except Declined:
+            raise self._misunderstood() from None
 
     def stats(self) -> Record:
         """Return the reply to ``stats``, its numbers as numbers."""
-        with self.conversation():
-            return {key: _value(text) for key, text in self.client.stats().items()}
+        return self.client.ask(calls.stats())
 
     def list_jobs(self, request: Record) -> Record:
         """Return a slice of the jobs. ConfigError: the cursor is none, or is a file's."""
@@ -176,7 +169,7 @@ class Live(Names):
     def show_job(self, job_id: int) -> Record | None:
         """Return all facts about a job, its body as bytes; None if there is no such job."""
         self._check()
-        job = self._read(b"show-job %d\r\n" % job_id)
+        job = self._read("show-job", (b"show-job %d\r\n" % job_id, calls.OBJECT))
         return None if job is None else {**job, "body": base64.b64decode(job["body"])}
 
     def ask(self, word: str, request: Record) -> Record:
@@ -189,13 +182,15 @@ class Live(Names):
     def _ask(self, word: str, request: Record) -> Record | None:
         """Return the reply, or None if it is NOT_FOUND."""
         self._check()
+        return self._read(word, self._call(word, request))
+
+    def _call(self, word: str, request: Record) -> Call[Record]:
         try:
-            body = json.dumps(request, ensure_ascii=False).encode()
+            return calls.request(word, request)
         except UnicodeEncodeError as error:  # bytes of the command line, in Python's notation for them
             raise ConfigError(
                 f"{self.name} can be asked for UTF-8 only, and not for {error.object[error.start]!r}"
             ) from None
-        return self._read(b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
 
     def rights(self) -> Rights:
         """Return what the rules of the server, if any, allow to this client."""
@@ -208,26 +203,27 @@ class Live(Names):
 
         ``by``: the person as a part of a request, of whom a server that is not beanlite is not told.
         """
-        name = encode_tube(tube)
+        encode_tube(tube)
         if self._understands_us():
             if self._ask("set-pause", {"tube": tube, "pause_s": pause_s, **by}) is None:
                 raise self.no_tube(tube)
             return
-        with self.conversation():
-            line = self.client.ask(b"pause-tube %b %d\r\n" % (name, pause_s))
-        if line == b"NOT_FOUND\r\n":
-            raise self.no_tube(tube)
-        if line != b"PAUSED\r\n":
-            raise self._refusal("pause-tube", line.decode(errors="replace").strip())
+        try:
+            self.client.ask(calls.pause_tube(tube, pause_s))
+        except NotFound:
+            raise self.no_tube(tube) from None
+        except Declined as error:
+            raise self._refusal("pause-tube", error) from error
 
     def watch(self, request: Record) -> Iterator[Record]:
         """Yield events as they happen, until the connection is lost, which raises BeanliteError."""
-        self.ask("watch-events", request)
-        self.client.wait(None)
-        while True:
-            with self.conversation():
-                event: Record = json.loads(self.client.body(self.client.line()))
-            yield event
+        self._check()
+        try:
+            replies = self.client.follow(self._call("watch-events", request), b"EVENT")
+            next(replies)
+            yield from replies
+        except Declined as error:
+            raise self._refusal("watch-events", error) from error
 
     def _check(self) -> None:
         """Check that the server knows beanlite's own commands."""
@@ -237,59 +233,37 @@ class Live(Names):
     def _understands_us(self) -> bool:
         """Whether the server knows beanlite's own commands, by one that is harmless to other servers."""
         if not self._understands:
-            with self.conversation():
-                self._understands = self.client.ask(b"show-job 0\r\n") != b"UNKNOWN_COMMAND\r\n"
+            try:
+                self.client.ask((b"show-job 0\r\n", calls.OBJECT))
+            except UnknownCommand:
+                return False
+            except Declined:
+                self._understands = True
         return self._understands
 
     def _misunderstood(self) -> BeanliteError:
         why = "it is another server, an older one, or its setting operators does not have this address"
         return BeanliteError(f"{self.name} does not understand the commands of operators: {why}")
 
-    def _refusal(self, word: str, answer: str) -> BeanliteError:
+    def _refusal(self, word: str, error: Declined) -> BeanliteError:
         """Return the error of a command that the server has refused."""
-        text = f"{self.name} refused {word}: {explanation(answer)}"
-        if answer != "UNAUTHORIZED":
+        text = f"{self.name} refused {word}: {explanation(str(error))}"
+        if not isinstance(error, errors.Unauthorized):
             return BeanliteError(text)
         who = f"person:{identity_for(self.person)}" if self.person else "page" if PAGE_TOKEN in os.environ else ""
         return Unauthorized(f"No rule of the server at {self.name} allows {word} to {who}" if who else text)
 
-    def _read(self, command: bytes) -> Record | None:
-        with self.conversation():
-            line = self.client.ask(command)
-            reply: Record = json.loads(self.client.body(line)) if line.startswith((b"OK ", b"REFUSED ")) else {}
-        if line.startswith(b"OK "):
-            return reply
-        if line == b"NOT_FOUND\r\n":
-            return None
-        word = command.split(maxsplit=1)[0].decode()
-        if "error" in reply:
-            older = f"; {_REFUSALS['UNKNOWN_COMMAND']}" if reply["error"].endswith(_UNKNOWN_KEY) else ""
-            raise BeanliteError(f"{self.name} refused {word}: {reply['error']}{older}")
-        raise self._refusal(word, line.decode(errors="replace").strip())
-
-    @contextmanager
-    def conversation(self) -> Iterator[None]:
-        """Turn the errors of the connection into a BeanliteError."""
+    def _read(self, word: str, call: Call[Record]) -> Record | None:
         try:
-            yield
-        except TimeoutError as error:
-            raise Unreachable(f"{self.name} does not answer") from error
-        except UnexpectedReply as error:
-            raise Unreachable(f"{self.name}: {error}") from error
-        except OSError as error:
-            raise Unreachable(f"{self.name}: {in_plain_words(error)}") from error
+            return self.client.ask(call)
+        except NotFound:
+            return None
+        except Declined as error:
+            raise self._refusal(word, error) from error
 
 
 def explanation(word: str) -> str:
     """Return what a server has answered, with what it means if it is a word for a refusal."""
+    if word.endswith(_UNKNOWN_KEY):
+        return f"{word}; {_REFUSALS['UNKNOWN_COMMAND']}"
     return f"{word} ({_REFUSALS[word]})" if word in _REFUSALS else word
-
-
-def _value(text: str) -> int | float | str:
-    """Return the value of a statistic: a number if its text is one."""
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from typing import Final, Self
 
+from beanlite.client import calls
+from beanlite.client.errors import Declined
 from beanlite.console.changes import Interrupt
 from beanlite.console.filters import JobId, Record
 from beanlite.console.live import Live, explanation, on_behalf_of
@@ -132,12 +134,7 @@ def put_batch(server: Live, batch: list[NewJob], person: str) -> list[int]:
 
 def _put_one(server: Live, job: NewJob) -> int:
     """Put a job with ``put``, as any client does, without a person's name."""
-    with server.conversation():
-        used = server.client.ask(b"use %b\r\n" % job.tube.encode())
-        if not used.startswith(b"USING "):
-            raise BeanliteError(f"{server.name} answered {used.decode().strip()} to use {job.tube}")
-        line = b"put %d %d %d %d\r\n" % (job.pri, job.delay_s, job.ttr_s, len(job.body))
-        reply = server.client.ask(line + job.body + b"\r\n")
-    if not reply.startswith(b"INSERTED "):
-        raise BeanliteError(f"{server.name} refused a put: {explanation(reply.decode().strip())}")
-    return int(reply.split()[1])
+    try:
+        return server.client.ask(calls.put(job.body, job.pri, job.delay_s, job.ttr_s), job.tube)
+    except Declined as error:
+        raise BeanliteError(f"{server.name} refused a put: {explanation(str(error))}") from error

@@ -5,6 +5,7 @@ Each record has the name of its server as ``server``. A server that is away is l
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from heapq import merge
 from itertools import islice
@@ -12,9 +13,11 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
-from beanlite.beanstalk.client import TIMEOUT_S, Server
+from beanlite.beanstalk.client import TIMEOUT_S, Server, Unreachable
+from beanlite.client.calls import list_tube_used
+from beanlite.client.errors import Declined
 from beanlite.console.filters import JobId, Record
-from beanlite.console.live import Live, Unreachable
+from beanlite.console.live import Live
 from beanlite.console.names import Names
 from beanlite.core.findings import SEVERITIES
 from beanlite.errors import BeanliteError, ConfigError
@@ -71,7 +74,10 @@ def only(address: Server) -> Places:
 
 
 def reach(place: Place, person: str = "", within_s: float = TIMEOUT_S) -> Live:
-    """Connect to a server, and act for a person, if one is named; replies have to come within a time. BeanliteError."""
+    """Connect to one of several servers, and act for a person, if one is named; replies have to come within a time.
+
+    BeanliteError: that fails.
+    """
     share_s = AWAY_S / len(place.addresses)
     errors = []
     for address in place.addresses:
@@ -79,8 +85,8 @@ def reach(place: Place, person: str = "", within_s: float = TIMEOUT_S) -> Live:
         try:
             live = Live(address, person, share_s)
             if len(place.addresses) > 1:
-                with live.conversation():
-                    live.client.ask(b"list-tube-used\r\n")
+                with suppress(Declined):  # that is an answer, too
+                    live.client.ask(list_tube_used())
         except Unreachable as error:
             if live is not None:
                 live.close()
@@ -89,6 +95,13 @@ def reach(place: Place, person: str = "", within_s: float = TIMEOUT_S) -> Live:
             live.client.wait(within_s)
             return live
     raise Unreachable("; ".join(errors))
+
+
+def reach_only(place: Place, person: str = "", within_s: float = TIMEOUT_S) -> Live:
+    """Connect to the only server, as `reach` does; without standbys it has as long as for a reply. BeanliteError."""
+    if len(place.addresses) > 1:
+        return reach(place, person, within_s)
+    return Live(place.addresses[0], person, within_s)
 
 
 class Several(Names):
@@ -310,7 +323,7 @@ def connect(places: Places, person: str = "", within_s: float = AWAY_S) -> Serve
     if len(places.places) > 1:
         return Several(places, person, within_s)
     (place,) = places.places
-    return Live(place.addresses[0], person) if len(place.addresses) == 1 else reach(place, person)
+    return reach_only(place, person)
 
 
 def at_once(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from beanlite.protocol import arguments, commands, offers, replies
 from beanlite.protocol.arguments import Put
+from beanlite.protocol.batches import reserve_batch
+from beanlite.protocol.blocked import WORKING
 from beanlite.protocol.noting import new_note_command
 from beanlite.protocol.session import Command, Session, at_leisure
 
@@ -69,6 +71,7 @@ def new_commands() -> list[Command]:
         Command(b"peek-buried", None, commands.peek_buried),
         ReserveCommand(b"reserve", None, commands.reserve),
         Command(b"reserve-with-timeout", arguments.parse_timeout, commands.reserve_with_timeout),
+        Command(b"reserve-batch", arguments.parse_batch, at_leisure(reserve_batch, WORKING), in_stats=False),
         Command(b"reserve-job", arguments.parse_id, commands.reserve_job, in_stats=False),
         DeleteCommand(b"delete", arguments.parse_id, commands.delete),
         Command(b"release", arguments.parse_release, commands.release),

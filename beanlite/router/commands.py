@@ -23,12 +23,12 @@ from beanlite.router.asks import (
     WatchAsk,
 )
 from beanlite.router.by_id import bury, delete, kick_job, note, peek, release, reserve_job, stats_job, touch
+from beanlite.router.fanned import list_tubes, pause_tube, stats, stats_tube
 from beanlite.router.joint import KickBothAsk, PeekBothAsk
 from beanlite.router.lane import Ask, InternalAsk, Lane
-from beanlite.router.merging import merged_tubes
 from beanlite.router.routed import Routed
-from beanlite.router.several import list_tubes, pause_tube, stats, stats_tube
 from beanlite.router.state import NEVER_S
+from beanlite.router.sums import merged_tubes
 from beanlite.router.wait import Wait
 
 Function = Callable[[Routed, bytes], bool]

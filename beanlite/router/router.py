@@ -22,7 +22,7 @@ from beanlite.fleet.servers import Fleet
 from beanlite.host import log, signals, systemd
 from beanlite.net.certificates import Certificates
 from beanlite.net.handshakes import Handshakes, most_pending
-from beanlite.net.listener import BACKLOG, Listener
+from beanlite.net.listener import BACKLOG, Listener, room_for
 from beanlite.net.refusals import Refusals
 from beanlite.router.known import Map
 from beanlite.router.sides import ClientSide, RouterHost
@@ -32,6 +32,7 @@ from beanlite.router.upstream import Upstream
 LOOK_S: Final = 1.0
 # How long the stop waits for replies to what has been sent.
 STOP_S: Final = 2.0
+# So many clients are served at a time, if the limit of open files allows it.
 CLIENTS_MAX: Final = 10_000
 
 
@@ -54,16 +55,17 @@ class TlsClients:
 class Router:
     """A router in a running event loop."""
 
-    def __init__(self, files: Files, listener: Listener, tls: ssl.SSLContext | None, most: int) -> None:
-        """``most`` is how many clients it serves at a time. ConfigError: the file of servers is wrong."""
+    def __init__(self, files: Files, listener: Listener, tls: ssl.SSLContext | None) -> None:
+        """ConfigError: the file of servers is wrong, or the limit of open files too low."""
         self._files = files
         self._listener = listener
         self._tls = tls
-        self._most = most
         self._loop = asyncio.get_running_loop()
         self._mark = _mark_of(files.servers)
         self._contexts: dict[OverTls, ssl.SSLContext] = {}
         fleet = Fleet.load(files.servers)
+        descriptors = 1 + len(fleet.members)  # for each client
+        self._most = most = room_for(CLIENTS_MAX * descriptors) // descriptors
         self._map = Map(fleet)
         self._clients: set[ClientSide] = set()
         self._refusals = Refusals()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
+from beanlite.router.conversation import RouterSession
 from beanlite.router.known import Map
 from beanlite.router.lane import GREETING, OPEN, Lane
-from beanlite.router.routing import RouterSession
 from beanlite.router.upstream import Upstream
 
 # With so many bytes that the other side does not take, nothing more is read for it.

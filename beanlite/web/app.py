@@ -18,8 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from beanlite.beanstalk.client import Unauthorized
-from beanlite.console.live import Unreachable
+from beanlite.beanstalk.client import Unauthorized, Unreachable
 from beanlite.core.access import NOTHING
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.web import changing, finding, seeing

@@ -8,11 +8,11 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from beanlite.beanstalk.client import Unauthorized
+from beanlite.beanstalk.client import Unauthorized, Unreachable
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, filter_by
-from beanlite.console.live import Live, Unreachable
+from beanlite.console.live import Live
 from beanlite.console.policies import in_words
 from beanlite.console.query import without
 from beanlite.console.stored import Location

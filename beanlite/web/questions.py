@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final, TypeVar
 
-from beanlite.beanstalk.client import TIMEOUT_S
-from beanlite.console.live import Live, Unreachable
+from beanlite.beanstalk.client import TIMEOUT_S, Unreachable
+from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
 
 Answer = TypeVar("Answer")

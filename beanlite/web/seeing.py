@@ -9,11 +9,12 @@ from typing import Final, TypeVar
 from starlette.requests import Request
 from starlette.responses import Response
 
+from beanlite.beanstalk.client import Unreachable
 from beanlite.console import listing
 from beanlite.console.bodies import FORMS, body_lines
 from beanlite.console.filters import Record, encode_tube
 from beanlite.console.folding import LINES_MAX, fold, one_by_one
-from beanlite.console.live import Live, Unreachable
+from beanlite.console.live import Live
 from beanlite.console.stored import Location, PastView, looking_at
 from beanlite.console.units import on_one_line
 from beanlite.core.access import READER

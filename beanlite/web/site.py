@@ -3,14 +3,12 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final
 
 from starlette.requests import Request
 
 from beanlite.beanstalk.client import TIMEOUT_S, Unauthorized
 from beanlite.console.live import Live
-from beanlite.console.several import Place, reach
 from beanlite.console.stored import Location
 from beanlite.core.access import ALL_TUBES, NOTHING, OPERATOR, Rights
 from beanlite.errors import BeanliteError
@@ -59,11 +57,6 @@ class Visitors:
         else:
             user = User("", may_change=True)
         return user and User(user.name, user.may_change and not self.read_only)
-
-
-def opener(place: Place) -> Callable[[str, float], Live]:
-    """Return what connects to a server for a person; replies have to come within a time."""
-    return partial(Live, place.addresses[0]) if len(place.addresses) == 1 else partial(reach, place)
 
 
 @dataclass(kw_only=True)

@@ -7,10 +7,11 @@ from base64 import b64encode
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from beanlite.beanstalk.client import Unreachable
 from beanlite.console.changes import Result, parts_of, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.listing import slices as slices_of_list
-from beanlite.console.live import Live, Unreachable
+from beanlite.console.live import Live
 from beanlite.console.stored import Location, PastView, looking_at
 from beanlite.core.job import SLICE
 from beanlite.errors import BeanliteError

@@ -7,11 +7,13 @@ limit. This requires bodies without line ends.
 import re
 from typing import Final
 
-from beanlite.beanstalk.client import UnexpectedReply
-
 _TIMED_OUT: Final = b"TIMED_OUT\r\n"
 _RESERVED: Final = b"RESERVED "
 _SHOWN: Final = 100  # bytes
+
+
+class OtherReply(Exception):
+    """A server sent another reply to a command than is due; the text shows it."""
 
 
 class Lines:
@@ -23,7 +25,7 @@ class Lines:
         self._start = start.removesuffix(b"\n")  # so that adjacent matches don't share a line end
 
     def read(self, data: bytes, want: int) -> list[bytes] | None:
-        """Return [], as there are no ids, or None if some of the `want` replies are missing. UnexpectedReply."""
+        """Return [], as there are no ids, or None if some of the `want` replies are missing. OtherReply."""
         lines = data.count(b"\n")
         if lines < want:
             return None
@@ -45,7 +47,7 @@ class Jobs:
         """Whether TIMED_OUT is a good reply, too: no jobs are left."""
 
     def read(self, data: bytes, want: int) -> list[bytes] | None:
-        """Return the ids of the jobs, or None if some of the `want` replies are missing. UnexpectedReply."""
+        """Return the ids of the jobs, or None if some of the `want` replies are missing. OtherReply."""
         if len(data) < want * self._least and not data.endswith(b"\r\n"):
             return None  # in the middle of a large body: avoids counting over and over
         jobs = data.count(_RESERVED)
@@ -65,15 +67,15 @@ class Jobs:
             return ids
         raise self._unexpected(data)
 
-    def _unexpected(self, data: bytes) -> UnexpectedReply:
+    def _unexpected(self, data: bytes) -> OtherReply:
         return _unexpected(data, rb"RESERVED \d+%b|TIMED_OUT\r\n" % re.escape(self._tail), _RESERVED)
 
 
-def _unexpected(data: bytes, good: bytes, wanted: bytes) -> UnexpectedReply:
+def _unexpected(data: bytes, good: bytes, wanted: bytes) -> OtherReply:
     """Return the error that shows the first reply that is not good."""
     skipped = re.match(b"(?:%b)*" % good, data)
     rest = (data[skipped.end() :] if skipped else b"") or data
     if not rest.startswith(wanted):
         rest = rest.splitlines(keepends=True)[0]
     shown = rest if len(rest) <= _SHOWN else rest[:_SHOWN] + b"..."
-    return UnexpectedReply(f"{shown!r} came where {wanted.decode().strip()} was due")
+    return OtherReply(f"{shown!r} came where {wanted.decode().strip()} was due")

@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from beanlite.beanstalk.client import TIMEOUT_S, UnexpectedReply
+from beanlite.beanstalk.client import TIMEOUT_S, Unreachable
+from beanlite.client.errors import ClientError
 from tests.bench import machine
 from tests.bench.control import Control
 from tests.bench.histogram import Histogram
 from tests.bench.target import BenchFailed, Target
 from tests.bench.worker import Spec
 
+_FAILURES: Final = (Unreachable, ClientError)
 _TICK_S: Final = 0.25
 _LEAD_S: Final = 0.03  # for all processes to read the start time
 
@@ -76,7 +78,7 @@ def run(
         for target, rounds in zip(targets, results, strict=True):
             try:
                 rounds.append(_round(options, target, cores, progress))
-            except (UnexpectedReply, OSError) as error:
+            except _FAILURES as error:
                 raise BenchFailed(f"{target.name}: {error}") from error
     return results
 
@@ -92,7 +94,7 @@ def _round(options: Options, target: Target, cores: list[int] | None, progress: 
             return Round(**measured, left=control.clear(tubes, options.body))
     except BaseException:
         # On a new connection: the first one may have been interrupted in the middle of a reply, or hold jobs.
-        with contextlib.suppress(OSError, UnexpectedReply), Control(target.address) as another:
+        with contextlib.suppress(*_FAILURES), Control(target.address) as another:
             another.clear(tubes, options.body)
         raise
 

@@ -16,8 +16,9 @@ from os import environ
 from pathlib import Path
 from typing import Final
 
-from beanlite.beanstalk.client import Address, Client, Server, UnexpectedReply, connect, parse_server
-from beanlite.beanstalk.over_tls import in_plain_words
+from beanlite.beanstalk.client import Address, Client, Server, Unreachable, connect, parse_server
+from beanlite.client import calls
+from beanlite.client.errors import ClientError
 from beanlite.errors import BeanliteError, ConfigError
 from tests.bench import machine
 
@@ -120,19 +121,17 @@ def _launched(words: list[str], log: Path, cores: list[int] | None) -> subproces
 def _target(name: str, address: Server) -> Target:
     try:
         with Client(address) as client:
-            stats = client.stats()
-    except UnexpectedReply as error:
+            stats = client.ask(calls.stats())
+    except ClientError as error:
         raise BenchFailed(f"{name}: {error}") from error
-    except OSError as error:
-        raise BenchFailed(f"{name}: {in_plain_words(error)}") from error
-    here = stats.get("hostname") == socket.gethostname() and stats.get("pid", "").isdecimal()
-    return Target(name, address, stats.get("version", ""), int(stats["pid"]) if here else None)
+    here = stats.get("hostname") == socket.gethostname() and isinstance(stats.get("pid"), int)
+    return Target(name, address, str(stats.get("version", "")), int(stats["pid"]) if here else None)
 
 
 def _wait_until_it_accepts(process: subprocess.Popen[bytes], address: Address, command: str, log: Path) -> None:
     end_s = time.monotonic() + _STARTS_WITHIN_S
     while time.monotonic() < end_s:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(Unreachable):
             connect(address).close()
             return
         if process.poll() is not None:

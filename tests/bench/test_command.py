@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from beanlite import is_compiled
+from beanlite.client import calls
 from tests.bench import control
 from tests.bench.__main__ import main
 from tests.support.authority import Authority
@@ -196,8 +197,12 @@ def test_more_clients_beside_are_not_counted(server, at, capsys):
 @pytest.mark.parametrize(
     ("line", "said", "code"),
     [
-        ("--connect 127.0.0.1:1", "127.0.0.1:1: Connection refused", 1),
-        ("--connect x=unix:/nowhere.sock", "x: No such file or directory", 1),
+        ("--connect 127.0.0.1:1", "no server can be reached at 127.0.0.1:1: Connection refused", 1),
+        (
+            "--connect x=unix:/nowhere.sock",
+            "no server can be reached at unix:/nowhere.sock: No such file or directory",
+            1,
+        ),
         ("--against ./no-such-server", "./no-such-server is not installed", 2),
         ("--against /", "/ can't be started: Permission denied", 2),
         ("--against false", "false ended with 1: it said nothing", 1),
@@ -225,19 +230,21 @@ def test_an_unexpected_reply_fails_and_is_shown(at, capsys):
     assert (out, err) == ("", "bench: it: b'JOB_TOO_BIG\\r\\n' came where INSERTED was due\n")
 
 
-@pytest.mark.parametrize("workload", ["put", "drain"])
-def test_a_reply_that_is_refused_later_fails_too(workload, capsys, tmp_path):
+@pytest.mark.parametrize(
+    ("workload", "said"), [("put", r"b'DRAINING\r\n' came where INSERTED was due"), ("drain", "DRAINING")]
+)
+def test_a_reply_that_is_refused_later_fails_too(workload, said, capsys, tmp_path):
     with start_beanlite(tmp_path / "server", "--no-journal") as server:
         server.signal(signal.SIGUSR1)
         assert main([*SHORT, workload, "--connect", f"it=127.0.0.1:{server.port}"]) == 1
-    assert capsys.readouterr().err == "bench: it: b'DRAINING\\r\\n' came where INSERTED was due\n"
+    assert capsys.readouterr().err == f"bench: it: {said}\n"
 
 
 def test_a_server_that_closes_connections_is_an_error(capsys, tmp_path):
     with start_beanlite(tmp_path / "server", "--no-journal", "--max-connections", "3") as server:
         assert main([*SHORT, "--connect", f"it=127.0.0.1:{server.port}"]) == 1
     err = capsys.readouterr().err
-    assert err in {"bench: it: the server closed a connection\n", "bench: it: Connection reset by peer\n"}
+    assert "the server closed a connection" in err or err == "bench: it: Connection reset by peer\n"
 
 
 def test_jobs_that_stay_are_reported(server, at, capsys, monkeypatch):
@@ -274,7 +281,7 @@ def test_interrupted_as_it_clears_away_it_still_does(server, at, monkeypatch):
 
     def interrupted_once(self, size):
         if interrupts:
-            assert self.ask(b"reserve-with-timeout 0\r\n").startswith(b"RESERVED")
+            assert self.ask(calls.reserve(0))
             raise interrupts.pop()
         delete_ready(self, size)
 

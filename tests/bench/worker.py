@@ -18,10 +18,12 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-from beanlite.beanstalk.client import TIMEOUT_S, Server, UnexpectedReply, connect
+from beanlite.beanstalk.client import TIMEOUT_S, Server, connect
 from beanlite.beanstalk.over_tls import OverTls, in_plain_words
+from beanlite.errors import BeanliteError
 from tests.bench import machine
 from tests.bench.histogram import Histogram
+from tests.bench.replies import OtherReply
 from tests.bench.workloads import BESIDE, Step, roles
 
 _RECEIVE_MAX: Final = 1 << 20  # bytes
@@ -73,7 +75,7 @@ class _Connection:
 
 
 class Load:
-    """The connections of this process. Its methods raise OSError, UnexpectedReply and LoadFailed."""
+    """The connections of this process. Its methods raise OSError, OtherReply and LoadFailed."""
 
     def __init__(self, spec: Spec) -> None:
         self._spec = spec
@@ -275,7 +277,7 @@ def main() -> int:
         line = sys.stdin.readline()
         if line:
             _say(json.dumps(load.run(int(line))))
-    except (UnexpectedReply, LoadFailed) as error:
+    except (OtherReply, LoadFailed, BeanliteError) as error:
         _say(str(error))
         return 1
     except OSError as error:

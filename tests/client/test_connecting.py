@@ -1,5 +1,6 @@
 """Addresses, TLS, tokens and rights."""
 
+import asyncio
 import ssl
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from beanlite.client.target import targets, wait_s
 from tests.support.authority import Authority
 from tests.support.certificates import tls_flags, tls_port
 from tests.support.servers import start_beanlite
+from tests.support.tls_front import TlsFront
 from tests.support.wire import until
 
 ROOT = Path(__file__).parents[2]
@@ -111,6 +113,42 @@ async def test_port_of_tls_is_an_error_without_it(server):
         await connect(url).__aenter__()
     with pytest.raises(CannotConnect):
         connect_blocking(url)
+
+
+async def test_alert_in_answer_to_a_plain_client_is_told():
+    async def serve(reader, writer):
+        await reader.readline()
+        writer.write(b"\x15\x03\x01\0\x02\x02\x46")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"beanlite://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        with pytest.raises(CannotConnect, match="the server speaks TLS at this port"):
+            await connect(url).__aenter__()
+        with pytest.raises(CannotConnect, match="the server speaks TLS at this port"):
+            await asyncio.to_thread(connect_blocking, url)
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+async def test_alert_of_a_server_that_asks_for_a_certificate_is_told(version, server, authority, context):
+    with TlsFront(server.port, authority.issue("front"), clients=authority.file) as front:
+        front.context.maximum_version = ssl.TLSVersion[version]
+        url = f"beanlites://localhost:{front.port}"
+        with pytest.raises(CannotConnect) as error:
+            await connect(url, tls=context).__aenter__()
+        with pytest.raises(CannotConnect) as blocking_error:
+            connect_blocking(url, tls=context)
+    if version == "TLSv1_2":  # later, the alert may be lost
+        assert "ALERT" in str(error.value)
+        assert "ALERT" in str(blocking_error.value)
+
+
+@pytest.mark.parametrize("host", ["none.invalid", "none..invalid"])
+async def test_host_without_an_address_is_an_error(host):
+    with pytest.raises(CannotConnect, match=host):
+        await connect(f"beanlite://{host}").__aenter__()
+    with pytest.raises(CannotConnect, match=host):
+        connect_blocking(f"beanlite://{host}")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from beanlite.client import calls
-from beanlite.client.dialogue import Dialogue
+from beanlite.client.dialogue import Dialogue, JobCount
 from beanlite.client.errors import (
     BadFormat,
     Buried,
@@ -100,6 +100,36 @@ def test_commands_are_sent_as_the_protocol_has_them():
     dialogue.send(calls.reserve(4), "reserve")
     assert dialogue.take() == "put 1 2 3 7\r\nhäuser\r\nreserve-with-timeout 4\r\n".encode()
     assert dialogue.take() == b""
+
+
+BATCH = b"RESERVED_BATCH 2\r\nRESERVED 7 3\r\nabc\r\nRESERVED 8 0\r\n\r\n"
+
+
+@pytest.mark.parametrize("cut", range(len(BATCH) + 1))
+def test_batch_cut_in_two_anywhere_is_read(cut):
+    dialogue = Dialogue()
+    dialogue.send(calls.reserve_batch(5), "batch")
+    dialogue.send(calls.delete(7), "delete")
+    answers = dialogue.receive(BATCH[:cut]) + dialogue.receive(BATCH[cut:] + b"DELETED\r\n")
+    assert answers == [("batch", 2), ("batch", (7, b"abc")), ("batch", (8, b"")), ("delete", None)]
+    assert isinstance(answers[0][1], JobCount)
+
+
+def test_end_amid_a_batch_is_an_error_for_each_job_that_is_missing():
+    dialogue = Dialogue()
+    dialogue.send(calls.reserve_batch(5), "batch")
+    dialogue.receive(BATCH.replace(b"BATCH 2", b"BATCH 4"))
+    assert [(token, type(error)) for token, error in dialogue.lose()] == [("batch", NotSent)] * 2
+
+
+@pytest.mark.parametrize("number", [b"0", b"501", b"-1", b"x", b""])
+@pytest.mark.parametrize("call", [calls.RESERVE, calls.delete(1)])
+def test_impossible_batch_is_recognised(call, number):
+    dialogue = Dialogue()
+    dialogue.send(call, 0)
+    ((_, error),) = dialogue.receive(b"RESERVED_BATCH " + number + b"\r\n")
+    assert dialogue.is_over
+    assert isinstance(error, UnexpectedReply)
 
 
 def test_replies_cut_in_two_anywhere_are_read():

@@ -2,20 +2,24 @@
 
 import asyncio
 import contextlib
+import signal
 
 import pytest
 
 from beanlite.client import (
     CannotConnect,
     ConnectionLost,
+    Draining,
     NotFound,
     PutUnknown,
     SomePutsFailed,
     TimedOut,
+    Unauthorized,
     UnexpectedReply,
     connect,
     connect_blocking,
 )
+from tests.support.servers import start_beanlite
 
 GREETING = b"USING default\r\n"
 
@@ -77,6 +81,41 @@ async def test_half_closed_connection_is_made_again():
             await queue.put("x")
         assert await queue.put("x") == 7
         assert server.connections == 2
+
+
+async def test_last_words_of_a_server_tell_why_a_put_failed():
+    async def serve(reader, writer):
+        await reader.readline()
+        writer.write(GREETING)
+        await reader.read(1)
+        writer.write(b"UNAUTHORIZED\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"beanlite://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        queue = await asyncio.to_thread(connect_blocking, url)
+        with pytest.raises(Unauthorized):
+            await asyncio.to_thread(queue.put, "x" * 50_000_000)
+        queue.close()
+
+
+async def test_draining_server_takes_no_more_jobs(tmp_path):
+    with start_beanlite(tmp_path, "--no-journal") as server:
+        url = f"beanlite://127.0.0.1:{server.port}"
+        async with connect(url) as queue, connect(url, use="other") as other:
+            await queue.put("x")
+            server.signal(signal.SIGUSR1)
+            async with asyncio.timeout(30):
+                while (await queue.stats())["draining"] != "true":
+                    await asyncio.sleep(0.01)
+            with pytest.raises(Draining):
+                await queue.put("x")
+            with pytest.raises(SomePutsFailed) as error:
+                await other.put_many(["x", "y"])
+            assert [type(each) for each in error.value.errors.values()] == [Draining, Draining]
+            await (await queue.reserve(9)).delete()
+        with connect_blocking(url) as blocking, pytest.raises(Draining):
+            blocking.put("x")
 
 
 # -- several tasks with one client

@@ -222,6 +222,16 @@ async def take(jobs, number):
                 return
 
 
+async def test_jobs_ahead_are_reserved_by_one_command(queue, is_beanlite):
+    await queue.put_many(["x"] * 3)
+    before = await queue.stats()
+    async with aclosing(queue.jobs(ahead=9)) as jobs:
+        await (await anext(jobs)).delete()
+        after = await queue.stats()
+    words = ("cmd-reserve", "cmd-reserve-with-timeout")
+    assert [after[word] - before[word] for word in words] == ([0, 0] if is_beanlite else [1, 9])
+
+
 async def test_loop_that_ends_gives_back_jobs_ahead(queue, tube):
     await queue.put_many(["x"] * 20, pri=77)
     async with aclosing(queue.jobs(ahead=9)) as jobs:

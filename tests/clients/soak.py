@@ -5,8 +5,9 @@
     python -m tests.clients.soak [--minutes 20] [--kills 100]
 
 In the first half a server with a file is killed and started again; in the second half two servers share a PostgreSQL
-with a synchronous standby, and the active one is killed. The workers are those of docs/workers.md and of beanlite's own
-client, the producers that of the page and its own, and one more program cancels reserves. Afterwards:
+with a synchronous standby, and the active one is killed. The workers are those of docs/workers.md, those of beanlite's
+own client and ``beanlite work``, the producers that of the page and its own, and one more program cancels reserves.
+Afterwards:
 
 - each job is done whose put was acknowledged, and no job is that was not put;
 - a job was done twice only where a server was killed in between, and never after the reply to its delete;
@@ -17,6 +18,7 @@ client, the producers that of the page and its own, and one more program cancels
 import argparse
 import asyncio
 import os
+import shutil
 import socket
 import statistics
 import subprocess
@@ -37,6 +39,7 @@ from tests.support.wire import Wire, until
 
 ROOT = HERE.parents[1]
 OWN = ("asyncio", "blocking")
+CONCURRENCY = 4  # of beanlite work
 EACH = 3  # jobs that each worker does between two kills, at least
 GOES_ON_WITHIN_S = 60.0
 # A worker that was not told in time of the end of its server may begin a job so late that it is not its own any more.
@@ -122,7 +125,7 @@ class Run:
         self._kills = kills
         self._cancels = cancels
         self._page = [name for name in WORKERS if is_there(name)]
-        self._workers = [*self._page, *OWN]
+        self._workers = [*self._page, *OWN, "work"]
         self._outages = []
         """When each kill was, and when there was a server again."""
         self._waits = defaultdict(list)
@@ -136,6 +139,7 @@ class Run:
         for name in OWN:
             self._processes[name] = self._own(name, f"work_{name}", name)
             self._processes[f"produce {name}"] = self._own(f"produce {name}", f"produce_{name}", *self._workers)
+        self._processes["work"] = self._work()
         cancels = self._own("cancels", "cancel_asyncio", str(self._seconds), str(self._cancels))
         with Page(scene):
             self._strike()
@@ -147,12 +151,22 @@ class Run:
         return [self._judge(name) for name in self._workers] + self._others()
 
     def _own(self, name, role, *arguments):
+        return self._begin(name, HERE / "with_workers/with_beanlite.py", role, self._scene.url, *arguments)
+
+    def _work(self):
+        flags = ["--tube", "work.mail", "--tube", "work.reports", "--concurrency", str(CONCURRENCY)]
+        places = self._scene.url.removeprefix("beanlite://")
+        return self._begin("work", "-m", "beanlite", "work", "with_beanlite:do", *flags, "--connect", places)
+
+    def _begin(self, name, *arguments):
         folder = self._scene.folder / name
         folder.mkdir()
+        shutil.copy(HERE / "with_workers/with_beanlite.py", folder)
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        program = [sys.executable, HERE / "with_workers/with_beanlite.py", role, self._scene.url, *arguments]
-        with (folder / "stderr").open("ab") as errors:
-            process = subprocess.Popen(program, cwd=folder, env=environment, stderr=errors)
+        with (folder / "stdout").open("ab") as out, (folder / "stderr").open("ab") as errors:
+            process = subprocess.Popen(
+                [sys.executable, *arguments], cwd=folder, env=environment, stdout=out, stderr=errors
+            )
         self._scene.programs.append(process)
         return process
 
@@ -245,7 +259,9 @@ class Run:
     def _read_errors(self, name):
         """Complain if a job was taken from a worker but by a kill, or if beanlite's own client has failed."""
         errors = (self._scene.folder / name / "stderr").read_text(errors="replace")
-        if errors.count("not ours any more") > len(self._outages) or (name in OWN and "Traceback" in errors):
+        at_a_time = CONCURRENCY if name == "work" else 1
+        is_ours = name not in self._page
+        if errors.count("not ours any more") > at_a_time * len(self._outages) or (is_ours and "Traceback" in errors):
             self.complaints.append(f"{name}: {errors[-2000:]}")
 
     def _went_on(self, name):

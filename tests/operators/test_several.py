@@ -303,6 +303,16 @@ def test_one_server_in_the_file_is_shown_as_a_server_alone(fleet, tmp_path, caps
         assert "one" not in as_one.split()
 
 
+def test_address_of_a_standby_may_stand_beside_that_of_its_server(fleet, capsys):
+    fleet.put("one", "mail", b"a")
+    for connect in ("127.0.0.1:{0},127.0.0.1:{1}", "one=127.0.0.1:{1},127.0.0.1:{0}"):
+        where = connect.format(free_port(), fleet.servers["one"].port)
+        assert main(["jobs", "--json", "--connect", where]) == 0
+        assert [json.loads(line)["id"] for line in capsys.readouterr().out.splitlines()] == [1]
+        assert main(["top", "--once", "--connect", where]) == 0
+        assert where.removeprefix("one=").replace(",", " or ") in capsys.readouterr().out
+
+
 def test_variable_names_the_file_of_servers(fleet, monkeypatch, capsys):
     fleet.put("two", "mail", b"x")
     monkeypatch.setenv("BEANLITE_SERVERS", fleet.file)

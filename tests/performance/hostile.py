@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from beanlite.beanstalk.client import Client as Control, Server, connect
+from beanlite.beanstalk.client import Client as Control, Server, Unreachable, connect
+from beanlite.client import calls
 from tests.bench.target import started
 from tests.performance.long_work import APART, CORES, Client, put, title
 
@@ -142,7 +143,7 @@ def endless_lines(offenders: Offenders) -> None:
 
     def send_until_closed() -> None:
         while True:
-            with contextlib.suppress(OSError), connect(offenders.address) as each:
+            with contextlib.suppress(OSError, Unreachable), connect(offenders.address) as each:
                 offenders.send(each, b"a" * AT_ONCE)
 
     offenders.begin()
@@ -156,7 +157,7 @@ def connections(offenders: Offenders) -> None:
 
     def come_and_go() -> None:
         while True:
-            with contextlib.suppress(OSError), connect(offenders.address) as each:
+            with contextlib.suppress(OSError, Unreachable), connect(offenders.address) as each:
                 # Reset at once, or all ports would soon be in use.
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
@@ -288,7 +289,7 @@ def suffer(scenario: Callable[[Offenders], None]) -> str:
         process.kill()
         process.join()
         with Control(server.address) as control:
-            stats = control.stats()
+            stats = control.ask(calls.stats())
         refused = sum(int(number) for key, number in stats.items() if key.startswith("refused-"))
         more = (peak_bytes(server.pid) - before) >> 20
     speed = beside["commands_per_s"] / alone["commands_per_s"]

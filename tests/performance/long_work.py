@@ -19,6 +19,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from beanlite.beanstalk.client import Client as Control, Server, connect
+from beanlite.client import calls
 from tests.bench import machine
 from tests.bench.target import started
 
@@ -79,7 +80,7 @@ def put(body: int, delay_s: int = 0) -> bytes:
 def await_zero(address: Server, *names: str) -> None:
     """Wait until these statistics of the server are 0, not counting the one job of the probe."""
     with Control(address) as control:
-        while any(int(control.stats()[name]) > 1 for name in names):
+        while any(int(control.ask(calls.stats())[name]) > 1 for name in names):
             time.sleep(0.1)
 
 

@@ -103,6 +103,12 @@ def test_a_malformed_batch(core, operator, line):
     assert core.send(operator.session, b"reserve-batch " + line + b"\r\n") == b"BAD_FORMAT\r\n"
 
 
+def test_every_client_may_reserve_a_batch(core):
+    session = core.client()
+    put(core, session)
+    assert core.send(session, b"reserve-batch 3 0\r\n") == b"RESERVED_BATCH 1\r\nRESERVED 1 1\r\nx\r\n"
+
+
 def test_waiting_batch_reserve_gets_the_first_job(core, operator):
     session = operator.session
     assert core.send(session, b"reserve-batch 3 5\r\nlist-tube-used\r\n") == b""

@@ -4,9 +4,9 @@ from collections import defaultdict
 
 from beanlite.fleet.servers import Fleet, _ServersFile
 from beanlite.protocol.blocked import CLOSING
+from beanlite.router.conversation import RouterSession
 from beanlite.router.known import Map
 from beanlite.router.lane import CLOSED, CONNECTING, OPEN
-from beanlite.router.routing import RouterSession
 from tests.support.core import Core
 
 SECOND_NS = 1_000_000_000
@@ -173,7 +173,7 @@ class Client:
             if lane.number in net.away:
                 session.failed(lane, net.now_s)
                 continue
-            self.ends[lane] = net.cores[lane.number].client()
+            self.ends[lane] = net.cores[lane.number].client(operator=True)  # as on the same machine
             self._pass_on(lane, session.opened(lane, net.now_s))
         for lane in [lane for lane in session.dirty if lane.number not in net.halted]:
             session.dirty.remove(lane)

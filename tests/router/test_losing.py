@@ -140,10 +140,12 @@ def test_take_whose_connection_is_lost_is_no_job(net, worker):
 MOVED = {"b": {"from": "s2", "to": "s1"}}
 
 
-def test_moved_tube_is_put_into_the_new_server_and_reserved_from_both(net):
+@pytest.mark.parametrize("turn", [0, 1])
+def test_moved_tube_is_put_into_the_new_server_and_reserved_from_both(net, turn):
     job_at(net, 2, b"b")
     net.change(["a"], [], moved=MOVED)
     client = net.client()
+    client.session.turn = turn
     assert client.send(b"use b\r\nwatch b\r\n" + put(b"new")) == b"USING b\r\nWATCHING 2\r\nINSERTED 65\r\n"
     assert client.send(b"reserve\r\nreserve\r\n") == b"RESERVED 66 1\r\nx\r\nRESERVED 65 3\r\nnew\r\n"
 

@@ -186,6 +186,17 @@ def test_drained_client_and_stopped_router_lose_nothing(fleet):
     assert jobs >= acknowledged
 
 
+def test_whoever_asks_after_a_client_has_gone_finds_its_job_ready(fleet, wire):
+    wire.ask("watch b")
+    wire.ask("use b")
+    wire.put(b"x")
+    for _ in range(50):
+        with Wire(fleet.connect()) as other:
+            other.ask("watch b")
+            assert other.ask("reserve").startswith("RESERVED")
+        assert wire.ask("peek-ready").startswith("FOUND")
+
+
 def test_half_closed_client_gets_all_replies(fleet):
     with socket.create_connection(("127.0.0.1", fleet.port), 10) as sock:
         lines = b"".join(b"use %b\r\n%b" % (tube, put_bytes(b"x")) for tube in (b"a", b"b", b"c") * 20)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from beanlite.beanstalk.client import TIMEOUT_S
-from beanlite.console.live import Live, Unreachable
+from beanlite.beanstalk.client import TIMEOUT_S, Unreachable
+from beanlite.console.live import Live
 from beanlite.web import overview, questions
 from tests.support.servers import start_beanlite
 from tests.support.web import Web

@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from beanlite.beanstalk.client import Unreachable
 from beanlite.console.changes import Result
 from beanlite.console.filters import filter_by
-from beanlite.console.live import Live, Unreachable
+from beanlite.console.live import Live
 from beanlite.web import undeleting
 from beanlite.web.undeleting import PutAgain
 from tests.support.servers import start_beanlite

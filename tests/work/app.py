@@ -56,6 +56,15 @@ def work(job):
         child.join(10)
         note("child", str(child.exitcode))
         child.kill()
+    if kind == "leaves":
+        child = multiprocessing.get_context("fork").Process(target=stay, args=(key,))
+        child.start()
+        note("left", str(child.pid))
+        time.sleep(100)
+    if kind == "prints":
+        print(key, end="")  # noqa: T201 - as functions do
+    if kind == "closes":
+        sys.stdout.close()
     while not is_over(kind, key):
         time.sleep(0.005)
     if kind == "buries":

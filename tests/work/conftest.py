@@ -29,7 +29,7 @@ class Work:
     def begin(self, function="work", *flags):
         """Start a worker."""
         command = [sys.executable, "-P", "-m", "beanlite", "work", f"app:{function}", "--tube", self.tube]
-        command += ["--connect", f"127.0.0.1:{self.scene.port}", *flags]
+        command += flags if "--connect" in flags else ["--connect", f"127.0.0.1:{self.scene.port}", *flags]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         with (self.folder / "out").open("ab") as out, (self.folder / "errors").open("ab") as errors:
             worker = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=out, stderr=errors)

@@ -69,6 +69,10 @@ def test_function_that_can_not_be_called_is_one_line(name, said, tmp_path, monke
         ("x:y --timeout 0s", "--timeout has to be longer than 0s"),
         ("x:y --health 5", "--health takes HOST:PORT, not '5'"),
         ("x:y --connect 5", "--connect takes HOST:PORT, tls://HOST:PORT or unix:PATH, not '5'"),
+        ("x:y --connect a:1,b", "--connect takes HOST:PORT, tls://HOST:PORT or unix:PATH, not 'b'"),
+        ("x:y --connect tls://a:1,b", "--connect takes tls://HOST:PORT, not 'tls://b'"),
+        ("x:y --connect a:1 --connect b:2", "this command takes one server; name it by --connect"),
+        ("x:y --connect a:1,b:2 --tls-ca x", "--tls-ca is for --connect tls://HOST:PORT"),
         ("", "Missing argument 'MODULE:FUNCTION'"),
     ],
 )

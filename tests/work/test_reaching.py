@@ -65,6 +65,22 @@ def test_function_of_the_page_is_called_over_tls(tmp_path, begin):
         assert worker.wait(20) == 0
 
 
+@pytest.mark.parametrize("scheme", ["", "tls://"])
+def test_worker_finds_the_one_of_several_servers_that_serves(scheme, tmp_path, begin):
+    authority = Authority(tmp_path)
+    with (
+        start_beanlite(tmp_path, "--no-journal") as server,
+        TlsFront(server.port, authority.issue("server")) as front,
+    ):
+        port = front.port if scheme else server.port
+        flags = ["--tls-ca", str(authority.file)] if scheme else []
+        worker = begin("--connect", f"{scheme}127.0.0.1:1,127.0.0.1:{port}", *flags)
+        put(server)
+        until(lambda: '"done"' in (tmp_path / "out").read_text())
+        worker.terminate()
+        assert worker.wait(20) == 0
+
+
 def test_function_of_the_page_is_typed(tmp_path):
     (tmp_path / "app.py").write_text(function_of_the_page())
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -75,6 +76,41 @@ def test_child_that_is_terminated_ends_and_the_worker_does_not(work, wire):
     until(lambda: worker.poll() is not None or work.outcomes())
     assert (work.log("child"), work.outcomes()) == ([f"-{signal.SIGTERM:d}"], ["done"])
     assert "stopping" not in work.errors()
+
+
+def test_child_that_is_left_does_not_hold_the_job(work, wire):
+    job_id = wire.put(b"leaves x")
+    worker = work.begin()
+    until(lambda: work.log("stay"))
+    (child,) = map(int, work.log("left"))
+    try:
+        worker.kill()
+        until(lambda: state(wire, job_id) == "ready")
+        os.kill(child, 0)
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_line_of_a_job_begins_behind_what_the_function_prints(work, wire):
+    wire.put(b"prints x")
+    wire.put(b"quick y")
+    work.begin()
+    until(lambda: work.log("end") == ["x", "y"])
+    until(lambda: (work.folder / "out").read_text().count("\n") == 3)
+    printed, first, second = (work.folder / "out").read_text().splitlines()
+    assert printed == "x"
+    assert [json.loads(line)["outcome"] for line in (first, second)] == ["done", "done"]
+
+
+def test_function_that_closes_stdout_is_told_of_in_one_line(work, wire):
+    for body in (b"closes x", b"quick y", b"quick z"):
+        wire.put(body)
+    worker = work.begin()
+    until(lambda: work.log("end") == ["x", "y", "z"])
+    worker.terminate()
+    assert worker.wait(30) == 0
+    assert work.errors().count("beanlite: what becomes of jobs can't be printed: stdout is closed\n") == 1
+    assert "Traceback" not in work.errors()
 
 
 def test_policy_of_the_tube_has_the_delay_and_buries(work, wire):

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from beanlite.client import calls
 from beanlite.console import listing
 from beanlite.console.filters import Record
-from beanlite.console.live import COUNTERS, Live
-from beanlite.console.several import Place, reach, summed
+from beanlite.console.live import COUNTERS
+from beanlite.console.several import Place, reach, reach_only, summed
 from beanlite.core.findings import NOTE, SEVERITIES
 
 # Seconds between samples.
@@ -62,7 +63,7 @@ class Sampler:
     """Takes samples over a connection. BeanliteError: the server can't be reached, or refuses a command."""
 
     def __init__(self, place: Place, *, is_one_of_several: bool = False) -> None:
-        self._server = reach(place, within_s=_WITHIN_S) if is_one_of_several else Live(place.addresses[0])
+        self._server = reach(place, within_s=_WITHIN_S) if is_one_of_several else reach_only(place)
         self._name = {"server": place.name} if is_one_of_several else {}
         self._latencies_s: deque[float] = deque(maxlen=_LATENCIES)
         self._before: Sample | None = None
@@ -75,8 +76,7 @@ class Sampler:
     def sample(self) -> Sample:
         """Take a sample."""
         began_s = time.perf_counter()
-        with self._server.conversation():
-            self._server.client.ask(b"list-tube-used\r\n")
+        self._server.client.ask(calls.list_tube_used())
         self._latencies_s.append(time.perf_counter() - began_s)
         before, at_s = self._before, time.monotonic()
         stats = self._server.stats()

@@ -70,7 +70,7 @@ def summary(sample: Sample, name: str, findings: int = _FINDINGS, away: Mapping[
 def heading(places: Places) -> str:
     """Return the name of the server, or of all."""
     if len(places.places) == 1:
-        return address_text(places.places[0].addresses[0])
+        return " or ".join(address_text(each) for each in places.places[0].addresses)
     return ", ".join(place.name for place in places.places)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 from beanlite.core.operator_find import TooDeep
 from beanlite.protocol import arguments, replies
 from beanlite.protocol.arguments import Put
-from beanlite.protocol.batches import put_jobs, reserve_batch
+from beanlite.protocol.batches import put_jobs
 from beanlite.protocol.blocked import LOOKING, WORKING, Blocked
 from beanlite.protocol.operators.changes import change_jobs, set_pause
 from beanlite.protocol.operators.diagnosing import diagnose
@@ -195,7 +195,6 @@ def new_operator_commands() -> list[Command]:
         _taking(b"change-jobs", ChangeJobs, change_jobs, WORKING),
         _taking(b"set-pause", SetPause, set_pause, WORKING),
         _taking(b"put-jobs", PutJobs, put_jobs, WORKING),
-        Command(b"reserve-batch", arguments.parse_batch, at_leisure(reserve_batch, WORKING), in_stats=False),
         _taking(b"set-schedule", SetSchedule, set_schedule, WORKING),
         _taking(b"unset-schedule", OneSchedule, unset_schedule, WORKING),
         _taking(b"run-schedule", OneSchedule, run_schedule, WORKING),

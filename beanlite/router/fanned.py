@@ -10,8 +10,8 @@ from beanlite.protocol.replies import BAD_FORMAT
 from beanlite.router.asks import LookAsk
 from beanlite.router.joint import MergedAsk, PartAsk, PauseAsk
 from beanlite.router.lane import Ask, Lane
-from beanlite.router.merging import merged_stats, merged_tubes
 from beanlite.router.routed import Routed
+from beanlite.router.sums import merged_stats, merged_tubes
 
 
 def stats(session: Routed, _none: bytes) -> bool:
