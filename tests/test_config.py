@@ -261,13 +261,17 @@ def test_a_file_for_jobs_that_are_in_postgresql(file, monkeypatch):
         assert refusal(each, {"db": "y"}) == "--db and database (BEANLITE_DATABASE) exclude each other"
 
 
-@pytest.mark.parametrize(("key", "value"), [("fsync", "50ms"), ("history", "1d"), ("history_bytes", "2MiB")])
-def test_what_is_for_the_database_file_is_refused_beside_postgresql(file, key, value):
+def test_what_is_for_the_database_file_is_refused_beside_postgresql(file):
     url = "postgresql://b/c"
-    said = f"{key} is for the database file, and there is none with database"
-    assert refusal(None, {"database": url, key: value}) == said
-    file.write_text(f'database = "{url}"\n{key} = "{value}"\n')
+    said = "fsync is for the database file, and there is none with database"
+    assert refusal(None, {"database": url, "fsync": "50ms"}) == said
+    file.write_text(f'database = "{url}"\nfsync = "50ms"\n')
     assert refusal(file, {}) == said
+
+
+def test_history_is_kept_in_postgresql_as_well():
+    flags = {"history": "1d", "history_bytes": "2MiB", "history_bodies": True}
+    assert sources.load(None, {"database": "postgresql://b/c", **flags}).history_s == 86_400
 
 
 def test_a_file_for_jobs_that_are_to_stay_in_memory(file, monkeypatch):

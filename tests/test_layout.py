@@ -112,7 +112,7 @@ def test_only_the_journal_knows_sql():
 
 # Inside the journal in a file: the server does not know the commands about a file, nor these the server.
 SQLITE_MAY_IMPORT = {"file": {"file"}, "served": {"file", "served"}, "tools": {"file", "tools"}}
-KNOW_TOOLS = {"cli", "web", "console", "binlog", "journal"}
+KNOW_TOOLS = {"cli", "console", "binlog", "journal"}
 
 
 def sqlite_rooms(file):

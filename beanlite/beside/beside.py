@@ -13,6 +13,7 @@ from beanlite.host.places import as_place, reached_at
 from beanlite.host.shown import page_context
 from beanlite.host.users import read_users
 from beanlite.settings.config import Settings
+from beanlite.settings.defaults import DATABASE, PAGE_TOKEN
 from beanlite.settings.sources import page_is_open
 
 if TYPE_CHECKING:
@@ -54,17 +55,20 @@ class Beside:
             return
         from beanlite.beside.webpage import WebPage  # noqa: PLC0415 - the start is faster without it
 
-        self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings), self._token_of(settings))
+        self._page = WebPage(asyncio.get_running_loop(), self._page_command(settings), self._secrets_of(settings))
         self._page.begin()
 
     def change_page(self, settings: Settings) -> None:
         """Have the page served as these settings ask for, and with the files that are there now."""
         if self._page is not None:
-            self._page.change(self._page_command(settings), self._token_of(settings))
+            self._page.change(self._page_command(settings), self._secrets_of(settings))
 
-    def _token_of(self, settings: Settings) -> str:
-        """Return the token of the page; empty if nobody needs one."""
-        return "" if settings.access is None else self.page_token
+    def _secrets_of(self, settings: Settings) -> dict[str, str]:
+        """Return the token of the page, if it needs one, and the URL of the database, if there is one."""
+        secrets = {} if settings.access is None else {PAGE_TOKEN: self.page_token}
+        if settings.database is not None:
+            secrets[DATABASE] = settings.database.get_secret_value()
+        return secrets
 
     def _page_command(self, settings: Settings) -> list[str]:
         from beanlite.beside.webpage import page_command  # noqa: PLC0415 - as above

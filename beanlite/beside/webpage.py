@@ -15,7 +15,6 @@ from typing import Final
 from beanlite.beside.child import ENDS_WITHIN_S, Child, Parent
 from beanlite.host import log
 from beanlite.host.signals import how_ended
-from beanlite.settings.defaults import PAGE_TOKEN
 
 # The delay before a restart: the first one, which doubles each time, and the longest.
 FIRST_S: Final = 1.0
@@ -37,11 +36,11 @@ def page_command(options: Mapping[str, str]) -> list[str]:
 class WebPage(Parent):
     """The process that serves the page. Its output goes to the server's log, in the form of the log."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str], token: str = "") -> None:
-        """``token``: that by which the server knows the page; empty if it needs none."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, command: list[str], secrets: dict[str, str]) -> None:
+        """``secrets`` are variables for its environment: nobody else can read these, unlike the command."""
         super().__init__(loop)
         self._command = command
-        self._token = token
+        self._secrets = secrets
         self._began_s = 0.0
         self._wait_s = FIRST_S
         self._changing = False
@@ -64,7 +63,7 @@ class WebPage(Parent):
                 self._on_end,
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                variables={PAGE_TOKEN: self._token} if self._token else None,
+                variables=self._secrets,
             )
         except OSError as error:
             self._start_again(str(error))
@@ -126,11 +125,11 @@ class WebPage(Parent):
         process.stdin.close()
         process.stderr.close()
 
-    def change(self, command: list[str], token: str = "") -> None:
-        """Have the page served by another command from now on, or with another token."""
-        if (command, token) == (self._command, self._token):
+    def change(self, command: list[str], secrets: dict[str, str]) -> None:
+        """Have the page served by another command from now on, or with other secrets."""
+        if (command, secrets) == (self._command, self._secrets):
             return
-        self._command, self._token = command, token
+        self._command, self._secrets = command, secrets
         if self._child is not None:
             self._changing = True
             self._child.process.terminate()

@@ -5,6 +5,8 @@ from typing import Annotated
 import typer
 
 from beanlite.cli.options import AsJson, ConfigFile, url_of_database
+from beanlite.console import units
+from beanlite.console.filters import Record
 from beanlite.errors import ConfigError
 
 EPILOG = (
@@ -31,9 +33,10 @@ def status(
 ) -> None:
     """Show which server is active, and which ones stand by.
 
-    Also shows where the active server runs and since when, which servers are connected but silent (halted, or lost),
-    and what replicates the database. The command asks the database, so it works even if no server runs.
-    Seeing the replicas takes the role pg_monitor.
+    Also shows where the active server runs and since when, how often a server took over, which servers are connected
+    but silent (halted, or lost), what replicates the database, its size and its dead rows, and the oldest transaction,
+    which keeps them there. The command asks the database, so it works even if no server runs. Seeing the replicas and
+    what other roles do takes the role pg_monitor.
     """
     database = url_of_database(None, url, config_file)
     if database is None:
@@ -46,11 +49,29 @@ def status(
     if as_json:
         tables.print_json([facts])
         return
-    replicas = [
-        " ".join(str(each[key]) for key in ("name", "address", "state", "sync_state") if each[key])
-        for each in facts.pop("replicas")
-    ]
     for key in ("standing_by", "silent"):
         facts[key] = ", ".join(facts[key]) or "none"
     facts["synchronous_standby_names"] = facts["synchronous_standby_names"] or "none"
-    tables.print_facts({**facts, "replicas": "; ".join(replicas) or "none"})
+    facts["replicas"] = "; ".join(map(_replica, facts["replicas"])) or "none"
+    tables.print_facts(facts | _state(facts))
+
+
+def _replica(facts: Record) -> str:
+    """Return a line about what replicates the database."""
+    words = [str(facts[key]) for key in ("name", "address", "state", "sync_state") if facts[key]]
+    if facts["lag_bytes"] is not None:
+        words.append(f"{units.size(facts['lag_bytes'])} behind")
+    return " ".join(words)
+
+
+def _state(facts: Record) -> Record:
+    """Return how the database is doing, as people read it."""
+    dead = [f"{name} {units.count(rows)}" for name, rows in facts["dead_rows"].items() if rows]
+    holder = "" if facts["oldest_holder"] is None else f": {facts['oldest_holder']}"
+    return {
+        "size_bytes": units.size(facts["size_bytes"]),
+        "dead_rows": ", ".join(dead) or "none",
+        "oldest_transaction_s": units.age(facts["oldest_transaction_s"]) if facts["oldest_transaction_s"] else "none",
+        "oldest_snapshot": f"{units.quantity(facts['oldest_snapshot'], 'later transaction')}{holder}",
+        "oldest_holder": None,
+    }

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from beanlite.cli.options import AsJson, ConfigFile, Db, Force, ids_text, measure, path_of_db
+from beanlite.cli.options import AsJson, ConfigFile, Db, Force, ids_text, measure, path_of_db, url_of_database
 from beanlite.cli.paths import as_new_file, as_path, expect_file, path_given
 from beanlite.cli.printing import print_done
 from beanlite.console import units
@@ -19,7 +19,10 @@ from beanlite.errors import BeanliteError, ConfigError, JournalRefused
 from beanlite.host.signals import terminable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from beanlite.journal.sqlite.tools.salvage import SalvageResult
+    from beanlite.journal.validity import CheckResult
 
 EPILOG: Final = {
     "backup": (
@@ -57,6 +60,7 @@ beanlite restore old.db --db new/queue.db
 
 beanlite verify /backups/queue.db
 beanlite verify beanlite.db --json
+beanlite verify --database postgresql://beanlite@db1,db2/queue
 
 beanlite salvage beanlite.db.replaced-20261123T040000.123Z rescued.db
 
@@ -155,23 +159,24 @@ def restore(
 
 def verify(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", parser=as_path, help="A database, live or stopped, or a backup.")
-    ],
+        Path | None, typer.Argument(metavar="FILE", parser=as_path, help="A database, live or stopped, or a backup.")
+    ] = None,
     *,
+    database: Annotated[
+        str | None, typer.Option("--database", metavar="URL", help="Check this PostgreSQL database instead.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line, for scripts.")] = False,
 ) -> None:
     """Check a database, live or stopped.
 
     Prints a line for each check: the file; its -wal (log); SQLite's own check; the schema; the last id, the pauses,
     policies and schedules (state); each job's row; each body's checksum. The whole database is read, and nothing is
-    changed. A live database is checked as of one moment, and its -wal can't be truncated until the checks end.
+    changed. A live database is checked as of one moment: the -wal of a file can't be truncated until the checks end,
+    and PostgreSQL can't remove old rows.
     """
-    expect_file(file, "verify")
-    from beanlite.journal.sqlite.tools.verify import verify as look  # noqa: PLC0415 - likewise
-
     unsound = []
     with terminable():
-        for finding in look(file):
+        for finding in _checks(file, database):
             if not finding.sound:
                 unsound.append(finding)
             if as_json:
@@ -179,10 +184,27 @@ def verify(
             else:
                 verdict = "ok" if finding.sound else "DAMAGED" if finding.ours else "REFUSED"
                 print(f"{finding.check:<7} {verdict:<7} {finding.said}", flush=True)
+    name = "the database" if file is None else file
     if not all(finding.ours for finding in unsound):
-        raise JournalRefused(f"{file} can't be checked")
+        raise JournalRefused(f"{name} can't be checked")
     if unsound:
-        raise JournalRefused(f"{file} is not sound: {', '.join(finding.check for finding in unsound)}")
+        raise JournalRefused(f"{name} is not sound: {', '.join(finding.check for finding in unsound)}")
+
+
+def _checks(file: Path | None, database: str | None) -> "Iterator[CheckResult]":
+    """Return the results of the checks. ConfigError: neither a file nor a database is named, or both."""
+    if (file is None) == (database is None):
+        raise ConfigError("name either a FILE or a --database")
+    if file is not None:
+        expect_file(file, "verify")
+        from beanlite.journal.sqlite.tools.verify import verify as check_file  # noqa: PLC0415 - likewise
+
+        return check_file(file)
+    url = url_of_database(None, database, None)
+    assert url is not None
+    from beanlite.journal.postgres.soundness import verify as check_database  # noqa: PLC0415 - it may be missing
+
+    return check_database(url)
 
 
 def salvage(

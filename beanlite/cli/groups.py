@@ -16,7 +16,7 @@ import typer
 
 from beanlite.beanstalk.client import Server, parse_server
 from beanlite.cli.epilogs import PLACE
-from beanlite.cli.options import path_of_db
+from beanlite.cli.options import path_of_db, url_of_database
 from beanlite.cli.paths import as_path
 from beanlite.console import units
 from beanlite.console.filters import JobId
@@ -28,6 +28,7 @@ from beanlite.settings.defaults import HOST, PORT, SERVERS, are_in_environment
 
 if TYPE_CHECKING:
     from beanlite.console.listing import Source
+    from beanlite.console.stored import Stored
 
 Result = TypeVar("Result")
 
@@ -258,6 +259,18 @@ class ServerOrFile(ServerOption):
         from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
 
         return File(path_of_db(self.db, None))
+
+
+def open_stored(db: str | None, database: str | None, config_file: Path | None) -> "Stored":
+    """Open the database that is named, or that of the server's settings. BeanliteError, ConfigError: that fails."""
+    url = url_of_database(db, database, config_file)
+    if url is not None:
+        from beanlite.console.stored import OpenDatabase  # noqa: PLC0415 - as above
+
+        return OpenDatabase(url)
+    from beanlite.console.file import File  # noqa: PLC0415 - as above
+
+    return File(path_of_db(db, config_file))
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:

@@ -20,9 +20,10 @@ from beanlite.cli.groups import (
     as_id,
     grouped,
     moment_option,
+    open_stored,
     seconds_of,
 )
-from beanlite.cli.options import ConfigFile, Db, ids_text, path_of_db
+from beanlite.cli.options import ConfigFile, Database, Db, ids_text
 from beanlite.cli.printing import print_done
 from beanlite.console import tables, units
 from beanlite.console.filters import JobId, Record, check_ids, filter_by
@@ -31,13 +32,14 @@ from beanlite.console.putting import NewJob, put as put_all
 from beanlite.errors import BeanliteError, ConfigError
 
 if TYPE_CHECKING:
-    from beanlite.console.file import File
+    from beanlite.console.stored import Stored
 
 EPILOG: Final = {
     "history": see.EPILOG,
     "undelete": (
-        "Exit codes: 0 done; 1 the server can't be reached or refuses a job, or a body is not kept; 2 a wrong setting"
-        " or flag; 3 the database was refused, or is damaged; 130 Ctrl-C (what is printed was put)."
+        "Exit codes: 0 done; 1 the server or the database can't be reached, or the server refuses a job, or a body is"
+        " not kept; 2 a wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C (what is printed"
+        " was put)."
     ),
 }
 EXAMPLES: Final = """
@@ -46,6 +48,7 @@ beanlite history --by ann --what delete --since 24h
 beanlite history --where customer=4711                      the deleted jobs of a customer
 beanlite history --tube mail --what pause                   when it was paused, and by whom
 beanlite history --id 17 --db /backups/queue.db
+beanlite history --database postgresql://beanlite@db1,db2/queue
 
 beanlite undelete 17 18
 beanlite undelete --by ann --since 02:00 --dry-run          how many has ann deleted since 2 o'clock?
@@ -94,20 +97,19 @@ def history(
             help="The database file; repeatable with names, one=PATH two=PATH. Default: db in the server's settings.",
         ),
     ] = None,
+    database: Database = None,
     config_file: ConfigFile = None,
     as_json: Json = False,
 ) -> None:
     """Show what has happened to jobs and tubes, the last events.
 
     What operators do is always kept, with their names; everything else as the server's setting history says. Read from
-    the database file. Dates are in UTC. Events that recur are one line, unless --limit 0 or --json shows each.
+    the database. Dates are in UTC. Events that recur are one line, unless --limit 0 or --json shows each.
     """
     see.check_words(what)
     asked = _conditions(tube, by, since, until, where, id=job_id, what=what, operators=operators or None)
-    from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
-
     with ExitStack() as stack:
-        files = {name: stack.enter_context(File(path)) for name, path in _paths(db, config_file).items()}
+        files = _open(stack, db, database, config_file)
         if job_id is not None and job_id.server not in {None, *files}:
             raise ConfigError(f"--id: there is no {job_id.server}, only {', '.join(files) or 'one file'}")
         if job_id is not None and job_id.server is not None:
@@ -129,18 +131,25 @@ def history(
         print(f"These are the last {count:,} lines; there may be more: --limit", file=sys.stderr)
 
 
-def _paths(db: list[str] | None, config_file: Path | None) -> dict[str, Path]:
-    """Return the files by the names of their servers; that of a single one is empty. ConfigError: not clear."""
+def _open(
+    stack: ExitStack, db: list[str] | None, database: str | None, config_file: Path | None
+) -> "dict[str, Stored]":
+    """Open the databases; return them by the names of their servers. That of a single one is empty.
+
+    BeanliteError, ConfigError: that fails.
+    """
     if not db or len(db) == 1:
-        return {"": path_of_db(db[0] if db else None, config_file)}
+        return {"": stack.enter_context(open_stored(db[0] if db else None, database, config_file))}
+    if database is not None:
+        raise ConfigError("--db and --database exclude each other")
     pairs = [text.partition("=") for text in db]
-    paths = {name: Path(path) for name, _, path in pairs if path}
+    paths = {name: path for name, _, path in pairs if path}
     if len(paths) < len(db):
         raise ConfigError("--db: give each of several files a name of its own: --db one=PATH --db two=PATH")
-    return paths
+    return {name: stack.enter_context(open_stored(path, None, None)) for name, path in paths.items()}
 
 
-def _merged(files: "Mapping[str, File]", asked: Record, limit: int) -> Iterable[Record]:
+def _merged(files: "Mapping[str, Stored]", asked: Record, limit: int) -> Iterable[Record]:
     """Return the last events of all files, 0 meaning all, the oldest first; of several each has its server."""
     if "" in files:
         return files[""].history(asked, limit)
@@ -177,6 +186,7 @@ def undelete(
         bool, typer.Option("--dry-run", help="Change nothing, only report how many jobs it would be.")
     ] = False,
     db: Db = None,
+    database: Database = None,
     server: ServerOption,
     as_json: Json = False,
 ) -> None:
@@ -193,9 +203,7 @@ def undelete(
     if not ids and by is None:
         asked["operators"] = True
     ttr_s = seconds_of("--ttr", ttr)
-    from beanlite.console.file import File  # noqa: PLC0415 - as above
-
-    with File(path_of_db(db, server.config_file)) as file:
+    with open_stored(db, database, server.config_file) as file:
         old_ids = file.deletions(asked)
         if missing := sorted(set(map(int, ids or ())) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
@@ -213,7 +221,7 @@ def undelete(
                 print_done("\n".join(lines), "jobs are put, but not all of their ids can be printed")
 
 
-def _put_again(file: "File", ids: list[int], ttr_s: int, read: list[int]) -> Iterator[NewJob]:
+def _put_again(file: "Stored", ids: list[int], ttr_s: int, read: list[int]) -> Iterator[NewJob]:
     """Yield deleted jobs as new ones, and note the ids of those in ``read``."""
     for job_id in ids:
         job = file.deleted_job(job_id)

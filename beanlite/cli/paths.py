@@ -13,7 +13,7 @@ _INSTEAD: Final = {
     "compact": "autovacuum makes room usable again, and VACUUM FULL gives it back to the disk while no server runs",
     "restore": "restore it with pg_restore or your provider's tools, or load what was exported with beanlite import",
     "salvage": "promote a standby, or restore a backup",
-    "verify": "check it with pg_amcheck and pg_checksums; a server checks each body that it reads",
+    "verify": "name it with --database; pg_amcheck and pg_checksums check what is PostgreSQL's own",
 }
 
 

@@ -15,6 +15,7 @@ from beanlite.cli.groups import (
     age_option,
     as_id,
     grouped,
+    open_stored,
 )
 from beanlite.console import listing, tables, units
 from beanlite.console.bodies import FORMS
@@ -26,6 +27,7 @@ from beanlite.journal.lines import body_of
 
 if TYPE_CHECKING:
     from beanlite.console.listing import Source
+    from beanlite.console.stored import Stored
 
 EPILOG: Final = (
     "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such job or tube; 2 a"
@@ -137,19 +139,22 @@ def job(
         ),
     ] = "auto",
     place: ServerOrFile,
+    database: Annotated[
+        str | None, typer.Option("--database", metavar="URL", help="Read this PostgreSQL database instead.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show everything known about a job.
 
-    With --db also its history, as far as the server keeps one, even if the job has gone; and its body, if the history
-    keeps those of deleted jobs. Dates are in UTC.
+    With --db or --database also its history, as far as the server keeps one, even if the job has gone; and its body, if
+    the history keeps those of deleted jobs. Dates are in UTC.
     """
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
-    with place.source() as source:
+    with place.source() if database is None else open_stored(place.db, database, None) as source:
         found = _find(source, job_id)
     if not found:
-        raise BeanliteError(f"there is no job {job_id}{'' if place.db else _past_of(job_id)}")
+        raise BeanliteError(f"there is no job {job_id}{'' if place.db or database else _past_of(job_id)}")
     if body == "raw" and len(found) > 1:
         raise BeanliteError(f"several servers have a job {job_id}: {', '.join(map(job_name, found))}")
     for at, facts in enumerate(found):
@@ -158,7 +163,7 @@ def job(
         _show(facts, job_id, body, as_json=as_json)
 
 
-def _find(source: "Source", job_id: JobId) -> list[Record]:
+def _find(source: "Source | Stored", job_id: JobId) -> list[Record]:
     """Return all facts about a job, or about those of several servers that have this id."""
     if isinstance(source, Several):
         return source.show_jobs(job_id)

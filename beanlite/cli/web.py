@@ -13,11 +13,12 @@ import typer
 
 from beanlite.beanstalk.client import parse_address
 from beanlite.cli.groups import ServerOption, grouped
-from beanlite.cli.options import path_of_db
+from beanlite.cli.options import path_of_db, url_of_database
 from beanlite.cli.paths import as_path
 from beanlite.cli.source import STDIN, reader
 from beanlite.console.file import File
 from beanlite.console.several import reach_only
+from beanlite.console.stored import Location, OpenDatabase
 from beanlite.errors import ConfigError
 from beanlite.host import log
 from beanlite.host.shown import page_context
@@ -44,6 +45,11 @@ beanlite web --listen 0.0.0.0:11380 --password-file users --host queue.example.o
              --web-tls-cert page.pem --web-tls-key page.key
 beanlite web --connect tls://queue.example.org:11301 --tls-ca ca.pem --tls-cert ann.pem
 """
+
+
+DatabaseOfPage = Annotated[
+    str | None, typer.Option("--database", metavar="URL", help="Or its PostgreSQL database, likewise.")
+]
 
 
 def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
@@ -80,8 +86,13 @@ def _check_users(password_file: Path | None, user_header: str | None) -> None:
         raise ConfigError(f"--user-header takes the name of a header, not {user_header!r}")
 
 
-def _readable(db: str | None) -> Path | None:
-    """Return the path of a database. BeanliteError: it can't be read, which is said now, and not on each page."""
+def _readable(db: str | None, database: str | None) -> Location | None:
+    """Return the path or the URL of a database. BeanliteError: it can't be read: not said on each page only."""
+    if database is not None:
+        url = url_of_database(db, database, None)
+        assert url is not None
+        with OpenDatabase(url):
+            return url
     if db is None:
         return None
     path = path_of_db(db, None).resolve()
@@ -99,7 +110,7 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 def _app_of(
-    server: ServerOption, db: str | None, visitors: "Visitors", *, hide_bodies: bool
+    server: ServerOption, db: str | None, database: str | None, visitors: "Visitors", *, hide_bodies: bool
 ) -> tuple["Starlette", str, int | None]:
     """Return the application, the name of what it shows, and how many threads it may need; None: as many as usual."""
     from beanlite.web.app import make_app  # noqa: PLC0415 - as below
@@ -107,19 +118,18 @@ def _app_of(
 
     places = server.places
     if len(places.places) == 1 and places.fleet is None:
-        (place,), path = places.places, _readable(db)
-        backups = _backups_of(server, path)
+        (place,), stored = places.places, _readable(db, database)
         site = Site(
             name=place.name,
             connect=partial(reach_only, place),
             visitors=visitors,
-            db=path,
-            backups=backups,
+            db=stored,
+            backups=_backups_of(server, stored if isinstance(stored, Path) else None),
             hide_bodies=hide_bodies,
         )
         return make_app(site), site.name, None
-    if db is not None:
-        raise ConfigError("--db is for the page of one server")
+    if db is not None or database is not None:
+        raise ConfigError(f"--{'db' if db is not None else 'database'} is for the page of one server")
     from beanlite.web.members import THREADS, Together  # noqa: PLC0415 - likewise
     from beanlite.web.merging import make_app_of_all  # noqa: PLC0415 - likewise
 
@@ -144,6 +154,7 @@ def web(
     db: Annotated[
         str | None, typer.Option("--db", metavar="PATH", help="The server's database file, for history and curves.")
     ] = None,
+    database: DatabaseOfPage = None,
     password_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", parser=as_path, help="File of users, with lines printed by --add-user."),
@@ -195,7 +206,7 @@ def web(
         hosts=own | frozenset(map(own_host, host or ())),
         read_only=read_only,
     )
-    app, name, threads = _app_of(server, db, visitors, hide_bodies=hide_bodies)
+    app, name, threads = _app_of(server, db, database, visitors, hide_bodies=hide_bodies)
     log.setup("warning", "text")
     # Once it has stopped in order, uvicorn raises the signal again, which is to be no failure.
     with contextlib.suppress(KeyboardInterrupt), terminable():

@@ -23,6 +23,49 @@ from beanlite.core.ledger import Changes
 from beanlite.host.clock import Clock
 
 
+class Standby(NamedTuple):
+    """A standby of the database that a journal is in."""
+
+    name: str
+    address: str
+    state: str
+    sync_state: str
+    """``sync`` or ``quorum``: commits wait for it; else ``potential``, ``async``, or ``unknown``."""
+    lag_s: float | None
+    """How long it took until the last changes could be read there; None: that is not known, or nothing was changed."""
+    lag_bytes: int | None
+    """How much of the log it has not stored; None: that is not known."""
+
+
+class DatabaseFigures(NamedTuple):
+    """How the database that a journal is in is doing."""
+
+    size_bytes: int
+    oldest_transaction_s: float
+    """For how long the oldest transaction has been open; 0 if there is none."""
+    oldest_snapshot: int
+    """How many transactions have begun since the oldest one that may still read old versions of rows."""
+    oldest_holder: str | None
+    """The process, slot or prepared transaction to which that belongs, for people; None if there is none."""
+    is_synchronous: bool
+    """Whether commits wait for a standby."""
+    dead_rows: dict[str, int]
+    """How many old versions of rows each table has, by the database's own estimate."""
+    standbys: list[Standby]
+
+
+class Tenure(NamedTuple):
+    """The lease that a server has."""
+
+    database: str
+    """The address of the database, without its password."""
+    node: str
+    address: str
+    epoch: int
+    takeovers: int
+    """How often a lease was taken that had not been given back, as of when this one was taken."""
+
+
 class JournalFacts(NamedTuple):
     """Statistics about a journal; 0 where a value does not apply to it."""
 
@@ -38,6 +81,10 @@ class JournalFacts(NamedTuple):
     """Age of the oldest commit that is not synced yet; None: syncing is left to the operating system."""
     history_bodies_max: int = 0
     """Bytes of the history in which bodies of deleted jobs are kept; 0: they are not kept."""
+    tenure: Tenure | None = None
+    """The lease, where servers take turns."""
+    database: DatabaseFigures | None = None
+    """The database as of some seconds ago; None: there is none, or it does not answer."""
 
 
 class Observer(Protocol):

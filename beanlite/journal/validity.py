@@ -1,6 +1,6 @@
 """What values can be: a damaged database, or a line of an import, may have anything."""
 
-from typing import Final, TypeGuard
+from typing import Final, NamedTuple, TypeGuard
 
 from beanlite.core.job import SECOND_NS
 from beanlite.core.restore import FAR_NS
@@ -10,6 +10,8 @@ from beanlite.host.clock import EPOCH_S
 FAR_S: Final = FAR_NS // SECOND_NS - EPOCH_S
 # No counter ever gets this far; SQLite's integers end at twice this number.
 COUNTER_MAX: Final = 1 << 62
+# How many faults a check of a database reports one by one, in rows and in bodies each.
+FAULTS_MAX: Final = 20
 
 
 def is_number(value: object, most: int) -> TypeGuard[int]:
@@ -25,3 +27,14 @@ def is_time(value: object) -> TypeGuard[float]:
 def is_flag(value: object) -> TypeGuard[bool]:
     """Whether this is true or false, for which SQLite has 1 and 0."""
     return isinstance(value, int) and value in {0, 1}
+
+
+class CheckResult(NamedTuple):
+    """The result of one check."""
+
+    check: str
+    sound: bool
+    said: str
+    """What was found, or what is wrong with it, in one line."""
+    ours: bool = True
+    """False: it is no database of beanlite's, or one of a newer version, and can't be checked."""

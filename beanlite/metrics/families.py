@@ -4,6 +4,7 @@ import os
 import platform
 import resource
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import accumulate
 from pathlib import Path
@@ -16,7 +17,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.measures import Histogram, Measures
 from beanlite.core.snapshot import server_snapshot
-from beanlite.journal.base import Journal
+from beanlite.journal.base import DatabaseFigures, Journal, Standby, Tenure
 from beanlite.metrics.tubes import EVENTS, POLICY_COUNTS
 from beanlite.protocol.session import Service
 from beanlite.protocol.stats import Facts
@@ -196,6 +197,10 @@ def _journal(source: Measured, facts: Facts) -> Iterator[Metric]:
         )
     if source.settings.file is not None:
         yield from _file(source.settings.file, facts, measures)
+    if journal.tenure is not None:
+        yield from _tenure(journal.tenure)
+    if journal.database is not None:
+        yield from _database(journal.database)
 
 
 def _file(db: Path, facts: Facts, measures: Measures) -> Iterator[Metric]:
@@ -206,6 +211,76 @@ def _file(db: Path, facts: Facts, measures: Measures) -> Iterator[Metric]:
     disk = os.statvfs(db.parent)
     yield _gauge(
         "filesystem_free_bytes", "Free bytes of the file system that has the database.", disk.f_bavail * disk.f_frsize
+    )
+
+
+def _tenure(tenure: Tenure) -> Iterator[Metric]:
+    yield _gauge("lease_epoch", "The number of the lease: each time a server takes it, it is one more.", tenure.epoch)
+    yield _by_label(
+        "lease_takeovers",
+        "How often a lease was taken that had not been given back, since the database was made.",
+        "database",
+        {tenure.database: tenure.takeovers},
+    )
+    holder = GaugeMetricFamily(
+        "beanlite_lease_holder_info", "1; the labels are the server that has the lease.", labels=["node", "address"]
+    )
+    holder.add_metric([tenure.node, tenure.address], 1)
+    yield holder
+
+
+def _database(database: DatabaseFigures) -> Iterator[Metric]:
+    yield _gauge("database_bytes", "Size of the database.", database.size_bytes)
+    yield _by_label(
+        "postgresql_dead_rows",
+        "Old versions of rows that take room in a table, by the database's estimate.",
+        "table",
+        database.dead_rows,
+        GaugeMetricFamily,
+    )
+    yield _gauge(
+        "postgresql_oldest_transaction_seconds",
+        "For how long the oldest transaction in the database has been open; 0 if none is.",
+        database.oldest_transaction_s,
+    )
+    yield _gauge(
+        "postgresql_oldest_snapshot_transactions",
+        "How many transactions have begun since the oldest one for which old versions of rows have to be kept.",
+        database.oldest_snapshot,
+    )
+    yield _gauge("postgresql_synchronous", "1 if commits wait for a standby.", database.is_synchronous)
+    yield from _standbys(database.standbys)
+
+
+def _standbys(standbys: list[Standby]) -> Iterator[Metric]:
+    states = Counter(standby.sync_state for standby in standbys)
+    if "unknown" not in states:  # which the others could be as well
+        states.update(dict.fromkeys(("async", "potential", "quorum", "sync"), 0))
+    yield _by_label(
+        "postgresql_standbys", "Standbys of the database by their part in commits.", "sync_state", states,
+        GaugeMetricFamily,
+    )  # fmt: skip
+    lags_bytes: dict[str, float] = {}
+    lags_s: dict[str, float] = {}
+    for standby in standbys:  # several may have the same name
+        name = f"{standby.name} {standby.address}".rstrip()
+        if standby.lag_bytes is not None:
+            lags_bytes[name] = max(standby.lag_bytes, lags_bytes.get(name, 0))
+        if standby.lag_s is not None:
+            lags_s[name] = max(standby.lag_s, lags_s.get(name, 0))
+    yield _by_label(
+        "postgresql_standby_lag_bytes",
+        "How much of the log a standby has not stored.",
+        "standby",
+        lags_bytes,
+        GaugeMetricFamily,
+    )
+    yield _by_label(
+        "postgresql_standby_lag_seconds",
+        "After how long the last changes could be read on a standby; missing while there are none.",
+        "standby",
+        lags_s,
+        GaugeMetricFamily,
     )
 
 

@@ -71,6 +71,10 @@ def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder
     """Make the journal that the settings ask for; it is not open until ``Journal.recover``."""
     if not settings.journal:
         return MemoryJournal()
+    # Imported only here, since --no-journal starts faster without them.
+    from beanlite.journal.event_rows import HistoryBounds  # noqa: PLC0415
+
+    history = HistoryBounds(settings.history_s, settings.history_bytes, settings.history_bodies)
     if settings.database is not None:
         from beanlite.journal.postgres.journal import Entry, PostgresJournal  # noqa: PLC0415 - it may not be installed
 
@@ -78,12 +82,9 @@ def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder
         url = settings.database.get_secret_value()
         place = Entry(url, node, advertised(settings, listener), settings.lease_s, settings.require_sync)
         stand_by = listener.stand_by if forwarder is None else forwarder.stand_by
-        return PostgresJournal(place, clock.since_boot_ns, stand_by)
-    # Imported only here, since --no-journal starts faster without them.
-    from beanlite.journal.sqlite.served.history import HistoryBounds  # noqa: PLC0415
-    from beanlite.journal.sqlite.served.journal import SqliteJournal  # noqa: PLC0415
+        return PostgresJournal(place, clock.since_boot_ns, stand_by, history)
+    from beanlite.journal.sqlite.served.journal import SqliteJournal  # noqa: PLC0415 - likewise
 
-    history = HistoryBounds(settings.history_s, settings.history_bytes, settings.history_bodies)
     return SqliteJournal(
         settings.db, settings.fsync, settings.fsync_interval_ms, settings.max_job_size, listener.address, history
     )

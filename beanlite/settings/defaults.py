@@ -12,6 +12,8 @@ ENV_PREFIX: Final = "BEANLITE_"
 TOKEN: Final = f"{ENV_PREFIX}TOKEN"
 # The variable in which a server gives its page the token by which it knows it.
 PAGE_TOKEN: Final = f"{ENV_PREFIX}PAGE_TOKEN"
+# The variable of the setting ``database``, in which a server gives its page the URL, too.
+DATABASE: Final = f"{ENV_PREFIX}DATABASE"
 # The variable with the file of several servers, for the commands that look at them; it is no setting either.
 SERVERS: Final = f"{ENV_PREFIX}SERVERS"
 # A shell that completes a command line runs the program with this in its environment, and without arguments.

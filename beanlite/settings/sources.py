@@ -150,8 +150,8 @@ def _beside_a_database(settings: Settings, url: str) -> list[str]:
         errors.append("database and --no-journal exclude each other")
     if settings.backup_every is not None:
         errors.append("backup_every is for the database file; PostgreSQL has backups of its own")
-    only_files = sorted(settings.model_fields_set & {"fsync", "history", "history_bytes", "history_bodies"})
-    errors += [f"{key} is for the database file, and there is none with database" for key in only_files]
+    if "fsync" in settings.model_fields_set:
+        errors.append("fsync is for the database file, and there is none with database")
     if find_spec("asyncpg") is None:
         errors.append(f"database: {missing('asyncpg')}")
     return errors

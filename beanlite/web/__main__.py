@@ -2,8 +2,8 @@
 
 The JSON object has the address of the ``server``, the address to ``listen`` on, and optionally the server's ``db``, the
 folder of its ``backups``, the files of a certificate, ``web_tls_cert`` and ``web_tls_key``, and the one of users,
-``web_password_file``. The process ends at the end of its stdin, a pipe whose other end the server holds: however the
-server ends, the pipe is closed.
+``web_password_file``. The URL of a PostgreSQL database is in the environment, as it may have a password. The process
+ends at the end of its stdin, a pipe whose other end the server holds: however the server ends, the pipe is closed.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
 from beanlite.host.places import host_and_port
 from beanlite.host.shown import page_context
+from beanlite.settings.defaults import DATABASE
 from beanlite.web import serving
 from beanlite.web.app import make_app
 from beanlite.web.backups import Folder
@@ -39,8 +40,8 @@ def main() -> int:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(GOES_FIRST), encoding="ascii")
     options: dict[str, str] = json.loads(sys.argv[1])
-    db = Path(options["db"]) if "db" in options else None
-    backups = Folder(Path(options["backups"]), db) if db is not None and "backups" in options else None
+    file = Path(options["db"]) if "db" in options else None
+    backups = Folder(Path(options["backups"]), file) if file is not None and "backups" in options else None
     tls = None
     try:
         if CERTIFICATE[0] in options:
@@ -54,7 +55,7 @@ def main() -> int:
                 passwords=Passwords(Path(options["web_password_file"])) if "web_password_file" in options else None,
                 hosts=serving.LOOPBACK_NAMES | {where[0]} if serving.is_loopback(where) else frozenset(),
             ),
-            db=db,
+            db=file or os.environ.get(DATABASE),
             backups=backups,
         )
         listening = serving.listen(where)

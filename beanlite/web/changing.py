@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from starlette.requests import Request
@@ -16,6 +15,7 @@ from beanlite.console.filters import Record, filter_by
 from beanlite.console.live import Live
 from beanlite.console.policies import in_words
 from beanlite.console.query import without
+from beanlite.console.stored import Location
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.arguments import U64_MAX
@@ -71,7 +71,7 @@ async def change(request: Request) -> Response:
     return render(request, "sure.html", {**context, "why": _why_asked(what["do"], lost, would.done, kept_bytes)})
 
 
-def _undo_of(what: Record, db: Path | None) -> UndoJobs | PutAgain:
+def _undo_of(what: Record, db: Location | None) -> UndoJobs | PutAgain:
     """Return what undoes a change; ``db``: the database that keeps the bodies of deleted jobs, if it does."""
     return UndoJobs(what, 0) if db is None else PutAgain(db)
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from beanlite.console.filters import Record
+from beanlite.console.stored import PastView
 from beanlite.console.units import age, on_one_line, parse_moment
 from beanlite.core.access import READER, Rights
 from beanlite.core.events import PAUSE
 from beanlite.core.notes import first_line
-from beanlite.journal.sqlite.tools.look import Look
 from beanlite.web.notices import Mistake
 
 # How many lines a page shows, and of how many events.
@@ -73,7 +73,7 @@ class Asked:
         return {key: value for key, value in which.items() if value}
 
 
-def deeds(look: Look, asked: Asked, rights: Rights, person: str, *, hides: bool) -> list[Deed]:
+def deeds(look: PastView, asked: Asked, rights: Rights, person: str, *, hides: bool) -> list[Deed]:
     """Return the last deeds that are asked for, the newest first: of a user who may not do everything, its own."""
     which = asked.conditions(time.time())
     events = list(look.history(which, EVENTS_MAX))
@@ -90,7 +90,7 @@ def deeds(look: Look, asked: Asked, rights: Rights, person: str, *, hides: bool)
     return lines[: -DEEDS_MAX - 1 : -1]
 
 
-def last_pause(look: Look, tube: str, until_at: float) -> Record | None:
+def last_pause(look: PastView, tube: str, until_at: float) -> Record | None:
     """Return the event of the pause of a tube that ends at this moment; None if the history does not have it."""
     last = next(look.history({"tube": tube, "what": [PAUSE]}, 1), None)
     return last if last and abs(last["at"] + last["delay_s"] - until_at) <= _ROUGHLY_S else None

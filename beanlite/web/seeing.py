@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Final, TypeVar
 
 from starlette.requests import Request
@@ -16,11 +15,11 @@ from beanlite.console.bodies import FORMS, body_lines
 from beanlite.console.filters import Record, encode_tube
 from beanlite.console.folding import LINES_MAX, fold, one_by_one
 from beanlite.console.live import Live
+from beanlite.console.stored import Location, PastView, looking_at
 from beanlite.console.units import on_one_line
 from beanlite.core.access import READER
 from beanlite.core.flows import RANGES
-from beanlite.errors import ConfigError, JournalRefused
-from beanlite.journal.sqlite.tools.look import Look, looking
+from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.web import overview as looks
 from beanlite.web.again import unfit
@@ -337,12 +336,12 @@ async def _flow(request: Request, name: str | None, span: str) -> tuple[Chart, R
     return chart_of_flow(flow, points, hours or ()), flow, unreadable
 
 
-def _totals(look: Look, name: str | None, span_s: int, points: int) -> list[Record]:
+def _totals(look: PastView, name: str | None, span_s: int, points: int) -> list[Record]:
     """Return totals of a tube, or of all together."""
     return look.totals_of_all(span_s, points) if name is None else look.totals(span_s, points, [name])
 
 
-async def from_database(db: Path | None, question: Callable[[Look], Answer]) -> tuple[Answer | None, str]:
+async def from_database(db: Location | None, question: Callable[[PastView], Answer]) -> tuple[Answer | None, str]:
     """Return what the database answers; or None and, if it can't be read, why.
 
     That is no reason to show nothing of a server that does well.
@@ -350,11 +349,13 @@ async def from_database(db: Path | None, question: Callable[[Look], Answer]) -> 
     if db is None:
         return None, ""
 
-    def ask(path: Path) -> Answer:
-        with looking(path) as look:
+    def ask(location: Location) -> Answer:
+        with looking_at(location) as look:
             return question(look)
 
     try:
         return await asyncio.to_thread(ask, db), ""
-    except JournalRefused as error:
+    except ConfigError:  # the question
+        raise
+    except BeanliteError as error:
         return None, on_one_line(str(error))

@@ -3,13 +3,13 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from starlette.requests import Request
 
 from beanlite.beanstalk.client import TIMEOUT_S, Unauthorized
 from beanlite.console.live import Live
+from beanlite.console.stored import Location
 from beanlite.core.access import ALL_TUBES, NOTHING, OPERATOR, Rights
 from beanlite.errors import BeanliteError
 from beanlite.web.backups import Folder
@@ -67,7 +67,7 @@ class Site:
     """The server's name, or its address as text."""
     connect: Callable[[str, float], Live]
     visitors: Visitors = field(default_factory=Visitors)
-    db: Path | None = None
+    db: Location | None = None
     """The database to read history and totals from, or None."""
     backups: Folder | None = None
     """The folder of the server's backups; None if it is not known."""

@@ -5,7 +5,6 @@ import math
 import time
 from base64 import b64encode
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from beanlite.beanstalk.client import Unreachable
@@ -13,9 +12,9 @@ from beanlite.console.changes import Result, parts_of, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.listing import slices as slices_of_list
 from beanlite.console.live import Live
+from beanlite.console.stored import Location, PastView, looking_at
 from beanlite.core.job import SLICE
-from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.tools.look import Look, looking
+from beanlite.errors import BeanliteError
 from beanlite.protocol.operators.filters import Filter
 from beanlite.protocol.operators.requests import CHANGED_MAX
 
@@ -59,7 +58,7 @@ class PutAgain:
 
     do = "again"
 
-    def __init__(self, db: Path) -> None:
+    def __init__(self, db: Location) -> None:
         self._db = db
         self.label = "Put them again"
         """What the button says; empty if they can't be."""
@@ -100,7 +99,7 @@ class PutAgain:
                     self._delete(live, what, alike, part, outcome)
                 yield outcome
         finally:
-            with contextlib.suppress(JournalRefused):  # of what is deleted, something can be put again
+            with contextlib.suppress(BeanliteError):  # of what is deleted, something can be put again
                 self._end = self._end_of_history()
 
     def _delete(self, live: Live, what: Record, which: Filter, part: dict[int, _Deleted], outcome: Result) -> None:
@@ -115,12 +114,12 @@ class PutAgain:
         outcome.skipped = skipped + len(part) - len(outcome.changed)
 
     def _end_of_history(self) -> int:
-        with looking(self._db) as look:
+        with looking_at(self._db) as look:
             return look.end_of_history()
 
     def undo(self, live: Live, person: Record, outcome: Result) -> Iterator[Result]:
         """Put the jobs again that the history has bodies of. ``person`` is a part of the requests."""
-        with looking(self._db) as look:
+        with looking_at(self._db) as look:
             rows = {job_id: (n, size) for job_id, n, size in look.deletions(self._after, self._end)}
         part: list[int] = []
         bytes_of_part = 0
@@ -139,7 +138,7 @@ class PutAgain:
 
     def _put(self, live: Live, person: Record, rows: dict[int, int], outcome: Result) -> None:
         """Put jobs again that have their bodies in these rows of the history."""
-        with looking(self._db) as look:
+        with looking_at(self._db) as look:
             bodies = look.bodies(list(rows.values()))
         ids = [job_id for job_id in rows if rows[job_id] in bodies]
         request = [_new_job(self._jobs[job_id], bodies[rows[job_id]]) for job_id in ids]
@@ -195,6 +194,6 @@ def not_kept(live: Live, which: Filter, number: int, history_bytes: int) -> int:
     return number if size > history_bytes // _PART_OF_HISTORY else reserved
 
 
-def is_of(look: Look, pid: object) -> bool:
+def is_of(look: PastView, pid: object) -> bool:
     """Whether a file is the one that the server with this process id has, and no copy of it."""
     return look.alive().items() >= {"status": "serving", "pid": pid}.items()

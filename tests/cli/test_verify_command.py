@@ -60,4 +60,4 @@ def test_one_that_is_not_there(capsys):
 
 def test_without_a_file(capsys):
     assert main(["verify"]) == 2
-    assert capsys.readouterr().err == "beanlite: Missing argument 'FILE'; beanlite verify --help tells how\n"
+    assert capsys.readouterr().err == "beanlite: name either a FILE or a --database\n"

@@ -7,10 +7,10 @@ from contextlib import closing
 import pytest
 
 from beanlite.errors import JournalRefused
+from beanlite.journal import checksum
+from beanlite.journal.checksum import checksum_of_row, find_changed
 from beanlite.journal.columns import COUNTERS, NAMES, TEXTS, as_list
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.file import checksum
-from beanlite.journal.sqlite.file.checksum import checksum_of_row, find_changed
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.replay import read_jobs, read_state

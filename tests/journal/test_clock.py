@@ -13,8 +13,8 @@ from beanlite.commit.group import GroupCommit
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalRefused
 from beanlite.host.clock import EPOCH_S, Clock
+from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.sqlite.file import heartbeat
-from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.journal.sqlite.tools.dump import dump
 from beanlite.journal.sqlite.tools.filling import filling

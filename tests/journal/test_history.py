@@ -10,11 +10,12 @@ from beanlite.core.job import RESERVED, SECOND_NS, SLICE
 from beanlite.core.totals import Tally
 from beanlite.errors import JournalFull
 from beanlite.host.clock import Clock, utc_s
+from beanlite.journal.event_rows import OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.room import Room
 from beanlite.journal.sqlite.file.wal import commit_frames
 from beanlite.journal.sqlite.served.batch import batch_of
-from beanlite.journal.sqlite.served.history import INSERT, OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
+from beanlite.journal.sqlite.served.history import INSERT
 from beanlite.journal.sqlite.served.totals import prune_totals
 from beanlite.journal.sqlite.served.writer import Writer
 from beanlite.journal.totals import DAY_S, HOUR_S, Totals

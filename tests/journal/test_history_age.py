@@ -8,8 +8,9 @@ import pytest
 from beanlite.core.events import PUT, Event
 from beanlite.core.job import SECOND_NS
 from beanlite.host.clock import EPOCH_S, Clock
+from beanlite.journal.event_rows import ROW_BYTES, HistoryBounds
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.served.history import INSERT, ROW_BYTES, History, HistoryBounds
+from beanlite.journal.sqlite.served.history import INSERT, History
 from beanlite.journal.totals import DAY_S
 from tests.support.core import Core, put
 from tests.support.journal_files import unchecked

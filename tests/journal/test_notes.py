@@ -9,8 +9,8 @@ import pytest
 from beanlite.cli import main
 from beanlite.core.notes import NOTE_MAX
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.sqlite.served.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, batch_of
-from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.compact import compact
 from beanlite.journal.sqlite.tools.load import load

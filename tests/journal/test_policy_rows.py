@@ -12,11 +12,11 @@ from beanlite.core.recurrence import next_after
 from beanlite.core.totals import Tally
 from beanlite.core.tube import Peer, Tube
 from beanlite.errors import JournalFailed, JournalRefused
+from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import WHAT_TO_DO
 from beanlite.journal.sqlite.file.replay import read_state
 from beanlite.journal.sqlite.served.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, batch_of
-from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.tools.look import looking
 from beanlite.journal.sqlite.tools.verify import verify
 from beanlite.journal.totals import DAY_S

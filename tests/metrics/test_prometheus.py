@@ -16,6 +16,8 @@ import pytest
 from tests.support.certificates import Authority, tls_flags
 from tests.support.health import ask, samples, start_watched
 from tests.support.layout import ROOT
+from tests.support.needs import need
+from tests.support.postgres import Pair, programs
 from tests.support.servers import free_port
 from tests.support.wire import Wire
 
@@ -53,6 +55,26 @@ def page(watched):
     return ask(watched, "/metrics")[1]
 
 
+@pytest.fixture(scope="module")
+def page_with_postgresql(tmp_path_factory):
+    """The page of a server whose database has a standby."""
+    need(programs(), "PostgreSQL is not installed")
+    pair = Pair()
+    server, where = start_watched(tmp_path_factory.mktemp("server"), "--database", pair.url())
+    with server, server.connect() as connection:
+        Wire(connection).put(b"")
+        until(lambda: "beanlite_postgresql_standby_lag_seconds{" in ask(where, "/metrics")[1])
+        page = ask(where, "/metrics")[1]
+    pair.end()
+    return page
+
+
+@pytest.fixture(scope="module")
+def pages(page, page_with_postgresql):
+    """What either tells."""
+    return page + page_with_postgresql
+
+
 def told(page):
     """The names of the metrics, without what a histogram adds to them."""
     return set(re.findall(r"^# TYPE (\w+) ", page, re.MULTILINE))
@@ -79,16 +101,16 @@ def unknown(names, page):
 
 
 @pytest.mark.parametrize("file", ["alerts.yml", "alerts.test.yml", "dashboard.json"])
-def test_each_metric_that_is_asked_for_is_told(file, page):
+def test_each_metric_that_is_asked_for_is_told(file, pages):
     names = named((FOLDER / file).read_text())
     assert names
-    assert unknown(names, page) == set()
+    assert unknown(names, pages) == set()
 
 
-def test_each_metric_is_described(page):
+def test_each_metric_is_described(pages):
     described = named(MONITORING.read_text())
-    assert told(page) - described == set()
-    assert unknown(described, page) == set()
+    assert told(pages) - described == set()
+    assert unknown(described, pages) == set()
 
 
 def alerts():
@@ -136,8 +158,9 @@ def test_dashboard_shows_what_is_wrong_and_leads_to_the_page():
     assert "page" in variables
 
 
-def test_promtool_accepts_the_metrics(promtool, page):
-    checked = promtool("check", "metrics", input=page)
+@pytest.mark.parametrize("of", ["page", "page_with_postgresql"])
+def test_promtool_accepts_the_metrics(promtool, of, request):
+    checked = promtool("check", "metrics", input=request.getfixturevalue(of))
     assert (checked.returncode, checked.stdout + checked.stderr) == (0, "")
 
 
@@ -189,7 +212,7 @@ def until(condition):
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_prometheus_scrapes_all_that_dashboard_and_alerts_ask_for(watched, page, tmp_path, example):
+def test_prometheus_scrapes_all_that_dashboard_and_alerts_ask_for(watched, tmp_path, example):
     if shutil.which("prometheus") is None and "CI" not in os.environ:
         pytest.skip("prometheus is not installed")
     config = (FOLDER.parent / example / "prometheus.yml").read_text()
@@ -200,8 +223,13 @@ def test_prometheus_scrapes_all_that_dashboard_and_alerts_ask_for(watched, page,
         )
         targets = asked(where, "targets")["activeTargets"]
         assert [(target["health"], target["lastError"]) for target in targets] == [("up", "")]
-        series = asked(where, "query", query='count({__name__=~"(beanlite|process)_.*"})')["result"]
-        assert int(series[0]["value"][1]) == len(samples(page))
+        count = 'count({__name__=~"(beanlite|process)_.*"})'
+        until(  # a finding may have come meanwhile
+            lambda: (
+                [int(series["value"][1]) for series in asked(where, "query", query=count)["result"]]
+                == [len(samples(ask(watched, "/metrics")[1]))]
+            )
+        )
         for expression in expressions():
             asked(where, "query", query=expression)  # an error, if it makes no sense
         until(lambda: asked(where, "rules")["groups"][0]["rules"][0]["health"] != "unknown")

@@ -287,6 +287,8 @@ def test_history_of_several_files_is_merged_by_time(fleet, tmp_path, capsys):
     assert [(each["server"], each["what"]) for each in events] == [("two", "bury"), ("one", "bury"), ("two", "kick")]
     assert main(["history", "--id", "two:1", "-n", "1", *files]) == 0
     assert "two:1  mail  kick" in capsys.readouterr().out
+    assert main(["history", *files, "--database", "postgresql://db/queue"]) == 2
+    assert "--db and --database exclude each other" in capsys.readouterr().err
 
 
 def test_one_server_in_the_file_is_shown_as_a_server_alone(fleet, tmp_path, capsys):

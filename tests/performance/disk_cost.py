@@ -10,9 +10,9 @@ from pathlib import Path
 
 from beanlite.core.engine import Engine
 from beanlite.host.clock import Clock
+from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served.batch import batch_of
-from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.served.writer import Writer
 
 BODY_SIZES = (100, 1000, 65535)  # bytes

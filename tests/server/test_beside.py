@@ -323,7 +323,7 @@ def told(monkeypatch):
 
 
 def started(code):
-    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", code])
+    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", code], {})
     found.begin()
     return found
 
@@ -335,7 +335,7 @@ async def end(found):
 
 async def test_one_that_ends_again_and_again_is_started_less_and_less_often(told, monkeypatch):
     monkeypatch.setattr(webpage, "MOST_S", 0.03)
-    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", "raise SystemExit(3)"])
+    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", "raise SystemExit(3)"], {})
     found._wait_s = 0.01
     found.begin()
     await until_inside(lambda: len(told) >= 4)
@@ -346,7 +346,7 @@ async def test_one_that_ends_again_and_again_is_started_less_and_less_often(told
 
 async def test_after_a_long_life_it_is_started_as_soon_as_at_first(told, monkeypatch):
     monkeypatch.setattr(webpage, "STEADY_S", 0.0)
-    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", ""])
+    found = WebPage(asyncio.get_running_loop(), [sys.executable, "-c", ""], {})
     found._wait_s = 200.0
     found.begin()
     await until_inside(lambda: told)
@@ -355,7 +355,7 @@ async def test_after_a_long_life_it_is_started_as_soon_as_at_first(told, monkeyp
 
 
 async def test_one_that_can_not_even_be_started(told):
-    found = WebPage(asyncio.get_running_loop(), ["/none/such"])
+    found = WebPage(asyncio.get_running_loop(), ["/none/such"], {})
     found.begin()
     await end(found)
     ((_, fields),) = told
@@ -363,10 +363,10 @@ async def test_one_that_can_not_even_be_started(told):
 
 
 async def test_page_that_waits_for_its_next_start_is_started_by_a_change(told):
-    found = WebPage(asyncio.get_running_loop(), ["/none/such"])
+    found = WebPage(asyncio.get_running_loop(), ["/none/such"], {})
     found._wait_s = 200.0
     found.begin()
-    found.change([sys.executable, "-c", "import sys; print('http://x', file=sys.stderr, flush=True); input()"])
+    found.change([sys.executable, "-c", "import sys; print('http://x', file=sys.stderr, flush=True); input()"], {})
     await until_inside(lambda: told[-1][0] == "serving the web page")
     await end(found)
 

@@ -37,9 +37,35 @@ def test_metrics_cover_all_but_what_only_a_file_has(served):
         assert found["beanlite_journal_commit_seconds_count",] >= 1
         assert found["beanlite_journal_batches_total",] >= 1
         assert found["beanlite_jobs", "ready"] == 1
-        assert not [name for name, *_ in found if name.startswith(("beanlite_wal", "beanlite_database"))]
+        assert not [name for name, *_ in found if name.startswith(("beanlite_wal", "beanlite_filesystem"))]
         assert ask(where, "/readyz")[0] == 200
         assert wire.stats()["binlog-records-written"] == "1"
+
+
+def test_metrics_tell_of_the_lease_and_the_database(served, database):
+    server, where = served
+    until(lambda: ("beanlite_database_bytes",) in metrics(where))
+    found = metrics(where)
+    assert found["beanlite_database_bytes",] > 1_000_000
+    assert (found["beanlite_lease_epoch",], found["beanlite_lease_takeovers_total", database]) == (1, 0)
+    assert [at for name, at, _ in [key for key in found if key[0] == "beanlite_lease_holder_info"]] == [
+        f"127.0.0.1:{server.port}"
+    ]
+    assert ("beanlite_postgresql_dead_rows", "jobs") in found
+    assert [found["beanlite_postgresql_standbys", state] for state in ("sync", "quorum", "async")] == [0, 0, 0]
+    assert found["beanlite_postgresql_synchronous",] == 0
+    assert found["beanlite_postgresql_oldest_transaction_seconds",] >= 0
+    assert found["beanlite_postgresql_oldest_snapshot_transactions",] >= 0
+
+
+def test_metrics_tell_of_the_standby_of_the_database(pair, tmp_path):
+    server, where = start_watched(tmp_path, "--database", pair.url())
+    with server, Wire(server.connect()) as wire:
+        wire.put(b"job")
+        until(lambda: ("beanlite_postgresql_synchronous",) in metrics(where))
+        found = metrics(where)
+        assert (found["beanlite_postgresql_synchronous",], found["beanlite_postgresql_standbys", "quorum"]) == (1, 1)
+        assert found["beanlite_postgresql_standby_lag_bytes", "two 127.0.0.1"] >= 0
 
 
 def test_a_tube_that_goes_and_comes_again_within_a_batch_of_totals(served, postgres, database):
@@ -106,9 +132,7 @@ def test_file_commands_say_what_is_wrong_and_operators_commands_work(served, dat
     ("flags", "why"),
     [
         (["--no-journal"], "database and --no-journal exclude each other"),
-        (["--history", "1d"], "history is for the database file, and there is none with database"),
         (["--fsync", "never"], "fsync is for the database file, and there is none with database"),
-        (["--history-bytes", "2MiB"], "history_bytes is for the database file, and there is none with database"),
         (["--backup-every", "1d", "--backup-dir", "."], "backup_every is for the database file"),
     ],
 )
@@ -136,8 +160,11 @@ def test_the_database_tells_who_is_active_and_who_stands_by(served, database, ca
     assert (found["epoch"], found["standing_by"], found["replicas"]) == (1, ["other"], [])
     assert found["seen_s"] < 30
     assert found["database"] in database
-    assert (found["sslmode"], found["encrypted"]) == ("prefer", False)
-    assert re.search(r"^standing_by +other$", as_text, re.MULTILINE)
+    assert (found["sslmode"], found["encrypted"], found["takeovers"]) == ("prefer", False, 0)
+    assert found["size_bytes"] > 1_000_000
+    assert "jobs" in found["dead_rows"]
+    for line in (r"standing_by +other", r"size_bytes +\d.* MiB", r"oldest_snapshot +\d+ later transaction.*"):
+        assert re.search(f"^{line}$", as_text, re.MULTILINE), line
 
 
 def test_halted_server_does_not_stand_by(served, database, capsys, clean_environment, monkeypatch):  # noqa: ARG001

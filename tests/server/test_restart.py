@@ -22,9 +22,9 @@ from typing import NamedTuple
 import pytest
 
 from beanlite.core.engine import Engine
+from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.sqlite.file.fileformat import wal_of
 from beanlite.journal.sqlite.served.batch import batch_of
-from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.served.journal import SqliteJournal
 from beanlite.journal.sqlite.served.writer import IDS_AHEAD
 from tests.support.journal_files import NO_HISTORY, make

@@ -17,12 +17,12 @@ from pathlib import Path
 from zlib import crc32
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, NAMES
+from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
-from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.tools import dump
 
 ROOT = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ from beanlite.core.memory import Memory
 from beanlite.errors import JournalRefused
 from beanlite.host import log
 from beanlite.journal.postgres.link import TROUBLE, Link, beside, text_of
-from beanlite.journal.postgres.schema import has_changes
+from beanlite.journal.postgres.schema import has_checksums
 from beanlite.journal.postgres.selects import (
     NOTES_OF_THESE,
     NOTES_UP_TO,
@@ -43,8 +43,8 @@ _PAUSE_LEAST_S: Final = 0.01
 
 _SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _CHANGES: Final = f"""
-    SELECT epoch, started_at, lease.batch, number, before, changed, gone
-    FROM lease_now AS lease LEFT JOIN (
+    SELECT epoch, started_at, (SELECT unchecked_id FROM lease), batch, number, before, changed, gone
+    FROM lease_now LEFT JOIN (
         SELECT number, before, changed, gone FROM batches
         WHERE number > $1 AND beat = 0 ORDER BY number LIMIT {_BATCHES}
     ) AS next_ones ON true
@@ -96,6 +96,8 @@ class Ahead:
         """How many jobs there were when the copy was begun."""
         self._read = 0
         """How many rows have been read."""
+        self._unchecked_id = 0
+        """Rows up to this id may lack a checksum."""
 
     # -- while standing by
 
@@ -121,7 +123,7 @@ class Ahead:
             try:
                 async with beside(watched) as link:
                     self._link = link
-                    if await has_changes(link, self._name):
+                    if await has_checksums(link, self._name):
                         await self._keep(link)
             except (*TROUBLE, asyncpg.PostgresError) as error:
                 self._oddities.warning("could not read jobs ahead", database=self._name, error=text_of(error))
@@ -232,6 +234,7 @@ class Ahead:
         """
         rows = await fetch(_CHANGES, self._batch)
         reign, last_batch = Reign(rows[0]["epoch"], rows[0]["started_at"]), rows[0]["batch"]
+        self._unchecked_id = rows[0]["unchecked_id"]
         copy = self._copy
         if copy is None:
             self._jobs = (await fetch(_JOBS))[0]["jobs"]
@@ -254,7 +257,7 @@ class Ahead:
         while batch < last_batch:
             if not rows or rows[0]["number"] is None:
                 raise _Outdated("too much has changed since")
-            for _, _, _, number, before, changed_ids, gone_ids in rows:
+            for *_, number, before, changed_ids, gone_ids in rows:
                 if before != batch:
                     raise _Outdated("too much has changed since")
                 batch = number
@@ -269,7 +272,7 @@ class Ahead:
             await self._read_again(copy, fetch, job_ids[at : at + _CHUNK])
 
     async def _read_again(self, copy: Copy, fetch: Fetch, job_ids: Sequence[int]) -> None:
-        jobs = jobs_of(await fetch(THESE_JOBS, job_ids), self._name)
+        jobs = jobs_of(await fetch(THESE_JOBS, job_ids), self._name, self._unchecked_id)
         notes = dict(notes_of(await fetch(NOTES_OF_THESE, job_ids), self._name))
         if len(jobs) != len(job_ids):
             raise _Outdated("another program has deleted jobs")
@@ -280,7 +283,7 @@ class Ahead:
 
     async def _read_next(self, copy: Copy, fetch: Fetch, chunk: int) -> bool:
         statement = WITH_BODIES if copy.wants_bodies(self._most) else WITHOUT_BODIES
-        jobs = jobs_of(await fetch(statement, copy.last_id, chunk), self._name)
+        jobs = jobs_of(await fetch(statement, copy.last_id, chunk), self._name, self._unchecked_id)
         if not jobs:
             return False
         notes = notes_of(await fetch(NOTES_UP_TO, copy.last_id, jobs[-1][0]), self._name)

@@ -9,11 +9,15 @@ the batch is stored.
 from typing import Final, NamedTuple
 from zlib import crc32
 
+from beanlite.core.events import Event
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
+from beanlite.core.tube import Tube
 from beanlite.host.clock import utc_s
-from beanlite.journal import note_rows, policy_rows, schedule_rows
+from beanlite.journal import event_rows, note_rows, policy_rows, schedule_rows
+from beanlite.journal.checksum import checksum_of_put, checksum_of_row, with_id
 from beanlite.journal.columns import JOB, NAMES, PUT, as_list
+from beanlite.journal.event_rows import EventRows
 from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.postgres.schema import NOW
 from beanlite.journal.rows import row_of
@@ -53,23 +57,24 @@ class _Part(NamedTuple):
     """The expression that counts the rows that it has changed; empty if the number is not checked."""
 
 
-_ALL: Final = as_list((*NAMES, "crc32", "body"))
-_OF_BODY: Final = ("bigint", "bytea")
+_ALL: Final = as_list((*NAMES, "row_crc32", "crc32", "body"))
+# The types of both checksums, and of the body.
+_CHECKED: Final = ("bigint", "bigint", "bytea")
 # Most jobs are first written this way: they have been in the ready state ever since they were put.
 _PUT: Final = _Part(
     "put",
-    (*(column.type for column in PUT), *_OF_BODY),
+    (*(column.type for column in PUT), *_CHECKED),
     f"""
     INSERT INTO jobs ({_ALL})
-    SELECT {as_list(tuple(column.ready or column.name for column in JOB))}, crc32, body
-    FROM {{rows}} AS new ({as_list(tuple(column.name for column in PUT))}, crc32, body) {_FENCED}
+    SELECT {as_list(tuple(column.ready or column.name for column in JOB))}, row_crc32, crc32, body
+    FROM {{rows}} AS new ({as_list(tuple(column.name for column in PUT))}, row_crc32, crc32, body) {_FENCED}
     RETURNING 1
     """,
     "count(*)",
 )
 _PUT_OTHERWISE: Final = _Part(
     "put_otherwise",
-    (*(column.type for column in JOB), *_OF_BODY),
+    (*(column.type for column in JOB), *_CHECKED),
     f"INSERT INTO jobs ({_ALL}) SELECT * FROM {{rows}} AS new {_FENCED} RETURNING 1",
     "count(*)",
 )
@@ -77,10 +82,10 @@ _PUT_OTHERWISE: Final = _Part(
 # the planner would choose to compare each row of the table with each row of the batch.
 _CHANGED: Final = _Part(
     "changed",
-    tuple(column.type for column in JOB),
+    (*(column.type for column in JOB), "bigint"),
     f"""
     INSERT INTO jobs ({_ALL}) SELECT *, 0, '' FROM {{rows}} AS new {_FENCED}
-    ON CONFLICT (id) DO UPDATE SET {as_list(tuple(f"{name} = excluded.{name}" for name in NAMES[1:]))}
+    ON CONFLICT (id) DO UPDATE SET {as_list(tuple(f"{name} = excluded.{name}" for name in (*NAMES[1:], "row_crc32")))}
     RETURNING xmax
     """,
     "count(*) FILTER (WHERE xmax <> 0)",  # only if the row existed before
@@ -176,9 +181,28 @@ _TOTALS: Final = _Part(
     """,
     "count(*)",
 )
+_EVENT: Final = ("bigint", "float8", "bigint", "text", "text", "text", "bigint", "bigint", "bigint")
+_EVENTS: Final = _Part(
+    "events",
+    _EVENT,
+    f"INSERT INTO history ({event_rows.COLUMNS}) SELECT *, NULL FROM {{rows}} AS new {_FENCED} RETURNING 1",
+    "count(*)",
+)
+# The body of a deleted job that is not in memory is copied from its row, which is still there for all parts.
+_EVENTS_WITH_BODIES: Final = _Part(
+    "events_with_bodies",
+    (*_EVENT, "bytea"),
+    f"""
+    INSERT INTO history ({event_rows.COLUMNS})
+    SELECT n, at, job, tube, what, by, conn, pri, delay_s, coalesce(body, (SELECT body FROM jobs WHERE id = job))
+    FROM {{rows}} AS new ({event_rows.COLUMNS}) {_FENCED}
+    RETURNING 1
+    """,
+    "count(*)",
+)
 _PARTS: Final = (
     _PUT, _PUT_OTHERWISE, _CHANGED, _GONE, _PAUSED, _RESUMED, _POLICIES_SET, _POLICIES_UNSET, _SCHEDULES_SET,
-    _SCHEDULES_UNSET, _NOTES_SET, _NOTES_UNSET, _TOTALS,
+    _SCHEDULES_UNSET, _NOTES_SET, _NOTES_UNSET, _TOTALS, _EVENTS, _EVENTS_WITH_BODIES,
 )  # fmt: skip
 
 
@@ -220,28 +244,52 @@ def _statement(present: tuple[bool, ...]) -> str:
     return statement
 
 
-def batch_of(changes: Changes, totals: Totals, now_s: float) -> Batch:
+def _events_of(events: list[Event], rows: EventRows) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    """Return the rows of events without a body, and of those with one; None is the body that the job's row has."""
+    if not events:
+        return [], []
+    made = rows.rows_of(events)
+    values = [tuple(made.values[at : at + event_rows.WIDTH]) for at in range(0, len(made.values), event_rows.WIDTH)]
+    bodies = dict.fromkeys([n for (n,) in made.to_fetch]) | {n: body for body, n in made.bodies}
+    if not bodies:
+        return values, []
+    return (
+        [row for row in values if row[0] not in bodies],
+        [(*row, bodies[row[0]]) for row in values if row[0] in bodies],
+    )
+
+
+def batch_of(changes: Changes, totals: Totals, now_s: float, rows_of_events: EventRows) -> Batch:
     """Make the statement of a batch and its parameters. ``now_s`` is UTC by the database's clock."""
     puts: list[tuple[object, ...]] = []
     other_puts: list[tuple[object, ...]] = []
     updates: list[tuple[object, ...]] = []
     deletes: list[tuple[object, ...]] = []
     first_id = changes.first_id
+    alike: tuple[Tube, int, int, int, int] | None = None
+    put_values: tuple[str, int, int, int, float] = ("", 0, 0, 0, 0.0)
+    put_checksum = 0
     for job in changes.jobs:
         state = job.state
         if state is GONE:
             deletes.append((job.id,))
             continue
         if job.id < first_id:
-            updates.append(row_of(job))
+            row = row_of(job)
+            updates.append((*row, checksum_of_row(row)))
             continue
         body = job.body
         assert body is not None  # a body stays in memory at least until it is stored
         if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
-            name, created_s = job.tube.name.decode(), utc_s(job.created_ns)
-            puts.append((job.id, name, job.pri, job.delay_s, job.ttr_s, created_s, crc32(body), body))
+            as_put = job.tube, job.pri, job.delay_s, job.ttr_s, job.created_ns
+            if as_put != alike:  # jobs put along with the last one share most of its values
+                alike = as_put
+                put_values = (job.tube.name.decode(), job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
+                put_checksum = checksum_of_put(job.tube.name, *put_values[1:])
+            puts.append((job.id, *put_values, with_id(job.id, put_checksum), crc32(body), body))
         else:
-            other_puts.append((*row_of(job), crc32(body), body))
+            row = row_of(job)
+            other_puts.append((*row, checksum_of_row(row), crc32(body), body))
     pauses = [
         (tube.name.decode(), tube.pause_s, utc_s(tube.pause_until_ns)) for tube in changes.pauses if tube.pause_until_ns
     ]
@@ -260,6 +308,7 @@ def batch_of(changes: Changes, totals: Totals, now_s: float) -> Batch:
         [(job_id, note.decode()) for job_id, note in changes.notes if note],
         [(job_id,) for job_id, note in changes.notes if not note],
         totals.rows(changes.tallies, now_s),
+        *_events_of(changes.events, rows_of_events),
     )
     parameters: Parameters = [changes.batch, changes.last_id]
     for part_rows in rows:

@@ -14,12 +14,13 @@ import asyncpg
 from beanlite import __version__
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal import note_rows, policy_rows, schedule_rows
+from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, LATER, NAMES
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.policy_rows import line_of_policy, policy_of
 from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.link import TROUBLE, Link, session, text_of
-from beanlite.journal.postgres.schema import NOW, check, has_batches, has_notes, has_policies, migrate
+from beanlite.journal.postgres.schema import NOW, check, has_batches, has_checksums, has_notes, has_policies, migrate
 from beanlite.journal.schedule_rows import line_of_schedule, row_of_schedule, schedule_of
 
 # An import holds the lease while it runs, as a server would, and takes it only if no server has it.
@@ -157,8 +158,13 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
             (last_id,) = source.execute("SELECT last_id FROM meta").fetchone()
             above_id = lease["last_id"] if new_ids else 0
             burials = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
+            with_checksums = await has_checksums(link, public_url(url))
             for rows in _rows(source, above_id, burials):
-                await connection.copy_records_to_table("jobs", records=rows, columns=_COLUMNS)
+                columns: tuple[str, ...] = _COLUMNS
+                if with_checksums:
+                    columns = (*_COLUMNS, "row_crc32")
+                    rows = [(*row, checksum_of_row(row[: len(NAMES)])) for row in rows]  # noqa: PLW2901
+                await connection.copy_records_to_table("jobs", records=rows, columns=columns)
             notes = source.execute("SELECT id + ?, note FROM notes", (above_id,)).fetchall()
             if notes:
                 if not await has_notes(link, public_url(url)):

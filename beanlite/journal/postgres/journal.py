@@ -3,34 +3,37 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn
 
-from beanlite.core.copy import Copy
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
-from beanlite.core.memory import JOB_BYTES, NO_BOUND
+from beanlite.core.memory import NO_BOUND
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
-from beanlite.host import log, systemd
+from beanlite.host import log
 from beanlite.host.clock import Clock, utc_s
-from beanlite.journal.base import Journal, JournalFacts, Observer
+from beanlite.journal.base import DatabaseFigures, Journal, JournalFacts, Observer, Tenure
+from beanlite.journal.event_rows import DEEDS_ONLY, EventRows, HistoryBounds
 from beanlite.journal.postgres.address import SAFE, exposed_hosts, public_url, sslmode_of
 from beanlite.journal.postgres.ahead import Ahead
 from beanlite.journal.postgres.batch import Batch, batch_of
+from beanlite.journal.postgres.housekeeping import Housekeeping
 from beanlite.journal.postgres.lease import Applicant, Lease, take
 from beanlite.journal.postgres.link import name_of
 from beanlite.journal.postgres.recovery import Reader
+from beanlite.journal.postgres.restoration import Restoration
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
-from beanlite.journal.rows import fit
 from beanlite.journal.totals import HOUR_S, Totals
 
-# How often the log reports the progress of the recovery.
-_PROGRESS_S: Final = 1.0
 # How often old rows are deleted; sooner after so many batches, or if these have changed so many jobs. Tests change the
 # numbers, which compiled code would have built in if they were Final.
 _PRUNES_EVERY_S = 1.0 * HOUR_S
 _MANY = 50_000
 _MANY_JOBS = 2_000_000
+# How often the database is asked how it is doing, and old history deleted; and for how long an answer is told. Tests
+# change these likewise.
+_LOOKS_EVERY_S = 15.0
+_TOLD_S = 60.0
 
 
 class Entry(NamedTuple):
@@ -50,18 +53,29 @@ class PostgresJournal(Journal):
 
     fetches = True
 
-    def __init__(self, place: Entry, since_boot_ns: Callable[[], int], stand_by: Callable[[str | None], None]) -> None:
+    def __init__(
+        self,
+        place: Entry,
+        since_boot_ns: Callable[[], int],
+        stand_by: Callable[[str | None], None],
+        history: HistoryBounds = DEEDS_ONLY,
+    ) -> None:
         """``since_boot_ns`` is a monotonic clock; ``stand_by`` is called as documented in ``Applicant``."""
         self._name = public_url(place.url)
         self._since_boot_ns = since_boot_ns
         self._tell_standing_by = stand_by
         self._applicant = Applicant(*place, self._name, since_boot_ns, self._stand_by)
         self._totals = Totals()
+        self._history = EventRows(history, utc_s)
         self._records = 0
         self._unpruned = 0
         """How many jobs have been changed by the batches since rows were last deleted."""
         self._many: asyncio.Future[None] | None = None
         """Done when the rows of many batches can be deleted."""
+        self._tenure: Tenure | None = None
+        self._database: DatabaseFigures | None = None
+        self._asked_ns = 0
+        """When the database was last asked how it is doing, and answered."""
         self._failure: Exception | None = None
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
@@ -95,6 +109,7 @@ class PostgresJournal(Journal):
         self._stopped = stopped
         self._sender = sender = Sender(self._applicant, lease, self._fails, self._quiet, self._follow)
         self._reader = Reader(self._applicant.url, self._name, name_of(self._applicant.node), lambda: sender.standing)
+        self._upkeep = Housekeeping(self._name, self._reader.connect)
         is_whole = False
         stopping = asyncio.ensure_future(stopped.wait())
         stopping.add_done_callback(lambda task: None if task.cancelled() else self._reader.close())
@@ -110,6 +125,8 @@ class PostgresJournal(Journal):
             raise self._failure
         if is_whole:
             engine.recovered(lease.last_id, lease.batch)
+            if self._history.bounds.kept_s is not None:
+                await self._record_restart(engine)
         else:
             await self._sender.until_quiet()
             trouble = await self._give_back(lease.last_id)
@@ -127,16 +144,17 @@ class PostgresJournal(Journal):
 
     async def _restore(self, engine: Engine, clock: Clock, lease: Lease) -> bool:
         """Restore everything; return False if that was cut short by a request to stop or a failure."""
-        began_s = self._shown_s = time.monotonic()
+        began_s = time.monotonic()
         # Stored times are by the database's clock: the clocks of two nodes may differ by hours.
         clock.set(await self._reader.now_ns())
+        node, address = self._applicant.node, self._applicant.address
+        takeovers, unchecked_id = await self._reader.tenure()
+        self._tenure = Tenure(self._name, node, address, self._sender.standing.epoch, takeovers)
         engine.restore_policies(await self._reader.policies())
-        copy = await self._ahead.finish(lease.ended, lease.reign, self._reader.fetch, self._tell_progress)
-        if copy is None:
-            is_whole = await self._restore_jobs(engine, clock)
-        else:
-            is_whole = await self._enter(engine, copy, clock)
-        if not is_whole:
+        restoration = Restoration(
+            self._name, self._reader, engine, clock, lambda: self._stopped.is_set() or self._failure is not None
+        )
+        if not await restoration.run(self._ahead, lease, unchecked_id):
             return False
         self._reader.check_names(engine.tubes)
         job_id = engine.notes.stray_id()
@@ -146,48 +164,27 @@ class PostgresJournal(Journal):
             engine.restore_pause(*pause)
         for schedule in await self._reader.schedules():
             engine.restore_schedule(schedule)
+        self._history.last = await self._reader.last_event()
         await self._reader.resume_totals(self._totals, utc_s(clock()))
         seconds = round(time.monotonic() - began_s, 3)
         log.info("recovered", database=self._name, jobs=len(engine.jobs), seconds=seconds)
         return True
 
-    async def _restore_jobs(self, engine: Engine, clock: Clock) -> bool:
-        """Read all notes and jobs; return False if that was cut short."""
-        async for notes in self._reader.notes():  # first, since they leave less room for bodies
-            engine.notes.restore(notes)
-            if self._is_cut_short:
-                return False
-        of = await self._reader.count()
-        memory = engine.memory
-        room = memory.body_room_beside(of * JOB_BYTES)
-        async for rows in self._reader.jobs(lambda: memory.body_bytes <= room - room // 4):
+    async def _record_restart(self, engine: Engine) -> None:
+        """Write the changes that the start itself made to jobs, and their history, slice by slice."""
+        ledger = engine.ledger
+        while ledger.has_deferred and not self._stopped.is_set():
+            changes = ledger.take_restarted(self._clock())
             try:
-                engine.restore(fit(rows, room - memory.body_bytes), clock())
-            except (TypeError, ValueError) as error:
-                raise JournalRefused(f"{self._name} is damaged: {error}; restore a backup") from error
-            self._tell_progress(len(engine.jobs), of)
-            if self._is_cut_short:
-                return False
-        return True
+                await self._sender.store(self._batch_of(changes))
+            except JournalFull:  # the first batch says so
+                ledger.deferred.update((job.id, job) for job in changes.jobs)
+                log.warning("database disk full: jobs made ready by the restart are missing in the history")
+                return
+            engine.stored(changes.batch, changes.last_id)
 
-    async def _enter(self, engine: Engine, copy: Copy, clock: Clock) -> bool:
-        """Take over what was read ahead; return False if that was cut short."""
-        engine.take_copy(copy)
-        while copy.enter(clock()):
-            await asyncio.sleep(0)
-            if self._is_cut_short:
-                return False
-        return True
-
-    @property
-    def _is_cut_short(self) -> bool:
-        return self._stopped.is_set() or self._failure is not None
-
-    def _tell_progress(self, jobs: int, of: int) -> None:
-        if time.monotonic() - self._shown_s > _PROGRESS_S:
-            self._shown_s = time.monotonic()
-            log.info("recovering", jobs=jobs, of=of)
-            systemd.recovering(jobs, of)
+    def _batch_of(self, changes: Changes) -> Batch:
+        return batch_of(changes, self._totals, utc_s(self._clock()), self._history)
 
     def attach(self, listener: Observer) -> None:
         """Begin to commit for the listener."""
@@ -195,6 +192,7 @@ class PostgresJournal(Journal):
         self._loop = asyncio.get_running_loop()
         self._measures = self._engine.ledger.measures
         self._pruning = self._loop.create_task(self._prune())
+        self._looking_after = self._loop.create_task(self._look_after())
 
     async def _prune(self) -> None:
         """Delete totals and rows of batches that are too old, now, every hour, and after many batches."""
@@ -206,6 +204,38 @@ class PostgresJournal(Journal):
                 await asyncio.wait([self._many], timeout=_PRUNES_EVERY_S)
         except Exception as error:  # noqa: BLE001 - a bug of ours, which must not pass in silence
             self._fails(error)
+
+    async def _look_after(self) -> None:
+        """Ask how the database is doing, and delete old history, again and again."""
+        forgot_ns = None
+        try:
+            while True:
+                now_ns = self._since_boot_ns()
+                if self._measures is not None:
+                    database = await self._upkeep.database()
+                    if database is not None:
+                        self._database, self._asked_ns = database, now_ns
+                # Of what operators do there is little.
+                is_rare = self._history.bounds.kept_s is None
+                if not is_rare or forgot_ns is None or now_ns - forgot_ns > _PRUNES_EVERY_S * SECOND_NS:
+                    forgot_ns = now_ns
+                    await self._forget(now_ns + round(_LOOKS_EVERY_S * SECOND_NS))
+                if is_rare and self._measures is None:
+                    self._upkeep.drop()
+                await asyncio.sleep(max(0.0, _LOOKS_EVERY_S - (self._since_boot_ns() - now_ns) / SECOND_NS))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fails(error)
+
+    async def _forget(self, until_ns: int) -> None:
+        """Delete what exceeds the bounds of the history, slice by slice, until it is time for something else."""
+        history, more = self._history, True
+        while more and self._since_boot_ns() < until_ns:
+            now_s = utc_s(self._clock())
+            more = await self._upkeep.forget(history.last - history.bounds.max_bytes, now_s - history.kept_s, now_s)
+
+    def reconfigure(self, history_s: int | None, history_bytes: int, *, history_bodies: bool) -> None:
+        """Keep this much of the history from now on; what is too old is deleted within seconds, or an hour."""
+        self._history.bound(HistoryBounds(history_s, history_bytes, history_bodies))
 
     def _prune_soon(self) -> None:
         if self._many is not None and not self._many.done():
@@ -238,7 +268,7 @@ class PostgresJournal(Journal):
 
     def commit(self, changes: Changes) -> None:
         """Send a batch; see ``Journal.commit``."""
-        self._task = self._loop.create_task(self._store(batch_of(changes, self._totals, utc_s(self._clock()))))
+        self._task = self._loop.create_task(self._store(self._batch_of(changes)))
 
     async def _store(self, batch: Batch) -> None:
         try:
@@ -246,12 +276,8 @@ class PostgresJournal(Journal):
             await self._store_when_there_is_room(batch)
             self._records += batch.jobs
             self._unpruned += batch.jobs
-            if (
-                (not batch.number % _MANY or self._unpruned > _MANY_JOBS)
-                and self._many is not None
-                and not self._many.done()
-            ):
-                self._many.set_result(None)
+            if not batch.number % _MANY or self._unpruned > _MANY_JOBS:
+                self._prune_soon()
             if self._measures is not None:
                 self._measures.batch_jobs.note(batch.jobs)
                 self._measures.commits.note(self._since_boot_ns() - began_ns)
@@ -282,6 +308,7 @@ class PostgresJournal(Journal):
         """End after an error: nothing more becomes durable."""
         self._sender.end()
         self._reader.close()
+        self._upkeep.close()
         if self._failure is None:
             self._failure = error
             if hasattr(self, "_listener"):
@@ -294,6 +321,7 @@ class PostgresJournal(Journal):
     def _follow(self) -> None:
         """Have the reader connect again: another host may be the primary now, and the old one may return stale rows."""
         self._reader.drop()
+        self._upkeep.drop()
 
     async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
         """Read bodies while other clients are served; see ``Journal.fetch``."""
@@ -321,13 +349,26 @@ class PostgresJournal(Journal):
         """Return what the statistics say of it; see ``Journal.facts``."""
         sent_ns = self._sender.sent_ns
         unsynced_s = 0.0 if sent_ns is None else (self._since_boot_ns() - sent_ns) / SECOND_NS
-        return JournalFacts(keeps_jobs=True, records=self._records, log_bytes=0, log_bytes_max=0, unsynced_s=unsynced_s)
+        is_fresh = self._since_boot_ns() - self._asked_ns < _TOLD_S * SECOND_NS
+        return JournalFacts(
+            keeps_jobs=True,
+            records=self._records,
+            log_bytes=0,
+            log_bytes_max=0,
+            unsynced_s=unsynced_s,
+            history_bodies_max=self._history.bodies_max,
+            tenure=self._tenure,
+            database=self._database if is_fresh else None,
+        )
 
     async def close(self) -> str | None:
         """Give the lease back; see ``Journal.close``."""
         self._reader.close()
-        self._pruning.cancel()
-        await asyncio.wait({self._pruning})
+        self._upkeep.close()
+        upkeep = {self._pruning, self._looking_after}
+        for task in upkeep:
+            task.cancel()
+        await asyncio.wait(upkeep)
         await self._sender.until_quiet()
         return await self._give_back(self._engine.last_id)
 

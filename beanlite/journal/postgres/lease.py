@@ -13,6 +13,7 @@ that it still tries to store later names the epoch of its lease, which the new a
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
@@ -82,7 +83,8 @@ BEAT: Final = _BEAT.format(ours="(SELECT batch, last_id FROM lease WHERE epoch =
 # Stored before anything is served; until then a standby waits for the lease time that the previous server stored. It is
 # a beat as well, lest a standby that has waited that long takes over after this.
 _SAY: Final = f"""
-    WITH said AS (UPDATE lease SET lease_s = $2 WHERE epoch = $1 RETURNING batch, last_id) {_BEAT.format(ours="said")}
+    WITH said AS (UPDATE lease SET lease_s = $2, pid = $3 WHERE epoch = $1 RETURNING batch, last_id)
+    {_BEAT.format(ours="said")}
 """
 GIVE_BACK: Final = f"""
     UPDATE lease SET seen_at = {NOW}, stopped_at = {NOW}, last_id = $2 WHERE epoch = $1 RETURNING epoch
@@ -308,8 +310,8 @@ class _Waiting:
         return Lease(link, reign, ended, row["batch"], row["last_id"], sent_ns)
 
     async def _say(self, link: Link, epoch: int) -> None:
-        """Store how long this lease is. ConnectionError: another server has taken over already."""
-        if await link.row(_SAY, epoch, self._applicant.lease_s) is None:
+        """Store how long this lease is, and whose. ConnectionError: another server has taken over already."""
+        if await link.row(_SAY, epoch, self._applicant.lease_s, os.getpid()) is None:
             raise ConnectionError("another server has taken over already")
 
     async def _patiently(self, link: Link, work: Awaitable[_T]) -> _T:

@@ -135,33 +135,32 @@ class Link:
         ``within_s``: if the statement takes longer, the connection is dropped. (A timeout of asyncpg's would have the
         database cancel the statement, over another connection.)
         """
-        timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self.drop)
-        try:
-            with self._heeding_its_end():
-                row = await self.connection.fetchrow(statement, *parameters)
-        finally:
-            if timer is not None:
-                timer.cancel()
+        with self._heeding_its_end(within_s):
+            row = await self.connection.fetchrow(statement, *parameters)
         self.believe()
         return row
 
-    async def rows(self, statement: str, *parameters: object) -> list[asyncpg.Record]:
-        """Execute a query, and return its rows. Raises as ``row`` does."""
-        with self._heeding_its_end():
+    async def rows(self, statement: str, *parameters: object, within_s: float | None = None) -> list[asyncpg.Record]:
+        """Execute a query, and return its rows. ``within_s``, and what is raised: as for ``row``."""
+        with self._heeding_its_end(within_s):
             return await self.connection.fetch(statement, *parameters)
 
     @contextmanager
-    def _heeding_its_end(self) -> Iterator[None]:
+    def _heeding_its_end(self, within_s: float | None) -> Iterator[None]:
         """Turn what asyncpg raises if the connection ends between two of its steps into a ConnectionError.
 
         It trips over its own state then.
         """
+        timer = None if within_s is None else asyncio.get_running_loop().call_later(within_s, self.drop)
         try:
             yield
         except AttributeError as error:
             if not self.connection.is_closed():
                 raise
             raise ConnectionError("the connection has ended") from error
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     async def glance(self, statement: str) -> asyncpg.Record | None:
         """Return the only row of a query of the lease, or None. ConnectionError: it would have to wait for a lock."""

@@ -16,6 +16,7 @@ from beanlite.host import log
 from beanlite.host.clock import clock_ns
 from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.policy_rows import policy_of
+from beanlite.journal.postgres.figures import HOLDERS
 from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, text_of
 from beanlite.journal.postgres.selects import NOTES, WITH_BODIES, WITHOUT_BODIES, jobs_of, notes_of
 from beanlite.journal.postgres.standing import Standing
@@ -44,26 +45,13 @@ PRUNE_BATCHES: Final = """
     DELETE FROM batches
     WHERE number > $1 AND number <= (SELECT batch FROM lease WHERE epoch = $2) AND (beat <> 0 OR number <= $3)
 """
-# What keeps PostgreSQL from removing old versions of rows: the oldest transaction that may still read them. What other
-# roles do may not be shown.
-_HOLDER: Final = """
-    SELECT holder, age FROM (
-        SELECT concat_ws(' ', 'process', pid, nullif(application_name, '')) AS holder,
-               greatest(age(backend_xmin), age(backend_xid)) AS age
-        FROM pg_stat_activity
-        WHERE pid <> pg_backend_pid() AND (datname = current_database() OR backend_type = 'walsender')
-        UNION ALL
-        SELECT 'the replication slot ' || slot_name, age(xmin) FROM pg_replication_slots
-        UNION ALL
-        SELECT 'the prepared transaction ' || gid, age(transaction) FROM pg_prepared_xacts
-        WHERE database = current_database()
-    ) AS holders
-    WHERE age >= $1 ORDER BY age DESC LIMIT 1
-"""
+_HOLDER: Final = f"SELECT holder, age FROM ({HOLDERS}) AS holders WHERE age >= $1 ORDER BY age DESC LIMIT 1"
 # The number of later transactions from which on it is worth a warning.
 _OLD: Final = 1_000_000
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS now"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
+_LAST_EVENT: Final = "SELECT coalesce(max(n), 0) AS n FROM history"
+_TENURE: Final = "SELECT takeovers, unchecked_id FROM lease"
 
 
 class Reader:
@@ -103,7 +91,7 @@ class Reader:
         """Return the rows of a query, or None if they can't be read now."""
         try:
             if self._link is None:
-                self._link = await self._connect()
+                self._link = await self.connect()
             return await self._link.rows(statement, *parameters)
         except (*TROUBLE, JournalRefused) as error:
             if self._closed:
@@ -116,7 +104,7 @@ class Reader:
             raise JournalFailed(f"{self._name} can't be read: {text_of(error)}") from error
         return None
 
-    async def _connect(self) -> Link:
+    async def connect(self) -> Link:
         """Connect to the database that has our lease: an old primary may still run, and be found first."""
         drops = self._drops
         link = await connect(self._url, self._node, self._expect_lease)
@@ -139,6 +127,18 @@ class Reader:
     async def now_ns(self) -> int:
         """Return the time of the database's clock, in the units of ours. Raises JournalFailed."""
         return clock_ns((await self.fetch(_NOW))[0]["now"])
+
+    async def tenure(self) -> tuple[int, int]:
+        """Return how often a lease was taken that had not been given back, and up to which id rows may lack a checksum.
+
+        Raises JournalFailed.
+        """
+        (row,) = await self.fetch(_TENURE)
+        return row["takeovers"], row["unchecked_id"]
+
+    async def last_event(self) -> int:
+        """Return the number of the last row of the history. Raises JournalFailed."""
+        return int((await self.fetch(_LAST_EVENT))[0]["n"])
 
     async def pauses(self) -> list[tuple[bytes, int, int]]:
         """Return all pauses, including those that have ended, for ``Engine.restore_pause``. Raises JournalFailed."""
@@ -166,18 +166,18 @@ class Reader:
             yield notes_of(rows, self._name)
             last_id = rows[-1]["id"]
 
-    async def jobs(self, wants_bodies: Callable[[], bool]) -> AsyncGenerator[list[StoredJob], None]:
+    async def jobs(self, wants_bodies: Callable[[], bool], unchecked_id: int) -> AsyncGenerator[list[StoredJob], None]:
         """Yield all jobs in order of id, with their bodies as long as these are wanted, and otherwise with their sizes.
 
-        The next chunk is fetched while one is processed. JournalRefused: a body is not the one that was put. Raises
-        JournalFailed.
+        The next chunk is fetched while one is processed. JournalRefused: a row or a body is not what was written.
+        Raises JournalFailed.
         """
         rows_before = await self.fetch(WITH_BODIES, 0, _CHUNK)
         while rows_before:
             statement = WITH_BODIES if wants_bodies() else WITHOUT_BODIES
             coming = asyncio.ensure_future(self.fetch(statement, rows_before[-1][0], _CHUNK))
             try:
-                yield jobs_of(rows_before, self._name)
+                yield jobs_of(rows_before, self._name, unchecked_id)
                 rows_before = await coming
             finally:
                 if not coming.done():
@@ -216,7 +216,7 @@ class Reader:
         link = None
         standing = self._standing()
         try:
-            self._pruner = link = await self._connect()
+            self._pruner = link = await self.connect()
             await link.row(NO_LOCKS)
             for span_s, kept_s in KEPT_S.items():
                 await link.rows(_PRUNE, span_s, int(now_s) - kept_s)

@@ -21,8 +21,10 @@ _WITH_BATCHES: Final = 3
 _WITH_POLICIES: Final = 4
 # That in which there are notes.
 _WITH_NOTES: Final = 6
-# That in which batches tell which jobs they have changed.
-_WITH_CHANGES: Final = 7
+# That in which there is a history.
+_WITH_HISTORY: Final = 9
+# That in which rows of jobs have a checksum.
+_WITH_CHECKSUMS: Final = 10
 # The time by the database's clock, which is the same for all servers.
 NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 _FACTS: Final = """
@@ -74,22 +76,27 @@ async def heed_fsync(link: Link, name: str) -> None:
 
 async def has_batches(link: Link, name: str) -> bool:
     """Whether the schema is one with the table of batches, or newer. Raises JournalRefused."""
-    return await _number(link, name) >= _WITH_BATCHES
+    return await version_of(link, name) >= _WITH_BATCHES
 
 
 async def has_policies(link: Link, name: str) -> bool:
     """Whether the schema is one with the tables of policies and of schedules, or newer. Raises JournalRefused."""
-    return await _number(link, name) >= _WITH_POLICIES
+    return await version_of(link, name) >= _WITH_POLICIES
 
 
 async def has_notes(link: Link, name: str) -> bool:
     """Whether the schema is one with the table of notes, or newer. Raises JournalRefused."""
-    return await _number(link, name) >= _WITH_NOTES
+    return await version_of(link, name) >= _WITH_NOTES
 
 
-async def has_changes(link: Link, name: str) -> bool:
-    """Whether the schema is one in which batches tell which jobs they have changed, or newer. Raises JournalRefused."""
-    return await _number(link, name) >= _WITH_CHANGES
+async def has_history(link: Link, name: str) -> bool:
+    """Whether the schema is one with the table of the history, or newer. Raises JournalRefused."""
+    return await version_of(link, name) >= _WITH_HISTORY
+
+
+async def has_checksums(link: Link, name: str) -> bool:
+    """Whether the schema is one in which rows of jobs have a checksum, or newer. Raises JournalRefused."""
+    return await version_of(link, name) >= _WITH_CHECKSUMS
 
 
 async def migrate(link: Link, name: str, *, only_from: int | None = None) -> None:
@@ -134,10 +141,11 @@ async def _version(link: Link, name: str) -> int:
         if "jobs" in row["tables"]:
             raise JournalRefused(f"{name} has a table jobs that is not beanlite's; name another database")
         await link.connection.execute("CREATE TABLE schema_version AS SELECT 0 AS number")
-    return await _number(link, name)
+    return await version_of(link, name)
 
 
-async def _number(link: Link, name: str) -> int:
+async def version_of(link: Link, name: str) -> int:
+    """Return the version of the schema. Raises JournalRefused."""
     number = await link.row("SELECT number FROM schema_version")
     if number is None:
         raise JournalRefused(f"{name}: its table schema_version is empty")

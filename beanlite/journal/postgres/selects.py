@@ -11,12 +11,15 @@ from beanlite.core.restore import BODY_AT, StoredJob, crc32_of
 from beanlite.errors import JournalRefused
 from beanlite.host.clock import EPOCH_S
 from beanlite.journal import note_rows
+from beanlite.journal.checksum import find_changed
 from beanlite.journal.columns import stored_job
 from beanlite.journal.note_rows import note_of
 
 # How many bytes of bodies are read at a time (but at least one body).
 _CHUNK_BYTES: Final = 4 << 20
-SINCE_NS: Final = f"((since - {EPOCH_S}) * 1e9)::bigint"
+# As host.clock.clock_ns computes it.
+_TIME_NS: Final = f"trunc(({{}} - {EPOCH_S}) * 1e9)::bigint"
+SINCE_NS: Final = _TIME_NS.format("since")
 _body = itemgetter(BODY_AT)
 
 Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
@@ -24,9 +27,7 @@ Fetch = Callable[..., Awaitable[list[asyncpg.Record]]]
 
 
 def _jobs(body: str, rows: str) -> str:
-    job = stored_job(
-        tube="tube::bytea", time=f"(({{}} - {EPOCH_S}) * 1e9)::bigint", body=body, row_crc32="NULL::bigint"
-    )
+    job = stored_job(tube="tube::bytea", time=_TIME_NS, body=body, row_crc32="row_crc32")
     return f"SELECT {job} FROM {rows} ORDER BY id"
 
 
@@ -44,9 +45,15 @@ NOTES_UP_TO: Final = f"SELECT {note_rows.COLUMNS} FROM notes WHERE id > $1 AND i
 NOTES_OF_THESE: Final = f"SELECT {note_rows.COLUMNS} FROM notes WHERE id = ANY ($1)"
 
 
-def jobs_of(rows: list[asyncpg.Record], name: str) -> list[StoredJob]:
-    """Return rows as jobs. JournalRefused: a body is not the one that was put; ``name`` is the database's."""
+def jobs_of(rows: list[asyncpg.Record], name: str, unchecked_id: int) -> list[StoredJob]:
+    """Return rows as jobs; up to ``unchecked_id`` they may lack a checksum. ``name`` is the database's.
+
+    JournalRefused: a row or a body is not what was written.
+    """
     jobs = cast(list[StoredJob], list(map(tuple, rows)))  # fields are read by position
+    job_id = find_changed(jobs, unchecked_id)
+    if job_id is not None:
+        raise JournalRefused(f"{name} is damaged: the row of job {job_id} has changed; restore a backup")
     has_bodies = bool(jobs) and isinstance(_body(jobs[0]), bytes)
     if has_bodies and list(map(crc32, map(_body, jobs))) != list(map(crc32_of, jobs)):
         bad = next(job for job in jobs if crc32(_body(job)) != crc32_of(job))

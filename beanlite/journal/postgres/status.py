@@ -7,11 +7,13 @@ import asyncpg
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.postgres.address import public_url, sslmode_of
+from beanlite.journal.postgres.figures import database_of
 from beanlite.journal.postgres.link import TROUBLE, name_of, session, text_of
 
 _OURS: Final = "beanlite "
 _ALIVE: Final = """
     SELECT status, node, address, version, started, seen_s, epoch,
+           (SELECT to_jsonb(lease) ->> 'takeovers' FROM lease)::bigint AS takeovers,
            host(inet_server_addr()) || ':' || inet_server_port() AS database,
            (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()) AS encrypted,
            current_setting('server_version') AS postgresql,
@@ -33,11 +35,6 @@ _SERVERS: Final = """
         AND (application_name <> $3 OR query LIKE '%AS is_free%')
     GROUP BY 1 ORDER BY 1
 """
-_REPLICAS: Final = """
-    SELECT application_name AS name, host(client_addr) AS address, state, sync_state,
-           extract(epoch FROM replay_lag)::float8 AS lag_s
-    FROM pg_stat_replication ORDER BY 1
-"""
 
 
 def status(url: str) -> dict[str, Any]:
@@ -56,9 +53,20 @@ async def _ask(url: str) -> dict[str, Any]:
         if row is None:
             raise JournalRefused(f"{public_url(url)}: its table lease is empty")
         servers = await link.rows(_SERVERS, _OURS, _SILENT_S, name_of(row["node"]))
-        replicas = [dict(row) for row in await link.rows(_REPLICAS)]
+        database = await database_of(link)
     standing_by, silent = (
         [each["name"].removeprefix(_OURS) for each in servers if each["is_silent"] == is_silent]
         for is_silent in (False, True)
     )
-    return {**row, "sslmode": sslmode_of(url), "standing_by": standing_by, "silent": silent, "replicas": replicas}
+    return {
+        **row,
+        "sslmode": sslmode_of(url),
+        "standing_by": standing_by,
+        "silent": silent,
+        "replicas": [replica._asdict() for replica in database.standbys],
+        "size_bytes": database.size_bytes,
+        "dead_rows": database.dead_rows,
+        "oldest_transaction_s": round(database.oldest_transaction_s, 3),
+        "oldest_snapshot": database.oldest_snapshot,
+        "oldest_holder": database.oldest_holder,
+    }

@@ -9,6 +9,7 @@ import pytest
 from beanlite.core.engine import Engine
 from beanlite.errors import JournalRefused
 from beanlite.host.clock import Clock
+from beanlite.journal.event_rows import DEEDS_ONLY
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.postgres import lease
 from beanlite.journal.postgres.ahead import Ahead
@@ -32,14 +33,17 @@ async def until(true):
 class Postgres:
     """A database, as the medium of a journal."""
 
-    def __init__(self, url, *, lease_s=LEASE_S, require_sync=False, node="here", clock=None):
+    def __init__(self, url, *, lease_s=LEASE_S, require_sync=False, node="here", clock=None, history=DEEDS_ONLY):
         self._clock = clock or Clock()
+        self._history = history
         self._place = Entry(url, node, "127.0.0.1:11300", lease_s, require_sync)
         self.url = url
         self.standing_by = []
 
     def open(self):
-        return PostgresJournal(self._place, self._clock, lambda active: self.standing_by.append(active is not None))
+        return PostgresJournal(
+            self._place, self._clock, lambda active: self.standing_by.append(active is not None), self._history
+        )
 
 
 class ServingPostgres(Serving):
@@ -66,8 +70,11 @@ class ServingPostgres(Serving):
         """Leave everything as if the process had been killed."""
         self.journal._sender.end()
         self.journal._reader.close()
-        self.journal._pruning.cancel()
-        await asyncio.wait({self.journal._pruning})
+        self.journal._upkeep.close()
+        upkeep = {self.journal._pruning, self.journal._looking_after}
+        for task in upkeep:
+            task.cancel()
+        await asyncio.wait(upkeep)
 
 
 def applicant(database, stand_by=lambda _: None):

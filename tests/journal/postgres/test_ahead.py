@@ -8,6 +8,9 @@ import pytest
 
 from beanlite.core.engine import Engine
 from beanlite.core.memory import BODY_BYTES, NO_BOUND
+from beanlite.errors import JournalRefused
+from beanlite.host.clock import utc_s
+from beanlite.journal.event_rows import DEEDS_ONLY, EventRows
 from beanlite.journal.postgres import ahead as reading_ahead
 from beanlite.journal.postgres.ahead import Ahead, _Outdated
 from beanlite.journal.postgres.batch import batch_of
@@ -22,6 +25,7 @@ from tests.support.operators import all_jobs
 
 SEED = int(os.environ.get("AHEAD_SEED") or random.randrange(1 << 32))
 FEW = 3
+SOME = "(SELECT min(id) FROM jobs)"
 SMALL = 3000  # bytes: not all bodies have room
 
 
@@ -41,6 +45,7 @@ class World:
         self.lease = await take(applicant(self.url), asyncio.Event())
         self.link = await connect(self.url, "beanlite")
         self.totals = Totals()
+        self.events = EventRows(DEEDS_ONLY, utc_s)
         self.engine = Engine()
         self.engine.bound_memory(NO_BOUND, self.body_max_bytes, fetches=True)
         self.ahead = Ahead(self.engine.memory, "it")
@@ -58,7 +63,7 @@ class World:
     async def commit(self):
         core = self.history.core
         changes = core.engine.take_changes(deferred=self.chance.random() < 0.7)
-        batch = batch_of(changes, self.totals, 1.0)
+        batch = batch_of(changes, self.totals, 1.0, self.events)
         row = await self.lease.link.row(batch.statement, self.lease.epoch, self.batch, *batch.parameters)
         assert row is not None
         self.batch = batch.number
@@ -114,11 +119,12 @@ class World:
 
     async def restored(self, reader, engine, copy):
         now_ns = self.history.core.now_ns
+        _, unchecked_id = await reader.tenure()
         engine.restore_policies(await reader.policies())
         if copy is None:
             async for notes in reader.notes():
                 engine.notes.restore(notes)
-            async for rows in reader.jobs(lambda: True):
+            async for rows in reader.jobs(lambda: True, unchecked_id):
                 engine.restore(fit(rows, self.body_max_bytes), now_ns)
         else:
             engine.take_copy(copy)
@@ -155,6 +161,7 @@ async def test_copy_becomes_what_a_full_read_gives(world):
         await world.store()
     copy, engine, other = await world.take_over()
     assert copy is not None
+    assert world.ahead._unchecked_id == 0
     has_room = world.body_max_bytes == NO_BOUND
     assert state_of(engine, bodies=has_room) == state_of(other, bodies=has_room)
     assert engine.memory.body_bytes == sum(
@@ -206,8 +213,8 @@ async def test_copy_is_not_used_where_commits_are_missing(world):
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE jobs SET since = since + 1 WHERE id = (SELECT min(id) FROM jobs)",
-        "DELETE FROM jobs WHERE id = (SELECT min(id) FROM jobs)",
+        f"UPDATE jobs SET since = since + 1, row_crc32 = NULL WHERE id = {SOME}",  # noqa: S608
+        f"DELETE FROM jobs WHERE id = {SOME}",  # noqa: S608
         "INSERT INTO notes VALUES (0, 'x')",
     ],
 )
@@ -217,9 +224,46 @@ async def test_copy_that_differs_from_the_database_is_not_used(world, change, ca
     while await world.step():
         pass
     await world.link.row(change)
+    await world.link.row(f"UPDATE lease SET unchecked_id = {SOME}")  # noqa: S608
     copy, *_ = await world.take_over()
     assert copy is None
     assert "what was read ahead is not used: jobs, sums and notes are " in caplog.text
+
+
+@pytest.mark.parametrize("change", ["pri = pri + 1", "tube = 'elsewhere'", "row_crc32 = NULL", "body = body || 'x'"])
+async def test_damaged_row_is_not_read_ahead(world, change):
+    while len(world.history.core.engine.jobs) < FEW:
+        await world.store()
+    await world.link.row(f"UPDATE jobs SET {change} WHERE id = (SELECT max(id) FROM jobs)")  # noqa: S608
+    what = r"it is damaged: the (row|body) of job [0-9]+ has changed"
+    with pytest.raises(JournalRefused, match=what):
+        await world.ahead._step(world.link.rows, 1000)
+    with pytest.raises(JournalRefused, match=what):
+        await world.take_over()
+
+
+async def test_damaged_row_is_not_read_ahead_again(world, caplog):
+    core, client = world.history.core, world.history.clients[0]
+    core.send(client, b"put 0 1000 60 1\r\nx\r\n")
+    await world.commit()
+    while await world.step():
+        pass
+    core.send(client, b"reserve-job 1\r\nbury 1 5\r\n")
+    await world.commit()
+    await world.link.row("UPDATE jobs SET pri = pri + 1")
+    with pytest.raises(JournalRefused, match="it is damaged: the row of job 1 has changed"):
+        await world.take_over()
+    assert "what was read ahead is not used: it is damaged: the row of job 1 has changed" in caplog.text
+
+
+async def test_older_row_without_a_checksum_is_read_ahead(world):
+    while len(world.history.core.engine.jobs) < FEW:
+        await world.store()
+    await world.link.row("UPDATE jobs SET row_crc32 = NULL")
+    await world.link.row("UPDATE lease SET unchecked_id = (SELECT max(id) FROM jobs)")
+    while await world.step():
+        pass
+    assert len(world.ahead._copy.jobs) == len(world.history.core.engine.jobs)
 
 
 async def test_bodies_of_the_latest_jobs_are_dropped_for_want_of_room(world):

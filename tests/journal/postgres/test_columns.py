@@ -16,4 +16,10 @@ async def test_migrations_make_these_columns(postgres, database):
     words = {"bigint": "bigint", "float8": "double precision", "text": "text"}
     ours = [(column.name, words[column.type]) for column in JOB]
     first, later = ours[: len(ours) - len(LATER)], ours[len(ours) - len(LATER) :]
-    assert [tuple(row) for row in types] == [*first, ("crc32", "bigint"), ("body", "bytea"), *later]
+    assert [tuple(row) for row in types] == [
+        *first,
+        ("crc32", "bigint"),
+        ("body", "bytea"),
+        *later,
+        ("row_crc32", "bigint"),
+    ]

@@ -46,6 +46,8 @@ def test_a_queue_goes_to_postgresql_and_comes_home_as_it_was(exported, database,
     code, said, _ = beanlite("import", "-", "--database", database, given=exported)
     assert (code, said) == (0, f"{database}: 4 jobs and 1 pause imported\n".encode())
     assert beanlite("export", "--database", database)[:2] == (0, exported)
+    code, said, _ = beanlite("verify", "--database", database)
+    assert (code, b"no checksum" in said) == (0, False)
     lines, said = tmp_path / "lines", f"{tmp_path}/lines: 5 jobs, pauses, policies and schedules exported\n".encode()
     assert beanlite("export", lines, "--database", database)[:2] == (0, said)
     assert lines.read_bytes() == exported

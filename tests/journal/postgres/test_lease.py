@@ -47,6 +47,21 @@ async def test_second_server_takes_over_when_the_first_falls_silent(database):
     await second.stop()
 
 
+async def test_lease_that_was_not_given_back_counts_as_taken_over(postgres, database):
+    counts = []
+    for _ in range(2):
+        serving = await served(database)
+        counts.append(serving.journal.facts().tenure.takeovers)
+        await serving.stop()
+    await (await served(database)).abandon()
+    serving = await served(database)
+    counts.append(serving.journal.facts().tenure.takeovers)
+    assert counts == [0, 0, 1]
+    (row,) = await sql(postgres, database, "SELECT takeovers, epoch FROM alive")
+    assert (*row, serving.journal.facts().tenure.epoch) == (1, 4, 4)
+    await serving.stop()
+
+
 async def test_a_batch_that_takes_longer_than_the_lease_loses_it_to_nobody(postgres, database):
     first = await served(database, node="first")
     second = ServingPostgres(Postgres(database, node="second"))

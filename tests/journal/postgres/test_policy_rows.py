@@ -10,6 +10,8 @@ import asyncpg
 import pytest
 
 from beanlite.errors import BeanliteError
+from beanlite.host.clock import utc_s
+from beanlite.journal.event_rows import DEEDS_ONLY, EventRows
 from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.postgres import dump
 from beanlite.journal.postgres.batch import batch_of
@@ -110,7 +112,7 @@ def test_schedule_is_stored_as_it_was_when_its_batch_was_taken():
     core, each = Core(), schedule("nightly")
     set_schedules(core.engine, each)
     before = each.next_at
-    batch = batch_of(core.engine.take_changes(deferred=True), Totals(), 0.0)
+    batch = batch_of(core.engine.take_changes(deferred=True), Totals(), 0.0, EventRows(DEEDS_ONLY, utc_s))
     each.next_at = 1.0
     assert (before,) in batch.parameters
 

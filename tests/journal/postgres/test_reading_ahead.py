@@ -7,6 +7,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from beanlite.errors import JournalRefused
 from beanlite.journal.postgres import ahead
 from tests.journal.postgres.serving import (
     Postgres,
@@ -53,6 +54,17 @@ async def has_read(caplog, times=1):
 
 def ids(serving):
     return sorted(job.id for job in all_jobs(serving.core.engine))
+
+
+async def test_damaged_row_is_told_and_then_refused(postgres, database, caplog):
+    serving = await active(database)
+    await sql(postgres, database, "UPDATE jobs SET pri = 5 WHERE id = 9")
+    _, starting = stand_by(database)
+    await until(lambda: fields(caplog, "jobs can't be read ahead"))
+    assert "the row of job 9 has changed" in fields(caplog, "jobs can't be read ahead")[0]["error"]
+    await serving.abandon()
+    with pytest.raises(JournalRefused, match="the row of job 9 has changed; restore a backup"):
+        await starting
 
 
 @pytest.mark.parametrize("end", ["stop", "abandon"])
@@ -162,6 +174,7 @@ async def test_database_can_be_given_back_to_the_version_before(database):
     await connection.execute(statements)
     names = {name for (name,) in await connection.fetch(columns)}
     assert names == {"number", "beat", "last_id", "seen_at"}
+    await connection.execute("UPDATE jobs SET pri = pri + 1")  # which has no checksum there
     assert await connection.fetchval("SELECT number FROM schema_version") == 6
     await connection.close()
     again = await served(database)  # which upgrades it again

@@ -6,7 +6,8 @@ import time
 import asyncpg
 import pytest
 
-from beanlite.host.clock import Clock
+from beanlite.host.clock import Clock, utc_s
+from beanlite.journal.event_rows import DEEDS_ONLY, EventRows
 from beanlite.journal.postgres.batch import batch_of
 from beanlite.journal.postgres.lease import BEAT, Applicant
 from beanlite.journal.postgres.recovery import MARK, PRUNE_BATCHES
@@ -22,9 +23,8 @@ REPEATABLE = b"reserve-job 1\r\nbury 1 7\r\nreserve-job 2\r\nrelease 2 9 0\r\npa
 def batch(core, client, commands):
     core.send(client, commands)
     ledger = core.engine.ledger
-    return batch_of(
-        ledger.take(core.engine.last_id, deferred=True, totals=True, now_ns=core.now_ns), Totals(), time.time()
-    )
+    changes = ledger.take(core.engine.last_id, deferred=True, totals=True, now_ns=core.now_ns)
+    return batch_of(changes, Totals(), time.time(), EventRows(DEEDS_ONLY, utc_s))
 
 
 @pytest.fixture

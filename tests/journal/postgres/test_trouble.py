@@ -301,7 +301,7 @@ async def test_stop_amid_the_recovery_reports_no_bug_of_its_reader(database):
     bugs = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context))
     reader = Reader(database, "it", "beside", lambda: serving.journal._sender.standing)
-    reading = reader.jobs(lambda: True)
+    reading = reader.jobs(lambda: True, 0)
     assert len(await anext(reading)) == 1
     reader.close()
     await asyncio.sleep(0)

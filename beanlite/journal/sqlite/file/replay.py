@@ -14,8 +14,8 @@ from beanlite.core.restore import BODY_AT, CRC32_AT, FAR_NS, StoredJob
 from beanlite.core.schedules import Schedule
 from beanlite.core.tube import is_tube_name
 from beanlite.host.clock import EPOCH_S, clock_ns
+from beanlite.journal.checksum import find_changed
 from beanlite.journal.columns import COUNTERS, TEXTS, as_list, stored_job
-from beanlite.journal.sqlite.file.checksum import find_changed
 from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.heartbeat import read_last_seen
 from beanlite.journal.sqlite.file.migrations import read_version

@@ -15,10 +15,10 @@ from beanlite.core.engine import Engine
 from beanlite.core.job import Job
 from beanlite.errors import JournalFailed
 from beanlite.journal import policy_rows, schedule_rows
+from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.rows import row_of
 from beanlite.journal.schedule_rows import row_of_schedule
-from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import failing
 from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, WHOLE
 

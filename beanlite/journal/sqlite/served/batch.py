@@ -11,11 +11,12 @@ from beanlite.core.job import GONE, NO_PAST, READY, Job
 from beanlite.core.ledger import Changes
 from beanlite.core.totals import Tally
 from beanlite.host.clock import utc_s
+from beanlite.journal.checksum import checksum_of_put, checksum_of_row, with_id
 from beanlite.journal.columns import JOB, NAMES, PUT, as_list
+from beanlite.journal.event_rows import WIDTH, Row
 from beanlite.journal.policy_rows import row_of_policy
 from beanlite.journal.rows import row_of
 from beanlite.journal.schedule_rows import row_of_schedule
-from beanlite.journal.sqlite.file.checksum import checksum_of_put, checksum_of_row, with_id
 from beanlite.journal.sqlite.file.note_table import SET_NOTE, UNSET_NOTE, row_of_note
 from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE, UNSET_POLICY, UNSET_SCHEDULE
 from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, INSERT_BODY, INSERT_JOB, SET_PAUSE, UNSET_PAUSE
@@ -26,9 +27,7 @@ from beanlite.journal.sqlite.served.history import (
     INSERT_SEVERAL,
     PRUNED_EACH,
     STORE_BODY,
-    WIDTH,
     History,
-    Row,
 )
 from beanlite.journal.totals import KEPT_S
 

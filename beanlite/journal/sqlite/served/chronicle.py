@@ -4,9 +4,10 @@ import sqlite3
 import time
 
 from beanlite.host.clock import Clock
+from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.sqlite.file.heartbeat import BUSY_S, IDLE_S, Heartbeat
 from beanlite.journal.sqlite.served.batch import Batch
-from beanlite.journal.sqlite.served.history import PRUNED_EACH, PRUNED_MAX, History, HistoryBounds
+from beanlite.journal.sqlite.served.history import PRUNED_EACH, PRUNED_MAX, History
 from beanlite.journal.sqlite.served.totals import add_totals, prune_totals, resume_totals
 from beanlite.journal.totals import Totals
 

@@ -11,10 +11,10 @@ from beanlite.core.ledger import Changes
 from beanlite.errors import JournalBusy, JournalFull
 from beanlite.host.clock import Clock
 from beanlite.journal.base import Journal, JournalFacts, Observer
+from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.sqlite.file.database import WAL_BYTES_MAX
 from beanlite.journal.sqlite.served.awake import StayAwake
 from beanlite.journal.sqlite.served.batch import batch_of
-from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.served.leisure import Leisure
 from beanlite.journal.sqlite.served.recovery import Recovery
 from beanlite.journal.sqlite.served.timing import Timing

@@ -13,6 +13,7 @@ from beanlite.core.restore import StoredJob
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalLocked, JournalRefused
 from beanlite.host import log, signals, systemd
 from beanlite.host.clock import Clock
+from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.rows import fit
 from beanlite.journal.sqlite.file.database import Database, check_body_size, open_database
 from beanlite.journal.sqlite.file.fileformat import damaged
@@ -32,7 +33,6 @@ from beanlite.journal.sqlite.file.replay import (
 )
 from beanlite.journal.sqlite.served.batch import batch_of
 from beanlite.journal.sqlite.served.bodies import BodyReader
-from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.served.writer import Writer
 
 # How often progress is logged, and how often the loop runs so that signals are handled.

@@ -23,6 +23,7 @@ import aiosqlite
 from beanlite.core.engine import Engine
 from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.host.clock import Clock
+from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.sqlite.file.database import Database
 from beanlite.journal.sqlite.file.fileformat import (
     WHAT_TO_DO,
@@ -42,7 +43,6 @@ from beanlite.journal.sqlite.served.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_
 from beanlite.journal.sqlite.served.chronicle import Chronicle
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.served.guards import switch_off_triggers
-from beanlite.journal.sqlite.served.history import HistoryBounds
 from beanlite.journal.sqlite.served.sync import Report, SoonestSync, background_sync
 from beanlite.journal.sqlite.served.watch import Outsiders, Watch
 

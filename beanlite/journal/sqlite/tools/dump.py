@@ -9,11 +9,11 @@ from typing import Any, BinaryIO, Final
 from zlib import crc32
 
 from beanlite.errors import BeanliteError
+from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import NAMES, TIMES, as_list
 from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.policy_rows import line_of_policy
 from beanlite.journal.schedule_rows import line_of_schedule
-from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import damaged, refused
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.file.note_table import check_notes

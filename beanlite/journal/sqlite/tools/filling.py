@@ -10,8 +10,8 @@ from zlib import crc32
 
 from beanlite.errors import BeanliteError, JournalFailed
 from beanlite.host import signals
+from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, NAMES, TIMES
-from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import shm_of, text_of, wal_of
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s

@@ -14,12 +14,12 @@ from beanlite.core.schedules import Schedule
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
 from beanlite.journal import policy_rows, schedule_rows
+from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import COUNTERS, NAMES, TIMES, as_list
 from beanlite.journal.lines import FORMAT, LINES_PER_CALL
 from beanlite.journal.note_rows import note_of
 from beanlite.journal.policy_rows import policy_of, row_of_policy
 from beanlite.journal.schedule_rows import row_of_schedule, schedule_with
-from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import refused, text_of
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.file.note_table import SET_NOTE, row_of_note

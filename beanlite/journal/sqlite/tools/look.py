@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from beanlite.core.events import NOTE, POLICY, SCHEDULE
-from beanlite.core.notes import first_line
 from beanlite.core.policies import PolicyRow
-from beanlite.core.tube import claim_in, without_claim
 from beanlite.core.where import Paths, Where
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import COUNTERS, SHOWN, TEXTS, as_list
@@ -25,8 +23,7 @@ from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.migrations import check_texts, read_version
 from beanlite.journal.sqlite.file.policy_tables import read_policies
 from beanlite.journal.sqlite.tools.reading import reading
-
-Record = dict[str, Any]
+from beanlite.journal.told import FOR, OPERATOR, Record, event_of, first_line_of, job_of
 
 
 def _is_of_host(address: str, host: str) -> str:
@@ -35,11 +32,6 @@ def _is_of_host(address: str, host: str) -> str:
     return f"({' OR '.join(f'instr({address} || char(32), {form}) = 1' for form in forms)})"
 
 
-# How the history marks actions of operators, and on whose behalf they acted.
-_OPERATOR: Final = "operator "
-_FOR: Final = " for "
-# How it marks what a policy did.
-_POLICY: Final = "policy "
 # The facts about a job. A preview, of the length requested, is selected separately.
 _JOB: Final = f"""
     SELECT id, tube, state, pri, delay_s, ttr_s, {as_list(tuple(SHOWN))}, tries, size,
@@ -107,9 +99,9 @@ _CONDITIONS_OF_EVENTS: Final = {
     "id": "job = :id",
     "tube": "tube = :tube",
     "what": "what IN (SELECT value FROM json_each(:what))",
-    "by": f"""(instr(by, '{_FOR}') AND substr(by, instr(by, '{_FOR}') + {len(_FOR)}) = :by
-        OR {_is_of_host(f"substr(by, 1 + {len(_OPERATOR)} * (instr(by, '{_OPERATOR}') = 1))", ":by")})""",
-    "operators": f"instr(by, '{_OPERATOR}') = 1",
+    "by": f"""(instr(by, '{FOR}') AND substr(by, instr(by, '{FOR}') + {len(FOR)}) = :by
+        OR {_is_of_host(f"substr(by, 1 + {len(OPERATOR)} * (instr(by, '{OPERATOR}') = 1))", ":by")})""",
+    "operators": f"instr(by, '{OPERATOR}') = 1",
     "since_at": "at >= :since_at",
     "until_at": "at <= :until_at",
     "where": f"{_HAS_BODY} AND fits(CAST(body AS BLOB))",
@@ -178,7 +170,7 @@ class Look:
         rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview{more} FROM all_jobs {where} {end}", parameters)
         for row in rows:
             if isinstance(row.get("note"), str):
-                row["note"] = _first_line(row["note"]) or None
+                row["note"] = first_line_of(row["note"]) or None
             if "values" in row:
                 row["values"] = json.loads(row["values"])
         jobs = [self._job(row) for row in rows]
@@ -192,7 +184,7 @@ class Look:
         conditions, parameters = self._conditions(request)
         key = f"nullif({request['fact']}, '')" if "fact" in request else "value_of(CAST(body AS BLOB))"
         if request.get("fact") == "note":
-            self._connection.create_function("first_line", 1, lambda note: note and _first_line(note))
+            self._connection.create_function("first_line", 1, lambda note: note and first_line_of(note))
             key = "nullif(first_line(note), '')"
         if "path" in request:
             path = Paths([request["path"]])
@@ -221,7 +213,7 @@ class Look:
         history = self._rows(_HISTORY, {"id": job_id})
         if not rows and not history:
             return None
-        return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [_event(row) for row in history]}
+        return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [event_of(row) for row in history]}
 
     def history(self, which: Mapping[str, Any], limit: int) -> Iterator[Record]:
         """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
@@ -233,7 +225,7 @@ class Look:
         while bounds["after"] is not None:
             rows = self._rows(events, parameters | bounds)
             bounds["after"] = rows[-1]["n"] if rows else None
-            yield from map(_event, rows)
+            yield from map(event_of, rows)
 
     def deletions_of(self, which: Mapping[str, Any]) -> list[int]:
         """Return the jobs whose deletions meet the conditions, and whose bodies are kept."""
@@ -309,7 +301,7 @@ class Look:
                 raise damaged(self._path, f"the {name} of job {row['id']} has changed")
         if (row["state"] not in _QUEUES and row["state"] != "reserved") or abs(row["created_at"]) > _LAST_S:
             raise damaged(self._path, f"the row of job {row['id']} has changed")
-        return _job(row)
+        return job_of(row)
 
     def _rows(self, statement: str, parameters: Mapping[str, Any]) -> list[Record]:
         bound = {key: _bound(parameters[key]) for key in parameters}
@@ -335,43 +327,6 @@ def _bound(value: Any) -> Any:  # noqa: ANN401 - whatever SQLite takes
         except UnicodeEncodeError:
             return value.encode(errors="surrogateescape")
     return value
-
-
-def _first_line(note: str) -> str:
-    return first_line(note.encode(errors="surrogateescape"))
-
-
-def _job(row: Record) -> Record:
-    """Return a row in the form in which a server describes a job."""
-    address, number = row.pop("holder"), row.pop("holder_conn")
-    row["holder"] = None if address is None else _peer(address, number)
-    if row["state"] not in {"delayed", "reserved"}:
-        row["left_s"] = None
-    if "preview" in row:
-        row["preview"] = (row["preview"] or b"").decode(errors="replace")  # SQLite's substr of b"" is NULL
-    return row
-
-
-def _peer(address: str, number: int | None) -> Record:
-    return {"address": without_claim(address), "number": number, "name": claim_in(address)}
-
-
-def _event(row: Record) -> Record:
-    """Return a row of the history in the form in which a server describes an event."""
-    by, number, _ = row.pop("by"), row.pop("conn"), row.pop("n")
-    if row["change"] is None:
-        del row["change"]
-    if by is None:
-        row["by"] = None
-    elif by.startswith(_POLICY):
-        row |= {"by": None, "policy": by.removeprefix(_POLICY)}
-    else:
-        address, _, person = by.removeprefix(_OPERATOR).partition(_FOR)
-        is_operator = by.startswith(_OPERATOR)
-        row["by"] = _peer(address, number) | {"operator": is_operator, "person": person or None}
-    if row["note"] is None:
-        del row["note"]
-    return row
 
 
 @contextmanager

@@ -16,12 +16,12 @@ from beanlite.core.policies import KEYS
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal import policy_rows, schedule_rows
+from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, NAMES, TIMES
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.note_rows import checksum_of_note, note_of
 from beanlite.journal.policy_rows import policy_of, row_of_policy
 from beanlite.journal.schedule_rows import row_of_schedule, schedule_of
-from beanlite.journal.sqlite.file.checksum import checksum_of_row
 from beanlite.journal.sqlite.file.fileformat import open_regular
 from beanlite.journal.sqlite.file.heartbeat import last_seen
 from beanlite.journal.sqlite.file.migrations import columns_of_jobs

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from beanlite.errors import BeanliteError, JournalRefused, NotOurs
 from beanlite.journal.migrations import find_migrations
@@ -32,29 +32,17 @@ from beanlite.journal.sqlite.file.note_table import check_notes
 from beanlite.journal.sqlite.file.replay import changed_bodies, changed_rows, check_count, read_state
 from beanlite.journal.sqlite.file.wal import commit_frames, is_header_damaged, read_open_index
 from beanlite.journal.sqlite.tools.reading import check_readable, reading
+from beanlite.journal.validity import FAULTS_MAX, CheckResult
 
 # Bodies that belong to no job, or to a job that has its body in its own row.
 _ORPHANS: Final = """
     SELECT bodies.id FROM bodies LEFT JOIN jobs ON jobs.id = bodies.id
     WHERE jobs.id IS NULL OR jobs.body IS NOT NULL
 """
-# How many faults are reported one by one, in rows and in bodies each.
-MOST: Final = 20
 # What integrity_check says of a value or of an index: "NULL value in jobs.pri", "row 2 missing from index by_tube".
 _ABOUT: Final = re.compile(r"(?:value in|constraint failed in|from index|in index) ([^.]+)(?:\.[^.]+)?$")
 _Check = Callable[[sqlite3.Connection], Iterator[str]]
 _STATES: Final = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state"
-
-
-class CheckResult(NamedTuple):
-    """The result of one check."""
-
-    check: str
-    sound: bool
-    said: str
-    """What was found, or what is wrong with it, in one line."""
-    ours: bool = True
-    """False: it is no database of beanlite's, or one of a newer version, and can't be checked."""
 
 
 def verify(path: Path) -> Iterator[CheckResult]:
@@ -101,20 +89,22 @@ def check_results(connection: sqlite3.Connection, path: Path) -> Iterator[CheckR
 
 
 def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path: Path) -> Iterator[CheckResult]:
-    """Yield a finding for each fault, up to MOST, and one for the rest; or a summary if there are no faults."""
+    """Yield a finding for each fault, up to FAULTS_MAX, and one for the rest; or a summary if there are no faults."""
     wrong = 0
     try:
         with refused(path):
             for what in check(connection):
                 wrong += 1
-                if wrong <= MOST:
+                if wrong <= FAULTS_MAX:
                     yield CheckResult(name, sound=False, said=str(damaged(path, what)))
             if not wrong:
                 yield CheckResult(name, sound=True, said=_summary(connection, path, name))
     except JournalRefused as error:
         yield CheckResult(name, sound=False, said=str(error))
-    if wrong > MOST:
-        yield CheckResult(name, sound=False, said=str(damaged(path, f"{wrong - MOST} more of {name} have changed")))
+    if wrong > FAULTS_MAX:
+        yield CheckResult(
+            name, sound=False, said=str(damaged(path, f"{wrong - FAULTS_MAX} more of {name} have changed"))
+        )
 
 
 def _look(name: str, check: Callable[[], str]) -> CheckResult:

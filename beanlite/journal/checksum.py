@@ -21,6 +21,7 @@ _AS_PUT: Final = struct.Struct("<5q").pack
 _CHANGED: Final = struct.Struct("<13q").pack
 # The columns of later versions, which are at the end of a row and of a StoredJob, and their defaults.
 _LATER: Final = tuple((column.name, DEFAULTS[column.name]) for column in LATER)
+_DEFAULTS: Final = tuple(default for _, default in _LATER)
 # Stands for a number that is NULL.
 _NONE: Final = -1
 _Any = Any  # damage may have left a value of any type
@@ -133,6 +134,8 @@ def _checksum(
 
 def _with_later(checksum: int, row: tuple[_Any, ...]) -> int:
     """Return the checksum of a row, given that of its values without the later columns."""
+    if row[-len(_LATER) :] == _DEFAULTS:
+        return checksum
     for (name, default), value in zip(_LATER, row[-len(_LATER) :], strict=True):
         if value != default:
             checksum = crc32(f" {name} {value!r}".encode(), checksum)

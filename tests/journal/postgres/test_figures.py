@@ -1,0 +1,99 @@
+"""What a server tells of its database: size, dead rows, old transactions and standbys."""
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from beanlite.core.measures import Measures
+from beanlite.journal.postgres import journal
+from beanlite.journal.postgres.status import status
+from tests.journal.postgres.serving import (
+    SOON_S,
+    Postgres,
+    ServingPostgres,
+    by,
+    by_few,
+    made_by_an_older_version,
+    served,
+    until,
+)
+
+
+@pytest.fixture(autouse=True)
+def _often(monkeypatch):
+    monkeypatch.setattr(journal, "_LOOKS_EVERY_S", 0.01)
+
+
+async def measured(url, **others):
+    """Serve as with the setting health."""
+    serving = ServingPostgres(Postgres(url, **others))
+    serving.core.engine.ledger.measures = Measures()
+    return await serving.start()
+
+
+def told(serving):
+    return serving.journal.facts().database
+
+
+async def test_open_transaction_and_what_it_holds_are_told(database):
+    serving = await measured(database)
+    forgotten = await asyncpg.connect(database, server_settings={"application_name": "psql"})
+    await forgotten.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT")
+    for _ in range(5):
+        await serving.put()
+    holder = f"process {forgotten.get_server_pid()} psql"
+    await until(lambda: told(serving) and told(serving).oldest_snapshot >= 5)
+    await until(lambda: told(serving).oldest_transaction_s > 0.5)
+    assert told(serving).oldest_holder == holder
+    await forgotten.close()
+    await until(lambda: told(serving).oldest_holder != holder)
+    await serving.stop()
+
+
+async def test_locked_tables_are_no_reason_to_be_silent(database):
+    serving = await measured(database, lease_s=100)
+    await until(lambda: told(serving))
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs, lease, batches")
+        serving.journal._database = None
+        await until(lambda: told(serving))
+    await holder.close()
+    await serving.stop()
+
+
+async def test_nothing_is_told_once_the_database_is_away(database, way, monkeypatch):
+    monkeypatch.setattr(journal, "_TOLD_S", 0.3)
+    serving = await measured(by(way, database), lease_s=100)
+    await until(lambda: told(serving))
+    way.refuses = True
+    way.cut()
+    await until(lambda: told(serving) is None)
+    assert serving.failures == []
+    way.refuses = False
+    await until(lambda: told(serving))
+    assert await serving.put() == 1  # over a new connection, by which the lease is given back
+    await serving.stop()
+
+
+async def test_role_that_may_not_see_standbys_tells_no_numbers_of_them(pair):
+    role, url = await by_few(pair.primary, pair.url())
+    serving = await measured(url, lease_s=100)
+    await until(lambda: told(serving))
+    (standby,) = told(serving).standbys
+    assert (role, standby.name, standby.sync_state, standby.lag_bytes) == (role, "two", "unknown", None)
+    await serving.stop()
+
+
+async def test_nobody_is_asked_without_the_setting_health(database):
+    serving = await served(database)
+    await serving.put()
+    assert told(serving) is None
+    await serving.stop()
+
+
+async def test_status_of_an_older_schema_leaves_out_what_it_lacks(database):
+    await made_by_an_older_version(database, 6)
+    facts = await asyncio.wait_for(asyncio.to_thread(status, database), SOON_S)
+    assert (facts["takeovers"], facts["dead_rows"]["jobs"]) == (None, 0)
