@@ -1,0 +1,306 @@
+"""Servers and routers that are killed, halted and cut off under load, round by round, while tubes move between them.
+
+::
+
+    python -m tests.router.rounds [--rounds 100] [--seed 1]
+
+Three servers with files, and two routers in front of them, each behind a proxy. In each round one of the five is killed
+and started again, halted for a while, or cut off. In each tenth round a tube is moved as well; in half of these the
+command is killed at any moment, and repeated. A ledger (``ledger.py``) says what is wrong:
+
+- a put that was acknowledged, and is nowhere, or in two places, though nobody has deleted it;
+- a job that is there after its delete was acknowledged, or after its put was refused;
+- a job that was given to two clients within its ttr, though none of them, nor its server or router, was lost;
+- two jobs with the same id;
+- a client that has not gone on within 20 seconds of the end of a round's fault.
+"""
+
+import argparse
+import asyncio
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from beanlite.console.listing import everything
+from beanlite.fleet.servers import Fleet
+from tests.router.ledger import Ledger
+from tests.router.load import TUBES, Kicker, Producer, Worker
+from tests.support import servers
+from tests.support.cutting import Cutting
+from tests.support.forks import fork
+from tests.support.servers import RunningServer, free_port
+from tests.support.wire import Wire, until
+
+SERVERS, ROUTERS = 3, 2
+CLIENTS = [Producer] * 3 + [Worker] * 8 + [Kicker]
+MOVE_EACH = 10
+GOES_ON_WITHIN_S = 20.0
+MOVES_WITHIN_S = 60.0
+CUTS = ("refuse", "silence", "question", "answer")
+
+
+class Gate(Cutting):
+    """A proxy whose port can be closed, as that of a dead program is."""
+
+    async def shut(self):
+        self._server.close()
+        self.cut()
+
+    async def open(self):
+        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self.port)
+
+
+class Place:
+    """A server or a router, and the proxy in front of it."""
+
+    def __init__(self, kind, number, folder):
+        self.kind = kind
+        self.number = number
+        self.folder = folder / f"{kind}{number}"
+        self.folder.mkdir()
+        self.port = free_port()
+        self.gate = Gate(self.port)
+
+    def __str__(self):
+        return f"{self.kind} {self.number}"
+
+    def start(self, *arguments):
+        """Start the program, with the arguments of the last time unless told others."""
+        self._arguments = arguments or self._arguments
+        log = self.folder / "log"
+        with log.open("ab") as sink:
+            process = fork(self._arguments, self.folder, {}, sink)
+        self.program = RunningServer(process, self.port, self.folder, log)
+        if not servers._wait_until_it_accepts(self.program):
+            raise servers.ServerDied(self.program.log_text())
+
+    async def kill(self, away_s):
+        await self.gate.shut()
+        self.program.kill()
+        await asyncio.sleep(away_s)
+        await asyncio.to_thread(self.start)
+        await self.gate.open()
+
+    async def halt(self, away_s):
+        self.program.process.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(away_s)
+        self.program.process.send_signal(signal.SIGCONT)
+
+    async def cut(self, how, away_s):
+        if how == "refuse":
+            await self.gate.shut()
+            await asyncio.sleep(away_s)
+            await self.gate.open()
+            return
+        end_s = time.monotonic() + away_s
+        while time.monotonic() < end_s:
+            self.gate.cut_at = how
+            await asyncio.sleep(away_s if how == "silence" else 0.1)
+        self.gate.cut_at = None
+        if how == "silence":  # what was lost is missing in the middle of the connections
+            self.gate.cut()
+
+
+class Rounds:
+    """All rounds, with their servers, routers and clients."""
+
+    def __init__(self, folder, seed, tell):
+        self.ledger = Ledger()
+        self.went_on_s = []
+        """How long the slowest client took to go on, after each round."""
+        self.faults = defaultdict(int)
+        self.moves = self.moves_killed = self.move_tries = 0
+        self._folder = folder
+        self._file = folder / "servers.toml"
+        self._chance = random.Random(seed)
+        self._tell = tell
+        self.servers = [Place("server", number, folder) for number in range(1, SERVERS + 1)]
+        self._routers = [Place("router", number, folder) for number in range(ROUTERS)]
+
+    async def run(self, number):
+        async with AsyncExitStack() as stack:
+            stack.callback(self._end)
+            for place in [*self.servers, *self._routers]:
+                await stack.enter_async_context(place.gate)
+            await asyncio.to_thread(self._start)
+            for first in range(1, number + 1, MOVE_EACH):
+                await self._load(range(first, min(first + MOVE_EACH, number + 1)))
+                self.ledger.audit(await asyncio.to_thread(self._places))
+
+    def _start(self):
+        text = "version = 1\n"
+        for place in self.servers:
+            text += f'[servers.s{place.number}]\nnumber = {place.number}\nconnect = "127.0.0.1:{place.gate.port}"\n'
+            place.start("serve", "--db", str(place.folder / "queue.db"), "-l", "127.0.0.1", "-p", str(place.port))
+        self._file.write_text(text)
+        for place in self._routers:
+            place.start("route", "--listen", f"127.0.0.1:{place.port}", "--servers", str(self._file))
+
+    def _end(self):
+        for place in [*self.servers, *self._routers]:
+            if hasattr(place, "program"):
+                place.program.kill()
+                if "Traceback" in place.program.log_text():
+                    self.ledger.complain(f"{place} has a traceback in its log: {place.program.log_text()[-3000:]}")
+
+    # -- rounds
+
+    async def _load(self, numbers):
+        """Have clients work through some rounds, and end them."""
+        stop = asyncio.Event()
+        ports = [place.gate.port for place in self._routers]
+        clients = [
+            kind(f"{kind.__name__.lower()} {at}", ports, self.ledger, random.Random(self._chance.random()))
+            for at, kind in enumerate(CLIENTS)
+        ]
+        async with asyncio.TaskGroup() as group:
+            for client in clients:
+                group.create_task(client.run(stop))
+            for number in numbers:
+                await self._round(number, clients)
+            stop.set()
+
+    async def _round(self, number, clients):
+        before = self.ledger.puts, self.ledger.deletes
+        await asyncio.sleep(self._chance.random())
+        async with asyncio.TaskGroup() as group:
+            move = group.create_task(self._move()) if number % MOVE_EACH == 0 else None
+            what, cured_s = await self._fault()
+        if move is not None:
+            what += f"; {move.result()}"
+        slowest_s = await self._all_go_on(number, clients, cured_s)
+        puts, deletes = self.ledger.puts - before[0], self.ledger.deletes - before[1]
+        self._tell(f"round {number}: {what}; {puts} puts, {deletes} deletes; all go on {slowest_s:.2f} s after it")
+
+    async def _fault(self):
+        """Do something to a server or a router; return what, and when it was over."""
+        chance = self._chance
+        place = chance.choice([*self.servers, *self._routers])
+        kind = chance.choice(["kill", "halt", "cut"])
+        away_s = chance.uniform(0.2, 2.5)
+        self.faults[f"{kind} of a {place.kind}"] += 1
+        if kind == "halt":
+            await place.halt(away_s)
+            return f"{place} halted for {away_s:.1f} s", time.monotonic()
+        outage = self.ledger.begin_outage((place.kind, place.number))
+        if kind == "kill":
+            what = f"{place} killed, away for {away_s:.1f} s"
+            await place.kill(away_s)
+        else:
+            how = chance.choice(CUTS)
+            what = f"{place} cut off ({how}) for {away_s:.1f} s"
+            await place.cut(how, away_s)
+        outage.end_s = time.monotonic()
+        return what, outage.end_s
+
+    async def _all_go_on(self, number, clients, cured_s):
+        """Wait for all clients; return how long the slowest one took."""
+        while waiting := [client.name for client in clients if client.went_on_s < cured_s]:
+            if time.monotonic() > cured_s + GOES_ON_WITHIN_S:
+                self.ledger.complain(f"round {number}: {', '.join(waiting)} did not go on")
+                break
+            await asyncio.sleep(0.05)
+        self.went_on_s.append(
+            max(client.went_on_s for client in clients) - cured_s if not waiting else GOES_ON_WITHIN_S
+        )
+        return self.went_on_s[-1]
+
+    # -- moves
+
+    async def _move(self):
+        """Move a tube to another server; return what was done."""
+        chance = self._chance
+        fleet = Fleet.load(self._file)
+        tube = chance.choice(TUBES)
+        source = fleet.home(tube.encode()).name
+        target = chance.choice([member.name for member in fleet.members if member.name != source])
+        await asyncio.sleep(chance.random())
+        self.ledger.moved.add(tube)
+        killed = chance.random() < 0.5
+        if killed:
+            self.moves_killed += 1
+            await self._shard_move(tube, target, kill_after_s=chance.uniform(0.05, 1.0))
+        end_s = time.monotonic() + MOVES_WITHIN_S
+        while code := await self._shard_move(tube, target):
+            said = self._said()
+            if time.monotonic() > end_s:
+                self.ledger.complain(f"{tube} was not moved to {target}: {code}, {said}")
+                break
+            if "still has jobs" in said:  # of the last move
+                await self._shard_move(tube, source)
+            await asyncio.sleep(0.2)
+        self.moves += 1
+        return f"{tube} moved from {source} to {target}{', killed once' if killed else ''}"
+
+    def _said(self):
+        return (self._folder / "move.log").read_text()
+
+    async def _shard_move(self, tube, target, kill_after_s=None):
+        """Run the command; return its exit code."""
+        self.move_tries += 1
+        arguments = ["shard", "move", tube, "--to", target, "--servers", str(self._file)]
+        with (self._folder / "move.log").open("wb") as sink:
+            process = fork(arguments, self._folder, {}, sink)
+        if kill_after_s is not None:
+            await asyncio.sleep(kill_after_s)
+            process.kill()
+        code = await asyncio.to_thread(process.wait)
+        if "Traceback" in self._said():
+            self.ledger.complain(f"{' '.join(arguments)}: {self._said()}")
+        return code
+
+    # -- what there is
+
+    def _places(self):
+        """Return where each job is, once the servers have heard of the end of all clients."""
+        places = defaultdict(list)
+        for place in self.servers:
+            with Wire(place.program.connect()) as wire:
+                _wait_until_alone(wire)
+                for job in _jobs(wire):
+                    key = int(job["preview"].split(":")[0])
+                    places[key].append(f"s{place.number}:{job['id']} in {job['tube']}, {job['state']}")
+        return places
+
+    def summary(self):
+        ledger = self.ledger
+        faults = ", ".join(f"{number} times {what}" for what, number in sorted(self.faults.items()))
+        return (
+            f"{len(self.went_on_s)} rounds: {faults}; {self.moves} moves, {self.moves_killed} of them killed,"
+            f" {self.move_tries} runs of the command\n"
+            f"{ledger.puts} puts acknowledged, {ledger.perhaps} perhaps, {ledger.reserves} reservations,"
+            f" {ledger.deletes} deletes; all went on {statistics.median(self.went_on_s):.2f} s after a round,"
+            f" {max(self.went_on_s):.2f} s at most"
+        )
+
+
+def _wait_until_alone(wire):
+    until(lambda: wire.stats()["current-connections"] == "1")
+
+
+def _jobs(wire):
+    return everything(lambda what: wire.request("list-jobs", **what), {"preview": 9}, "jobs")
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="python -m tests.router.rounds", description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 32))
+    asked = parser.parse_args()
+    print(f"seed {asked.seed}", flush=True)
+    with tempfile.TemporaryDirectory(prefix="beanlite-rounds-") as folder:
+        rounds = Rounds(Path(folder), asked.seed, lambda line: print(line, flush=True))
+        asyncio.run(rounds.run(asked.rounds))
+    complaints = rounds.ledger.complaints
+    print(rounds.summary(), *complaints, "FAILED" if complaints else "PASSED", sep="\n")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
