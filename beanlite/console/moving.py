@@ -74,7 +74,7 @@ def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[
         for copied in _copy(old, new, server, tube, missing):
             if progress is not None:
                 progress(moved.copied + copied)
-        _delete(old, [job["id"] for job in originals])
+        _delete_originals(old, new, server, tube, {job["id"] for job in originals})
         moved.copied += _open(new, tube)
     moved.reserved = sum(each["reserved"] for each in old.list_tubes({"names": [tube]})["tubes"])
     return moved
@@ -84,12 +84,12 @@ def _by() -> Record:
     return on_behalf_of(login_name())
 
 
-def _copies(new: Live, tube: str, server: str) -> set[int]:
-    """Return the ids of the jobs that have a copy; a copy without a note is deleted.
+def _copies(new: Live, tube: str, server: str) -> dict[int, int]:
+    """Return the copy of each job that has one, by their ids; a copy without a note is deleted.
 
     BeanliteError: there are copies from another server as well, whose move was cut off.
     """
-    copies: set[int] = set()
+    copies: dict[int, int] = {}
     unmarked: list[int] = []
     for job in everything(new.list_jobs, {"tube": coming(tube), "notes": True}, "jobs"):
         note = _NOTE.match(job.get("note") or "")
@@ -98,7 +98,7 @@ def _copies(new: Live, tube: str, server: str) -> set[int]:
         elif note["server"] != server:
             raise BeanliteError(f"{coming(tube)} of {new.name} has jobs of {note['server']}: end their move first")
         else:
-            copies.add(int(note["id"]))
+            copies[int(note["id"])] = job["id"]
     _delete(new, unmarked)
     return copies
 
@@ -134,9 +134,25 @@ def _mark(new: Live, copy_id: int, server: str, job: Record) -> None:
     changes.change(new, {"do": "note", "note": note, **_by()}, Filter(ids=[copy_id]))
 
 
+def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int]) -> None:
+    """Delete jobs, and the copies of those that clients have deleted meanwhile. BeanliteError: as ``_delete``."""
+    if not ids:
+        return
+    outcome = changes.change(old, {"do": "delete", **_by()}, Filter(ids=sorted(ids)))
+    gone = ids - outcome.changed - outcome.left
+    if gone:
+        copies = _copies(new, tube, server)
+        _delete(new, [copies[job_id] for job_id in gone & copies.keys()])
+    _check_none_is_left(old, outcome)
+
+
 def _delete(server: Live, ids: list[int]) -> None:
     """Delete jobs. BeanliteError: a client has reserved one, by its id."""
-    outcome = changes.change(server, {"do": "delete", **_by()}, Filter(ids=ids)) if ids else changes.Result()
+    if ids:
+        _check_none_is_left(server, changes.change(server, {"do": "delete", **_by()}, Filter(ids=ids)))
+
+
+def _check_none_is_left(server: Live, outcome: changes.Result) -> None:
     if outcome.left:
         raise BeanliteError(f"job {min(outcome.left)} of {server.name} can't be deleted: a client has it reserved")
 

@@ -118,3 +118,23 @@ def test_move_that_is_cut_off_anywhere_is_taken_up_again(servers, monkeypatch, i
         servers.wires[servers.new].request("change-jobs", do="delete", tube="mail")
         servers.old, servers.new = servers.new, servers.old
     assert questions > 15
+
+
+@pytest.mark.parametrize("when", ["note", "delete"])
+def test_job_that_a_client_deletes_meanwhile_stays_deleted(servers, monkeypatch, when):
+    servers.fill(1)
+    first = servers.jobs("two")[0][1]
+    job_id = servers.wires["two"].request("list-jobs", tube="mail")["jobs"][0]["id"]
+    ask = Live.ask
+    replies = []
+
+    def delete_first(live, word, request):
+        if not replies and request.get("do") == when:
+            replies.append(servers.wires["two"].ask(f"delete {job_id}"))
+        return ask(live, word, request)
+
+    monkeypatch.setattr(Live, "ask", delete_first)
+    assert servers.move() == 0
+    assert replies == ["DELETED"]
+    assert first not in [job[1] for job in servers.jobs("one")]
+    assert len(servers.jobs("one")) == 2

@@ -60,6 +60,8 @@ class Ledger:
     outages: list[Outage] = field(default_factory=list)
     moved: set[str] = field(default_factory=set)
     """The tubes that have been moved, whose jobs may have got other ids."""
+    moving: str = ""
+    """The tube that is being moved: if that is cut off, jobs that nobody has reserved may survive their delete."""
     puts: int = 0
     perhaps: int = 0
     reserves: int = 0
@@ -158,6 +160,9 @@ class Ledger:
     def has_deleted(self, holder, job):
         self.deletes += 1
         self.open -= 1
+        held = job.hold is not None and job.hold.holder is holder and not self._is_void(job.hold)
+        if job.tube == self.moving and not held:
+            return
         job.deletes -= 1
         if job.deleted_s:
             self.complain(f"job {job.key} ({job.id}) was deleted twice")

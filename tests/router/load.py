@@ -22,6 +22,8 @@ class Connection:
     def __init__(self, router, reader, writer, ledger):
         self.router = router
         self.body = b""
+        self.line = ""
+        """The last command."""
         self._reader = reader
         self._writer = writer
         self._ledger = ledger
@@ -32,6 +34,7 @@ class Connection:
 
     async def ask(self, line, body=None):
         """Send a command, and return the words of the reply."""
+        self.line = line
         self._writer.write(line.encode() + b"\r\n" + (b"" if body is None else body + b"\r\n"))
         try:
             async with asyncio.timeout(WITHIN_S):
@@ -56,9 +59,14 @@ class Client:
         """``ports``: where the routers are."""
         self.name = name
         self.went_on_s = 0.0
+        self._connection = None
         self._ports = ports
         self._ledger = ledger
         self._chance = chance
+
+    def __str__(self):
+        at = self._connection
+        return self.name if at is None else f"{self.name} (at router {at.router}: {at.line})"
 
     async def run(self, stop):
         while not stop.is_set():
@@ -68,7 +76,7 @@ class Client:
             except OSError:
                 await asyncio.sleep(0.05)
                 continue
-            connection = Connection(router, *streams, self._ledger)
+            connection = self._connection = Connection(router, *streams, self._ledger)
             with contextlib.suppress(Gone):
                 await self.begin(connection)
                 for _ in range(self._chance.randrange(20, 300)):
@@ -83,6 +91,17 @@ class Client:
 
     async def step(self, connection):
         raise NotImplementedError
+
+    async def delete(self, connection, job, job_id):
+        job.deletes += 1
+        words = await connection.ask(f"delete {job_id}")
+        self.check(words, "DELETED", "NOT_FOUND")
+        if words[0] == "DELETED":
+            self._ledger.has_deleted(connection, job)
+            return
+        job.deletes -= 1
+        if words[0] == "NOT_FOUND":
+            self._ledger.not_found(self._ledger.let_go(connection, job), job, "delete")
 
     def check(self, words, *expected):
         """Complain of a reply that the command can't have."""
@@ -117,6 +136,8 @@ class Producer(Client):
         else:
             job.put = "refused"
         await asyncio.sleep(self._chance.random() * 0.04)
+        if job.id and self._chance.random() < 0.1:
+            await self.delete(connection, job, job.id)
 
 
 class Worker(Client):
@@ -157,7 +178,7 @@ class Worker(Client):
         elif what == "bury":
             await self._give_up(connection, job, f"bury {job_id} 3", "BURIED")
         if what in {"touch", "delete"}:
-            await self._delete(connection, job, job_id)
+            await self.delete(connection, job, job_id)
 
     async def _give_up(self, connection, job, line, done):
         hold = self._ledger.let_go(connection, job)
@@ -165,17 +186,6 @@ class Worker(Client):
         self.check(words, done, "NOT_FOUND")
         if words[0] == "NOT_FOUND":
             self._ledger.not_found(hold, job, line.split()[0])
-
-    async def _delete(self, connection, job, job_id):
-        job.deletes += 1
-        words = await connection.ask(f"delete {job_id}")
-        self.check(words, "DELETED", "NOT_FOUND")
-        if words[0] == "DELETED":
-            self._ledger.has_deleted(connection, job)
-            return
-        job.deletes -= 1
-        if words[0] == "NOT_FOUND":
-            self._ledger.not_found(self._ledger.let_go(connection, job), job, "delete")
 
 
 class Kicker(Client):
