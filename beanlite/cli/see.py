@@ -151,6 +151,8 @@ def job(
     """
     if body not in FORMS:
         raise ConfigError(f"--body: there is no form {body!r}, only {', '.join(FORMS)}")
+    if database is not None and (place.connect or place.servers):
+        raise ConfigError("--connect and --database exclude each other")
     with place.source() if database is None else open_stored(place.db, database, None) as source:
         found = _find(source, job_id)
     if not found:
