@@ -179,9 +179,9 @@ class Rounds:
         async with asyncio.TaskGroup() as group:
             move = group.create_task(self._move()) if number % MOVE_EACH == 0 else None
             what, cured_s = await self._fault()
+            slowest_s = await self._all_go_on(number, clients, cured_s)
         if move is not None:
             what += f"; {move.result()}"
-        slowest_s = await self._all_go_on(number, clients, cured_s)
         puts, deletes = self.ledger.puts - before[0], self.ledger.deletes - before[1]
         self._tell(f"round {number}: {what}; {puts} puts, {deletes} deletes; all go on {slowest_s:.2f} s after it")
 
@@ -230,10 +230,10 @@ class Rounds:
         await asyncio.sleep(chance.random())
         self.ledger.moved.add(tube)
         self.ledger.moving = tube
-        killed = chance.random() < 0.5
-        if killed:
-            self.moves_killed += 1
-            await self._shard_move(tube, target, kill_after_s=chance.uniform(0.05, 1.0))
+        killed = False
+        if chance.random() < 0.5:
+            killed = await self._shard_move(tube, target, kill_after_s=chance.uniform(0.05, 0.8)) < 0
+            self.moves_killed += killed
         end_s = time.monotonic() + MOVES_WITHIN_S
         while code := await self._shard_move(tube, target):
             said = self._said()
