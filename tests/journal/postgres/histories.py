@@ -92,8 +92,8 @@ def state_of(engine, *, bodies):
     state = {
         "jobs": [_job(engine, job) for job in sorted(all_jobs(engine), key=lambda job: job.id)],
         "tubes": [_tube(tube) for tube in engine.tubes_in_order()],
-        "counts": {name: getattr(counts, name) for name in counts.__slots__},
-        "memory": {name: getattr(memory, name) for name in memory.__slots__ if name[0] != "_" and name not in BODIES},
+        "counts": {name: getattr(counts, name) for name in attributes_of(counts)},
+        "memory": {name: getattr(memory, name) for name in attributes_of(memory) if name not in BODIES},
         "others": (memory.job_bytes, memory.other_bytes),
         "deferred": list(engine.ledger.deferred),
         "burials": engine._queues._burials,
@@ -105,6 +105,12 @@ def state_of(engine, *, bodies):
     if bodies:
         state["bodies"] = [(job.id, job.body) for job in all_jobs(engine)], [getattr(memory, name) for name in BODIES]
     return state
+
+
+def attributes_of(thing):
+    """Return the names of what an object knows for others, be it compiled or not."""
+    names = getattr(type(thing), "__mypyc_attrs__", None) or thing.__slots__
+    return [name for name in names if name[0] != "_"]
 
 
 def _job(engine, job):
@@ -126,4 +132,4 @@ def _tube(tube):
 
 
 def _rules(tube):
-    return tube.rules and {name: getattr(tube.rules, name) for name in tube.rules.__slots__}
+    return tube.rules and {name: getattr(tube.rules, name) for name in attributes_of(tube.rules)}
