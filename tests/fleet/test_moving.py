@@ -74,6 +74,17 @@ def test_jobs_move_in_their_states_and_the_file_says_where(servers, capsys):
     assert servers.file.read_text().count("# by hand") == 2
 
 
+def test_tube_without_clients_moves_though_it_is_gone_with_its_last_job(servers, capsys):
+    wire = servers.wires["two"]
+    wire.ask("use mail")
+    wire.put(b"left behind")
+    wire.ask("use default")
+    assert servers.move() == 0
+    assert "1 job copied" in capsys.readouterr().out
+    assert [job[1] for job in servers.jobs("one")] == ["left behind"]
+    assert servers.jobs("two") == servers.jobs("two", "mail(leaving)") == []
+
+
 def test_reserved_job_stays_until_it_comes_back(servers, capsys):
     wire = servers.wires["two"]
     wire.ask("use mail")
