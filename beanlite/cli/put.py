@@ -18,6 +18,7 @@ from beanlite.console.filters import encode_tube
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all, read_jobs
 from beanlite.console.routing import home
+from beanlite.console.several import Several
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
 from beanlite.journal.lines import read_lines
@@ -98,6 +99,8 @@ def put(
         for ids in put_all(servers, new_jobs, login_name()):
             text = "\n".join(json.dumps(job_id.record()) if as_json else str(job_id) for job_id in ids)
             print_done(text, "jobs are put, but not all of their ids can be printed")
+        if isinstance(servers, Several):
+            servers.away.clear()  # none of those was needed
 
 
 def _read_bodies(live: Live, tube: str, *, lines: bool) -> Iterator[bytes]:

@@ -34,6 +34,7 @@ def shares(servers: Servers, which: "Filter") -> list[Share]:
         return [Share("", servers, which)]
     if which.ids is not None:
         ids = _by_server(servers, [each if isinstance(each, JobId) else JobId(each) for each in which.ids])
+        servers.away.clear()  # none of those is needed
         return [Share(name, servers.one(name), which.model_copy(update={"ids": ids[name]})) for name in ids]
     names = list(servers.lives) if which.tube is None else servers_of(servers, which.tube)
     return [Share(name, servers.lives[name], which) for name in names]
@@ -94,6 +95,8 @@ def servers_of(servers: Servers, tube: str) -> list[str]:
     ]
     names = [name for name in homes if name in have]
     if names:
+        if servers.fleet is not None:
+            servers.away.clear()  # none of those is needed
         return names
     if have:
         raise BeanliteError(

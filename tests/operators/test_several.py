@@ -196,6 +196,7 @@ def test_put_goes_to_the_server_of_the_tube(fleet, tmp_path):
     )
     assert fleet.run("put", "--jobs", str(lines))[0] == ["three:2", "two:3", "two:4", "three:3"]
     fleet.servers["two"].stop()
+    assert fleet.run("put", "--tube", "sms", "a") == (["three:4"], [])  # the other one is not needed
     assert fleet.run("put", "--tube", "mail", "a", code=1)[1][0].startswith("beanlite: two is away: ")
     addresses = [word for name in ("one", "three") for word in ("--connect", f"127.0.0.1:{fleet.servers[name].port}")]
     assert main(["put", "x", *addresses]) == 2
@@ -212,6 +213,8 @@ def test_change_by_id_goes_to_the_server_of_the_job(fleet):
     assert fleet.run("bury", "two:2", "99", code=1)[1] == ["beanlite: there is no job 99"]
     assert fleet.states("two:2") == ["ready"]
     fleet.servers["one"].stop()
+    assert fleet.run("kick", "two:1") == (["two: 1 job kicked"], [])
+    assert fleet.run("kick", "--tube", "mail") == (["two: 1 job kicked"], [])
     assert fleet.run("bury", "2", code=1)[1][-1] == "beanlite: job 2 may be in one; say where it is, as in one:2"
 
 
