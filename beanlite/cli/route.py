@@ -13,6 +13,7 @@ from beanlite.errors import ConfigError
 from beanlite.host import log, signals
 from beanlite.host.loop import loop_factory, run_loop
 from beanlite.host.shown import page_context
+from beanlite.settings.defaults import SERVERS
 
 DEFAULT_LISTEN: Final = "127.0.0.1:11300"
 EPILOG: Final = "Exit codes: 0 stopped; 2 a wrong flag, or the file of servers is wrong; 5 can't listen on the address."
@@ -26,7 +27,14 @@ def route(
     *,
     servers: Annotated[
         Path,
-        typer.Option(metavar="FILE", parser=as_path, help="The file of servers; it is read again when it changes."),
+        typer.Option(
+            metavar="FILE",
+            parser=as_path,
+            envvar=SERVERS,
+            show_envvar=False,
+            help=f"The file of servers; it is read again when it changes. Default: {SERVERS}.",
+            show_default=False,
+        ),
     ],
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The address to listen on; also unix:PATH.")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from beanlite.cli.paths import as_path
+from beanlite.settings.defaults import SERVERS
 
 EPILOG = "Exit codes: 0 done; 2 the file of servers can't be read, or something in it is wrong; 130 Ctrl-C."
 EXAMPLES = """
@@ -17,7 +18,15 @@ beanlite targets --servers servers.toml > /etc/prometheus/beanlite.json
 def targets(
     *,
     servers: Annotated[
-        Path, typer.Option(metavar="FILE", parser=as_path, help="The file of servers.", show_default=False)
+        Path,
+        typer.Option(
+            metavar="FILE",
+            parser=as_path,
+            envvar=SERVERS,
+            show_envvar=False,
+            help=f"The file of servers. Default: {SERVERS}.",
+            show_default=False,
+        ),
     ],
 ) -> None:
     """Print for Prometheus (file_sd_configs) where it asks.
