@@ -295,7 +295,7 @@ def _with_unit(key: str, value: object) -> object:
 
 
 def _past_of(job_id: int) -> str:
-    return f"; beanlite job {job_id} --db PATH shows what the database still has of it"
+    return f"; beanlite job {int(job_id)} --db PATH shows what the database still has of it"
 
 
 def check_words(what: list[str] | None) -> None:

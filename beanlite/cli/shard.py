@@ -44,7 +44,7 @@ def _top() -> None:
 @shard.command(epilog=epilog("shard move", EXAMPLES, EPILOG))
 @grouped
 def move(
-    tube: Annotated[str, typer.Argument(metavar="TUBE", autocompletion=completion.tubes)],
+    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)],
     to: Annotated[str, typer.Option("--to", metavar="SERVER", help="The name of the server to move it to.")],
     *,
     server: ServerOption,
@@ -60,7 +60,7 @@ def move(
     check_name(tube)
     file, places = server.servers_file, server.places
     if file is None or places.fleet is None:
-        raise ConfigError("--servers names the file of servers, in which a move is noted")
+        raise ConfigError("a move is written into the file of servers: name it by --servers")
     with _alone_with(file):
         fleet = places.fleet
         if to not in fleet.by_name:

@@ -37,7 +37,7 @@ def where(
     name = encode_tube(tube)
     places = server.places
     if places.fleet is None:
-        raise ConfigError("where is said by a file of servers: name it by --servers")
+        raise ConfigError("only a file of servers says which of them has a tube: name it by --servers")
     addresses = {place.name: [address_text(each) for each in place.addresses] for place in places.places}
     homes = [member.name for member in places.fleet.homes(name)]
     jobs, away = _jobs(places, tube)

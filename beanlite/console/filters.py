@@ -60,7 +60,7 @@ def check_ids(ids: Sequence[int]) -> None:
     """Check ids that are for a single server, or a file. ConfigError: one names a server."""
     for job_id in ids:
         if isinstance(job_id, JobId) and job_id.server is not None:
-            raise ConfigError(f"{job_id} names one of several servers, and there is only one: {int(job_id)}")
+            raise ConfigError(f"{job_id} names one of several servers, and there is only one: say {int(job_id)}")
 
 
 def job_name(job: Record) -> str:

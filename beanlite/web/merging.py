@@ -142,8 +142,10 @@ async def job(request: Request) -> Response:
         job_id = JobId.parse(request.path_params["id"])
     except ValueError as error:
         raise ConfigError(str(error)) from None
-    if job_id.server not in together_of(request).sites:
+    if job_id.server is None:
         raise HTTPException(404, f"A job is named with its server here, as two:17, and not {str(job_id)[:60]}")
+    if job_id.server not in together_of(request).sites:
+        raise HTTPException(404, f"There is no server {job_id.server[:40]}")
     return RedirectResponse(f"/on/{job_id.server}/job/{job_id:d}", 303)
 
 
