@@ -175,5 +175,5 @@ def _open(new: Live, tube: str) -> int:
 
 
 def _is_of_buried(job: Record) -> bool:
-    note = _NOTE.match(job["note"])
+    note = _NOTE.match(job.get("note") or "")
     return note is not None and note["buried"] is not None

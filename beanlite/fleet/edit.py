@@ -26,7 +26,8 @@ def write_move(path: Path, tube: str, source: str, target: str) -> Fleet:
         contents = tomllib.loads(new_text)
     except tomllib.TOMLDecodeError:
         contents = {}
-    if contents.get("version") != fleet.version + 1 or contents.get("moved", {}).get(tube) != move:
+    before = tomllib.loads(text)
+    if contents != {**before, "version": fleet.version + 1, "moved": {**before.get("moved", {}), tube: move}}:
         raise ConfigError(
             f"{path} is written in a way that is only changed by hand: set version = {fleet.version + 1}, and in"
             f' [moved] "{tube}" = {{ from = "{source}", to = "{target}" }}'

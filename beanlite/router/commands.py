@@ -10,7 +10,15 @@ from collections.abc import Callable
 from typing import Final
 
 from beanlite.protocol.arguments import parse_claim, parse_kick, parse_name, parse_put, parse_timeout
-from beanlite.protocol.replies import BAD_FORMAT, NOT_IGNORED, UNAUTHORIZED, UNKNOWN_COMMAND, USING, WATCHING
+from beanlite.protocol.replies import (
+    BAD_FORMAT,
+    JOB_TOO_BIG,
+    NOT_IGNORED,
+    UNAUTHORIZED,
+    UNKNOWN_COMMAND,
+    USING,
+    WATCHING,
+)
 from beanlite.router.asks import (
     AuthAsk,
     LargestBodyAsk,
@@ -53,9 +61,14 @@ def put(session: Routed, args: bytes) -> bool:
             session.barrier = question = LargestBodyAsk(session)
             lane.send(b"stats\r\n", question)
             return False
+        # It is not passed on: the server, whose limit may be another one by now, would take a body for commands, and
+        # perhaps for those of an operator.
         if line.size <= lane.server.max_job_size:
-            return session.ask(lane, b"put %b\r\n" % args, ask)
-    if lane.refusal:
+            return session.say(BAD_FORMAT)
+        ask.reply = JOB_TOO_BIG
+        session.order.append(ask)
+        session.expect_body(ask, None, line.size + 2)
+    elif lane.refusal:
         ask.reply = _refusal(lane)
         session.order.append(ask)
         session.expect_body(ask, None, line.size + 2)

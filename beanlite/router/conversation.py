@@ -88,7 +88,9 @@ class RouterSession(Routed):
     @property
     def wants_more(self) -> bool:
         """Whether to read more from the client."""
-        if self.is_over or any(lane.clogged for lane in self.lanes.values()):
+        if self.is_over:  # what comes is not looked at, but it is noticed that the client goes
+            return True
+        if any(lane.clogged for lane in self.lanes.values()):
             return False
         lane = self.body_lane
         if self.body_bytes and lane is not None and not self.is_open(lane):
@@ -209,8 +211,9 @@ class RouterSession(Routed):
         """Skip the rest of a body that was being passed on to a lane: its command was not carried out."""
         if self.body_lane is lane and self.body_ask is not None:
             self.body_lane = None
-            lane.asks.remove(self.body_ask)
-            self.body_ask.fail(lane)
+            if self.body_ask in lane.asks:  # else the server has answered it before the body was there
+                lane.asks.remove(self.body_ask)
+                self.body_ask.fail(lane)
 
     def _adopt(self) -> None:
         """Wait for the server, or for others, with the reserves whose lane was lost."""

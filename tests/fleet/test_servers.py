@@ -5,6 +5,7 @@ import re
 import pytest
 
 from beanlite.errors import ConfigError
+from beanlite.fleet.edit import write_move
 from beanlite.fleet.servers import Fleet
 
 THREE = """
@@ -120,3 +121,14 @@ def test_targets_of_prometheus_have_the_names_of_their_servers(tmp_path):
         {"targets": ["10.0.0.1:11381"], "labels": {"server": "one"}},
         {"targets": ["10.0.0.2:11381", "[::1]:11381"], "labels": {"server": "two"}},
     ]
+
+
+def test_move_changes_nothing_else_in_the_file(tmp_path):
+    file = tmp_path / "servers.toml"
+    rows = [
+        f'{name} = {{ number = {number}, connect = "h:{number}" }}' for number, name in enumerate(["mail", "a", "b"])
+    ]
+    file.write_text("[servers]\n" + "\n".join(rows) + "\n")
+    with pytest.raises(ConfigError, match="only changed by hand"):
+        write_move(file, "mail", "a", "b")
+    assert list(Fleet.load(file).by_name) == ["mail", "a", "b"]

@@ -184,6 +184,28 @@ def test_quit_closes_the_connection_after_the_replies(net, client):
     assert client.session.is_done
 
 
+def test_client_that_goes_after_its_quit_is_noticed(client):
+    client.send(b"reserve\r\nquit\r\n")
+    assert not client.session.is_done
+    assert client.session.wants_more
+    assert client.half_close() == b"TIMED_OUT\r\n"
+    assert client.session.is_done
+
+
+def test_body_of_an_odd_put_is_never_taken_for_commands(net, client):
+    assert client.send(b"put 0 0 1 1 x\r\n") == b"BAD_FORMAT\r\n"  # the router knows the limit now
+    net.cores[1].service.max_job_size = 1_000_000
+    body = b"list-clients 2\r\n{}\r\n".ljust(70_000)
+    assert client.send(b"put 0 0 1 70000 x\r\n%b\r\npeek 1\r\n" % body) == b"JOB_TOO_BIG\r\nNOT_FOUND\r\n"
+
+
+def test_server_may_answer_a_put_amid_its_body_and_go(client):
+    client.send(b"put 0 0 1 100\r\nabc")
+    client.session.came(client.session.lanes[1], b"UNAUTHORIZED\r\n", 0.0)
+    client.lose(1)
+    assert client.send(b"x" * 97 + b"\r\npeek 65\r\n") == b"UNAUTHORIZED\r\nNOT_FOUND\r\n"
+
+
 def test_drained_server_refuses_puts(net, client):
     net.cores[2].engine.admission.draining = True
     assert client.send(put(b"x") + b"use b\r\n" + put(b"x")) == b"INSERTED 65\r\nUSING b\r\nDRAINING\r\n"
