@@ -12,12 +12,14 @@ from typing import Final, cast
 
 from beanlite.router.conversation import RouterSession
 from beanlite.router.known import Map
-from beanlite.router.lane import GREETING, OPEN, Lane
+from beanlite.router.lane import GREETING, OPEN, Ask, Lane
 from beanlite.router.relay import introduction_of
 from beanlite.router.upstream import Upstream
 
 # With so many bytes that the other side does not take, nothing more is read for it.
 UNREAD_MAX: Final = 1 << 16
+# When so much has come behind a reply of another server that comes first, it is not read any further.
+HELD_MAX: Final = 1 << 20
 # How long a client may take to read its last replies, and to close its side.
 FAREWELL_S: Final = 2.0
 
@@ -108,6 +110,9 @@ class ClientSide(asyncio.Protocol):
     __slots__ = (
         "_due_s",
         "_ends",
+        "_first",
+        "_held",
+        "_held_bytes",
         "_host",
         "_introduction",
         "_is_closed",
@@ -132,6 +137,12 @@ class ClientSide(asyncio.Protocol):
         self._reading = True
         self._unread = False
         """The client does not read its replies."""
+        self._first: Ask | None = None
+        """The command whose reply came next when replies were last held."""
+        self._held_bytes = 0
+        """What has come behind it."""
+        self._held: list[ServerSide] = []
+        """The servers that are not read from meanwhile."""
         self._is_closed = False
 
     # -- called by asyncio
@@ -201,11 +212,35 @@ class ClientSide(asyncio.Protocol):
 
     def server_came(self, end: ServerSide, data: bytes) -> None:
         """Take what a server says; a connection with something else than replies is closed."""
-        if not self.session.came(end.lane, data, self._loop.time()) and end.transport is not None:
+        lane = end.lane
+        unanswered = len(lane.asks)
+        if not self.session.came(lane, data, self._loop.time()) and end.transport is not None:
             end.transport.abort()
             end.client = None
             self._lose(end)
+        elif self.session.order and self.session.wait is None and len(lane.asks) < unanswered:
+            self._hold(end, len(data))
         self.flush()
+
+    def _hold(self, end: ServerSide, size: int) -> None:
+        """Count what came from a server, and read no more from it if too much has to wait for another server's reply.
+
+        It has answered a command behind the first one, and so owes nothing to that.
+        """
+        first = self.session.order[0]
+        if first is not self._first:
+            self._first, self._held_bytes = first, 0
+            self._read_on()
+        self._held_bytes += size
+        if self._held_bytes > HELD_MAX and end.transport is not None:
+            end.transport.pause_reading()
+            self._held.append(end)
+
+    def _read_on(self) -> None:
+        held, self._held = self._held, []
+        for end in held:
+            if end.transport is not None and not self._unread:
+                end.transport.resume_reading()
 
     def server_lost(self, end: ServerSide) -> None:
         """Take note that a connection was lost."""
@@ -265,6 +300,8 @@ class ClientSide(asyncio.Protocol):
             out = session.out
             self.transport.write(out[0] if len(out) == 1 else b"".join(out))
             out.clear()
+        if self._held and (not session.order or session.order[0] is not self._first):
+            self._read_on()
         if session.half_closed:
             self._end_wait()
         if session.is_done:

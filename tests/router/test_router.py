@@ -1,6 +1,7 @@
 """Real routers in front of real servers: clients of the field, servers that die, files that change, and TLS."""
 
 import contextlib
+import re
 import signal
 import socket
 import subprocess
@@ -130,12 +131,42 @@ def test_put_whose_answer_is_lost_closes_the_connection(fleet, wire):
     start_again(two)
 
 
+def test_replies_that_wait_for_a_halted_server_are_not_gathered(fleet, wire):
+    wire.ask("use a")
+    job_id = wire.put(b"x" * 60_000)
+    wire.ask("use b")
+    other_id = wire.put(b"y")
+    before = resident(fleet)
+    two = fleet.upstreams[1]
+    two.signal(signal.SIGSTOP)
+    wire.send(b"peek %d\r\n" % other_id + b"peek %d\r\n" % job_id * 900)
+    until(lambda: unsent_bytes(fleet.upstreams[0]) > 500_000)
+    assert resident(fleet) - before < 20_000_000
+    two.signal(signal.SIGCONT)
+    assert wire.reply() == f"FOUND {other_id} 1"
+    assert {wire.reply() for _ in range(900)} == {f"FOUND {job_id} 60000"}
+
+
+def resident(server):
+    (kib,) = re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())
+    return int(kib) << 10
+
+
+def unsent_bytes(server):
+    """How many bytes a server has sent on its connections that the other side has not taken."""
+    return sum(int(row[4].split(":")[0], 16) for row in _connections(server))
+
+
 def unread_bytes(server):
     """How many bytes are in the queues of a server's connections."""
+    return sum(int(row[4].split(":")[1], 16) for row in _connections(server))
+
+
+def _connections(server):
     port = f"{server.port:04X}"
     with Path("/proc/net/tcp").open(encoding="ascii") as table:
         rows = [line.split() for line in table][1:]
-    return sum(int(row[4].split(":")[1], 16) for row in rows if row[1].endswith(":" + port) and row[3] == "01")
+    return [row for row in rows if row[1].endswith(":" + port) and row[3] == "01"]
 
 
 def test_put_that_was_not_sent_waits_for_a_server_that_starts_again(fleet, wire):
