@@ -87,8 +87,7 @@ def route(
     listener = listen_at(parse_address(listen, "--listen"))
 
     async def serve() -> None:
-        router = Router(files, listener, tls, relays=relay)
-        await router.serve()
+        await Router(files, listener, tls, relays=relay).serve()
 
     try:
         run_loop(loop_factory(), serve)

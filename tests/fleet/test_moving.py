@@ -74,7 +74,7 @@ def test_jobs_move_in_their_states_and_the_file_says_where(servers, capsys):
     assert servers.file.read_text().count("# by hand") == 2
 
 
-def test_tube_without_clients_moves_though_it_is_gone_with_its_last_job(servers, capsys):
+def test_tube_that_is_gone_with_its_last_job_moves(servers, capsys):
     wire = servers.wires["two"]
     wire.ask("use mail")
     wire.put(b"left behind")
