@@ -334,7 +334,7 @@ async def test_screen_says_in_time_that_a_server_is_away_and_goes_on(fleet, ends
     async with app.run_test(size=SMALL) as pilot:
         await shown(pilot, lambda text: all(f"{name}:mail" in text for name in NAMES) and "3 ready" in text)
         fleet.servers["three"].signal(ends)
-        async with asyncio.timeout(4 * AWAY_S):  # 5 s on a machine that has nothing else to do
+        async with asyncio.timeout(8 * AWAY_S):  # 5 s on a machine that has nothing else to do
             await shown(pilot, lambda text: "away     three: " in text and "three:mail" not in text)
         fleet.put("one", "mail", b"x")
         await shown(pilot, lambda text: "3 ready" in text and "two:mail" in text)
