@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from beanlite.console import changes
-from beanlite.console.filters import Record
+from beanlite.console.filters import Record, filter_by
 from beanlite.console.listing import everything
 from beanlite.console.live import Live, login_name, on_behalf_of
 from beanlite.console.putting import NewJob, batches, put_batch
@@ -65,7 +65,7 @@ def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[
     moved = Moved()
     while True:
         for state in _STATES:
-            _change(old, {"do": "move", "to": leaving(tube), **_by()}, Filter(tube=tube, state=state))
+            _change(old, {"do": "move", "to": leaving(tube), **_by()}, filter_by(tube=tube, state=state))
         copies = _copies(new, tube, server)
         originals = list(everything(old.list_jobs, {"tube": leaving(tube)}, "jobs"))
         if not originals and not copies:
@@ -139,14 +139,14 @@ def _mark(new: Live, copy_id: int, server: str, job: Record) -> None:
     state = ", buried" if job["state"] == "buried" else ""
     note = f"moved from {server}:{job['id']}{state}\n{job['text']}".strip()
     note = note.encode()[:NOTE_MAX].decode(errors="ignore")
-    _change(new, {"do": "note", "note": note, **_by()}, Filter(ids=[copy_id]))
+    _change(new, {"do": "note", "note": note, **_by()}, filter_by(ids=[copy_id]))
 
 
 def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int]) -> None:
     """Delete jobs, and the copies of those that clients have deleted meanwhile. BeanliteError: as ``_delete``."""
     if not ids:
         return
-    outcome = _change(old, {"do": "delete", **_by()}, Filter(ids=sorted(ids)))
+    outcome = _change(old, {"do": "delete", **_by()}, filter_by(ids=sorted(ids)))
     gone = ids - outcome.changed - outcome.left
     if gone:
         copies = _copies(new, tube, server)
@@ -157,7 +157,7 @@ def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int
 def _delete(server: Live, ids: list[int]) -> None:
     """Delete jobs. BeanliteError: a client has reserved one, by its id."""
     if ids:
-        _check_none_is_left(server, _change(server, {"do": "delete", **_by()}, Filter(ids=ids)))
+        _check_none_is_left(server, _change(server, {"do": "delete", **_by()}, filter_by(ids=ids)))
 
 
 def _check_none_is_left(server: Live, outcome: changes.Result) -> None:
@@ -170,8 +170,8 @@ def _open(new: Live, tube: str) -> int:
     copies = list(everything(new.list_jobs, {"tube": coming(tube), "notes": True}, "jobs"))
     buried = [job["id"] for job in copies if job["state"] != "buried" and _is_of_buried(job)]
     if buried:
-        _change(new, {"do": "bury", **_by()}, Filter(ids=buried))
-    return _change(new, {"do": "move", "to": tube, **_by()}, Filter(tube=coming(tube))).done if copies else 0
+        _change(new, {"do": "bury", **_by()}, filter_by(ids=buried))
+    return _change(new, {"do": "move", "to": tube, **_by()}, filter_by(tube=coming(tube))).done if copies else 0
 
 
 def _is_of_buried(job: Record) -> bool:

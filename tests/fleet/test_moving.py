@@ -149,3 +149,14 @@ def test_job_that_a_client_deletes_meanwhile_stays_deleted(servers, monkeypatch,
     assert replies == ["DELETED"]
     assert first not in [job[1] for job in servers.jobs("one")]
     assert len(servers.jobs("one")) == 2
+
+
+def test_more_jobs_move_than_a_request_can_name(servers):
+    wire = servers.wires["two"]
+    wire.ask("use mail")
+    wire.send(b"put 0 0 60 1\r\nx\r\n" * 1100)
+    for _ in range(1100):
+        assert wire.reply().startswith("INSERTED")
+    assert servers.move() == 0
+    assert servers.wires["one"].stats("stats-tube mail")["current-jobs-ready"] == "1100"
+    assert servers.jobs("two") == []
