@@ -41,11 +41,13 @@ class RouterHost:
 class ServerSide(asyncio.Protocol):
     """A connection to a server."""
 
-    __slots__ = ("client", "lane", "transport")
+    __slots__ = ("client", "has_heard", "lane", "transport")
 
     def __init__(self, client: ClientSide, lane: Lane) -> None:
         self.client: ClientSide | None = client
         self.lane = lane
+        self.has_heard = False
+        """The server has said something."""
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -59,6 +61,7 @@ class ServerSide(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass on what the server says."""
+        self.has_heard = True
         if self.client is not None:
             self.client.server_came(self, data)
 
@@ -244,6 +247,9 @@ class ClientSide(asyncio.Protocol):
 
     def server_lost(self, end: ServerSide) -> None:
         """Take note that a connection was lost."""
+        upstream = self._host.upstreams.get(end.lane.number)
+        if upstream is not None and not end.has_heard:  # a proxy accepts, whatever became of the server behind it
+            upstream.suspect()
         self._lose(end)
         self.flush()
 
