@@ -41,6 +41,8 @@ debian() {
     command -v adduser >/dev/null || needed+=(adduser)
     command -v strace >/dev/null || needed+=(strace)
     command -v pkill >/dev/null || needed+=(procps)
+    command -v stunnel >/dev/null || needed+=(stunnel4)
+    command -v haproxy >/dev/null || needed+=(haproxy)
     if ((${#needed[@]})); then
         apt-get update -q
         # Runlevel 1: the package must not start a server of its own.
