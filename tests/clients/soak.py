@@ -329,10 +329,13 @@ def main():
     asked = parser.parse_args()
     complaints = []
     for kind in (File, Takeovers):
-        with tempfile.TemporaryDirectory() as folder, kind(Path(folder)) as scene:
+        folder = Path(tempfile.mkdtemp(prefix="beanlite-soak-"))
+        with kind(folder) as scene:
             run = Run(scene, asked.minutes * 30, max(1, asked.kills // 2), asked.cancels // 2)
             print(f"{kind.name}: {asked.kills // 2}", *run.run(), sep="\n  ", flush=True)
-            complaints += [f"{kind.name}: {text}" for text in run.complaints]
+        complaints += [f"{kind.name}: {text}, see {folder}" for text in run.complaints]
+        if not run.complaints:
+            shutil.rmtree(folder)
     print(*complaints, "FAILED" if complaints else "PASSED", sep="\n")
     return 1 if complaints else 0
 

@@ -59,6 +59,8 @@ class Client:
         """``ports``: where the routers are."""
         self.name = name
         self.went_on_s = 0.0
+        self.tubes: list[str] = []
+        """What it watches."""
         self._connection = None
         self._ports = ports
         self._ledger = ledger
@@ -66,7 +68,7 @@ class Client:
 
     def __str__(self):
         at = self._connection
-        return self.name if at is None else f"{self.name} (at router {at.router}: {at.line})"
+        return self.name if at is None else f"{self.name} (at router {at.router}: {at.line}{self.tubes or ''})"
 
     async def run(self, stop):
         while not stop.is_set():
@@ -142,7 +144,8 @@ class Worker(Client):
     """Reserves from tubes of several servers."""
 
     async def begin(self, connection):
-        for tube in self._chance.sample(TUBES, self._chance.randrange(2, 8)):
+        self.tubes = self._chance.sample(TUBES, self._chance.randrange(2, 8))
+        for tube in self.tubes:
             self.check(await connection.ask(f"watch {tube}"), "WATCHING")
         self.check(await connection.ask("ignore default"), "WATCHING")
 

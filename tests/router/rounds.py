@@ -4,8 +4,9 @@
 
     python -m tests.router.rounds [--rounds 100] [--seed 1]
 
-Three servers with files, and two routers in front of them, each behind a proxy. In each round one of the five is killed
-and started again, halted for a while, or cut off. In each tenth round a tube is moved as well; in half of these the
+A server with a file, one with a PostgreSQL, and two that share a primary and its standby; two routers in front of them.
+In each round one of these programs, or a database, is killed and started again, halted for a while, or cut off; when
+the primary is killed, its standby is promoted. In each tenth round a tube is moved as well; in half of these the
 command is killed at any moment, and repeated. A ledger (``ledger.py``) says what is wrong:
 
 - a put that was acknowledged, and is nowhere, or in two places, though nobody has deleted it;
@@ -18,100 +19,27 @@ command is killed at any moment, and repeated. A ledger (``ledger.py``) says wha
 import argparse
 import asyncio
 import random
-import signal
 import statistics
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from beanlite.console.listing import everything
 from beanlite.fleet.servers import Fleet
 from tests.router.ledger import Ledger
 from tests.router.load import TUBES, Kicker, Producer, Worker
-from tests.support import servers
-from tests.support.cutting import Cutting
+from tests.router.places import CUTS, FENCED, LOOK_S, Member, Program
 from tests.support.forks import fork
-from tests.support.servers import RunningServer, free_port
 from tests.support.wire import Wire, until
 
 SERVERS, ROUTERS = 3, 2
 CLIENTS = [Producer] * 3 + [Worker] * 8 + [Kicker]
 MOVE_EACH = 10
 GOES_ON_WITHIN_S = 60.0
-STARTS_WITHIN_S = 60.0
 MOVES_WITHIN_S = 60.0
-CUTS = ("refuse", "silence", "question", "answer")
-
-
-class Gate(Cutting):
-    """A proxy whose port can be closed, as that of a dead program is."""
-
-    async def shut(self):
-        self._server.close()
-        self.cut()
-
-    async def open(self):
-        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self.port)
-
-
-class Place:
-    """A server or a router, and the proxy in front of it."""
-
-    def __init__(self, kind, number, folder):
-        self.kind = kind
-        self.number = number
-        self.folder = folder / f"{kind}{number}"
-        self.folder.mkdir()
-        self.port = free_port()
-        self.gate = Gate(self.port)
-        self._arguments = ()
-
-    def __str__(self):
-        return f"{self.kind} {self.number}"
-
-    def start(self, *arguments):
-        """Start the program, with the arguments of the last time unless told others."""
-        self._arguments = arguments or self._arguments
-        log = self.folder / "log"
-        with log.open("ab") as sink:
-            process = fork(self._arguments, self.folder, {}, sink)
-        self.program = RunningServer(process, self.port, self.folder, log)
-        end_s = time.monotonic() + STARTS_WITHIN_S
-        while time.monotonic() < end_s:
-            with suppress(TimeoutError):  # on a busy machine
-                if servers._wait_until_it_accepts(self.program):
-                    return
-                break
-        raise servers.ServerDied(f"{self}: {self.program.log_text()}")
-
-    async def kill(self, away_s):
-        await self.gate.shut()
-        self.program.kill()
-        await asyncio.sleep(away_s)
-        await asyncio.to_thread(self.start)
-        await self.gate.open()
-
-    async def halt(self, away_s):
-        self.program.process.send_signal(signal.SIGSTOP)
-        await asyncio.sleep(away_s)
-        self.program.process.send_signal(signal.SIGCONT)
-
-    async def cut(self, how, away_s):
-        if how == "refuse":
-            await self.gate.shut()
-            await asyncio.sleep(away_s)
-            await self.gate.open()
-            return
-        end_s = time.monotonic() + away_s
-        while time.monotonic() < end_s:
-            self.gate.cut_at = how
-            await asyncio.sleep(away_s if how == "silence" else 0.1)
-        self.gate.cut_at = None
-        if how == "silence":  # what was lost is missing in the middle of the connections
-            self.gate.cut()
 
 
 class Rounds:
@@ -123,18 +51,22 @@ class Rounds:
         """How long the slowest client took to go on, after each round."""
         self.faults = defaultdict(int)
         self.moves = self.moves_killed = self.move_tries = 0
+        self.fenced = 0
         self._folder = folder
         self._file = folder / "servers.toml"
         self._chance = random.Random(seed)
         self._tell = tell
-        self.servers = [Place("server", number, folder) for number in range(1, SERVERS + 1)]
-        self._routers = [Place("router", number, folder) for number in range(ROUTERS)]
+        self._members = [Member(number, folder) for number in range(1, SERVERS + 1)]
+        self._routers = [Program(f"router {at}", "router", folder, ("router", at)) for at in range(ROUTERS)]
+        self._databases = [member.database for member in self._members if member.database]
+        self._programs = [*(program for member in self._members for program in member.programs), *self._routers]
 
     async def run(self, number):
         async with AsyncExitStack() as stack:
             stack.callback(self._end)
-            for place in [*self.servers, *self._routers]:
-                await stack.enter_async_context(place.gate)
+            for place in [*self._programs, *self._databases]:
+                for gate in place.gates:
+                    await stack.enter_async_context(gate)
             await asyncio.to_thread(self._start)
             for first in range(1, number + 1, MOVE_EACH):
                 await self._load(range(first, min(first + MOVE_EACH, number + 1)))
@@ -142,19 +74,38 @@ class Rounds:
 
     def _start(self):
         text = "version = 1\n"
-        for place in self.servers:
-            text += f'[servers.s{place.number}]\nnumber = {place.number}\nconnect = "127.0.0.1:{place.gate.port}"\n'
-            place.start("serve", "--db", str(place.folder / "queue.db"), "-l", "127.0.0.1", "-p", str(place.port))
+        for member in self._members:
+            addresses = member.start()
+            text += f"[servers.s{member.number}]\nnumber = {member.number}\nconnect = {addresses}\n"
         self._file.write_text(text)
-        for place in self._routers:
-            place.start("route", "--listen", f"127.0.0.1:{place.port}", "--servers", str(self._file))
+        for router in self._routers:
+            router.start("route", "--listen", f"127.0.0.1:{router.port}", "--servers", str(self._file))
 
     def _end(self):
-        for place in [*self.servers, *self._routers]:
-            if hasattr(place, "program"):
-                place.program.kill()
-                if "Traceback" in place.program.log_text():
-                    self.ledger.complain(f"{place} has a traceback in its log: {place.program.log_text()[-3000:]}")
+        for program in self._programs:
+            log = program.end()
+            if "Traceback" in log:
+                self.ledger.complain(f"{program.name} has a traceback in its log: {log[-3000:]}")
+        for database in self._databases:
+            database.end()
+
+    async def _supervise(self):
+        """Start servers again that have ended by themselves, as a service manager does."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for program in self._programs:
+                if not program.has_ended:
+                    continue
+                async with program.lock:
+                    outage = self.ledger.begin_outage(program.loses)
+                    code = program.program.process.returncode
+                    self.fenced += code == FENCED
+                    if code != FENCED:
+                        self.ledger.complain(
+                            f"{program.name} has ended with {code}: {program.program.log_text()[-3000:]}"
+                        )
+                    await asyncio.to_thread(program.start_again)
+                    outage.end_s = time.monotonic()
 
     # -- rounds
 
@@ -167,11 +118,13 @@ class Rounds:
             for at, kind in enumerate(CLIENTS)
         ]
         async with asyncio.TaskGroup() as group:
+            supervisor = group.create_task(self._supervise())
             for client in clients:
                 group.create_task(client.run(stop))
             for number in numbers:
                 await self._round(number, clients)
             stop.set()
+            supervisor.cancel()
 
     async def _round(self, number, clients):
         before = self.ledger.puts, self.ledger.deletes
@@ -179,44 +132,49 @@ class Rounds:
         async with asyncio.TaskGroup() as group:
             move = group.create_task(self._move()) if number % MOVE_EACH == 0 else None
             what, cured_s = await self._fault()
-            slowest_s = await self._all_go_on(number, clients, cured_s)
+            slowest, slowest_s = await self._all_go_on(number, clients, cured_s)
         if move is not None:
             what += f"; {move.result()}"
         puts, deletes = self.ledger.puts - before[0], self.ledger.deletes - before[1]
-        self._tell(f"round {number}: {what}; {puts} puts, {deletes} deletes; all go on {slowest_s:.2f} s after it")
+        done = f"{puts} puts, {deletes} deletes"
+        self._tell(f"round {number}: {what}; {done}; all go on {slowest_s:.2f} s after it, {slowest} last")
 
     async def _fault(self):
-        """Do something to a server or a router; return what, and when it was over."""
+        """Do something to a server, a database or a router; return what, and when it was over."""
         chance = self._chance
-        place = chance.choice([*self.servers, *self._routers])
+        place = chance.choice([*self._programs, *self._databases])
         kind = chance.choice(["kill", "halt", "cut"])
         away_s = chance.uniform(0.2, 2.5)
         self.faults[f"{kind} of a {place.kind}"] += 1
+        outage = self.ledger.begin_outage(place.loses) if kind in place.loses_by else None
         if kind == "halt":
+            what = f"{place.name} halted for {away_s:.1f} s"
             await place.halt(away_s)
-            return f"{place} halted for {away_s:.1f} s", time.monotonic()
-        outage = self.ledger.begin_outage((place.kind, place.number))
-        if kind == "kill":
-            what = f"{place} killed, away for {away_s:.1f} s"
+        elif kind == "kill":
+            what = f"{place.name} killed, away for {away_s:.1f} s"
             await place.kill(away_s)
         else:
             how = chance.choice(CUTS)
-            what = f"{place} cut off ({how}) for {away_s:.1f} s"
+            what = f"{place.name} cut off ({how}) for {away_s:.1f} s"
             await place.cut(how, away_s)
-        outage.end_s = time.monotonic()
-        return what, outage.end_s
+        for member in self._members:
+            if place in member.places:
+                await asyncio.to_thread(member.find)
+        if outage is not None:
+            outage.end_s = time.monotonic()
+        return what, time.monotonic()
 
     async def _all_go_on(self, number, clients, cured_s):
-        """Wait for all clients; return how long the slowest one took."""
+        """Wait for all clients; return the last one, and how long it took."""
+        waited = ["nobody"]
         while waiting := [str(client) for client in clients if client.went_on_s < cured_s]:
             if time.monotonic() > cured_s + GOES_ON_WITHIN_S:
                 self.ledger.complain(f"round {number}: {', '.join(waiting)} did not go on")
                 break
             await asyncio.sleep(0.05)
-        self.went_on_s.append(
-            max(client.went_on_s for client in clients) - cured_s if not waiting else GOES_ON_WITHIN_S
-        )
-        return self.went_on_s[-1]
+            waited = waiting
+        self.went_on_s.append(GOES_ON_WITHIN_S if waiting else time.monotonic() - cured_s)
+        return waited[0], self.went_on_s[-1]
 
     # -- moves
 
@@ -269,12 +227,12 @@ class Rounds:
     def _places(self):
         """Return where each job is, once the servers have heard of the end of all clients."""
         places = defaultdict(list)
-        for place in self.servers:
-            with Wire(place.program.connect()) as wire:
+        for member in self._members:
+            with Wire(member.find().program.connect()) as wire:
                 _wait_until_alone(wire)
                 for job in _jobs(wire):
                     key = int(job["preview"].split(":")[0])
-                    places[key].append(f"s{place.number}:{job['id']} in {job['tube']}, {job['state']}")
+                    places[key].append(f"s{member.number}:{job['id']} in {job['tube']}, {job['state']}")
         return places
 
     def summary(self):
@@ -282,7 +240,7 @@ class Rounds:
         faults = ", ".join(f"{number} times {what}" for what, number in sorted(self.faults.items()))
         return (
             f"{len(self.went_on_s)} rounds: {faults}; {self.moves} moves, {self.moves_killed} of them killed,"
-            f" {self.move_tries} runs of the command\n"
+            f" {self.move_tries} runs of the command; {self.fenced} servers ended as another one had taken over\n"
             f"{ledger.puts} puts acknowledged, {ledger.perhaps} perhaps, {ledger.reserves} reservations,"
             f" {ledger.deletes} deletes; all went on {statistics.median(self.went_on_s):.2f} s after a round,"
             f" {max(self.went_on_s):.2f} s at most"

@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 
+ENDS_WITHIN_S = 1.0
+
 
 class Late:
     """A writer that delays data."""
@@ -41,6 +43,8 @@ class Cutting:
     async def __aexit__(self, *_error):
         self._server.close()
         self.cut()
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=ENDS_WITHIN_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -5,6 +5,7 @@ PostgreSQL refuses to run as root; if the tests run as root, it runs as the user
 
 import asyncio
 import atexit
+import contextlib
 import itertools
 import os
 import pwd
@@ -136,17 +137,20 @@ class Cluster:
     def kill(self) -> None:
         """Kill all of its processes."""
         if self.process is not None:
-            children = subprocess.run(
-                ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], check=False, capture_output=True, text=True
-            ).stdout.split()
-            self.process.kill()
+            self.signal(signal.SIGKILL)
             self.process.wait()
-            for child in map(int, children):
-                try:
-                    os.kill(child, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
             self.process = None
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all of its processes."""
+        assert self.process is not None
+        children = subprocess.run(
+            ["ps", "-o", "pid=", "--ppid", str(self.process.pid)], check=False, capture_output=True, text=True
+        ).stdout.split()
+        self.process.send_signal(number)
+        for child in map(int, children):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, number)
 
     def stop(self) -> None:
         """Stop it quickly, without leaving anything to recover."""
