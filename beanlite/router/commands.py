@@ -43,6 +43,8 @@ Function = Callable[[Routed, bytes], bool]
 
 # A client can't make the router watch more tubes than this for it, even while their servers are away.
 WATCHED_MAX: Final = 10_000
+# Each server refuses and counts it, and takes nothing behind it for its body.
+_BAD_PUT: Final = b"put 0 0 0 0 x\r\n"
 
 
 # -- putting, and the tube that is used
@@ -64,7 +66,8 @@ def put(session: Routed, args: bytes) -> bool:
         # It is not passed on: the server, whose limit may be another one by now, would take a body for commands, and
         # perhaps for those of an operator.
         if line.size <= lane.server.max_job_size:
-            return session.say(BAD_FORMAT)
+            session.ask(lane, _BAD_PUT, LookAsk(_BAD_PUT))
+            return True
         ask.reply = JOB_TOO_BIG
         session.order.append(ask)
         session.expect_body(ask, None, line.size + 2)
