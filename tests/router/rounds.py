@@ -144,7 +144,7 @@ class Rounds:
         chance = self._chance
         place = chance.choice([*self._programs, *self._databases])
         kind = chance.choice(["kill", "halt", "cut"])
-        away_s = chance.uniform(0.2, 2.5)
+        away_s = chance.uniform(0.2, 3.0)
         self.faults[f"{kind} of a {place.kind}"] += 1
         outage = self.ledger.begin_outage(place.loses) if kind in place.loses_by else None
         if kind == "halt":
