@@ -34,7 +34,7 @@ def telling(name: str) -> Iterator[None]:
         yield
     except asyncpg.UndefinedTableError as error:
         raise NotOurs(f"{name} has no queue: no server has used it yet") from error
-    except asyncpg.DataCorruptedError as error:  # and of an index
+    except (asyncpg.DataCorruptedError, asyncpg.IndexCorruptedError) as error:
         raise JournalRefused(f"{name} is damaged: {text_of(error)}; restore a backup") from error
     except (*TROUBLE, asyncpg.PostgresError) as error:
         raise BeanliteError(f"{name} can't be read: {text_of(error)}") from error
