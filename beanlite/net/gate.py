@@ -64,12 +64,15 @@ class ClientGate:
             session.operator = self._operators.include(transport.get_extra_info("peername"))
             return
         identity = identity_of(transport)
+        self._admit_by_rules(connection, access, identity)
+        _show(connection, self._shown(access, identity))
+
+    def _admit_by_rules(self, connection: Connection, access: Access, identity: Identity) -> None:
         rights = self._rights_of(access, identity)
         if not rights.grants:
             self._pending.add(connection, identity)
-        session.authenticate = partial(self._authenticate, connection, identity)
+        connection.session.authenticate = partial(self._authenticate, connection, identity)
         self._give(connection, rights)
-        _show(connection, self._shown(access, identity))
 
     def forget(self, connection: Connection) -> None:
         """Forget a client that is gone."""
@@ -97,11 +100,7 @@ class ClientGate:
         if access is None:
             session.operator = self._includes(connection)
         else:
-            rights = self._rights_of(access, identity)
-            if not rights.grants:
-                self._pending.add(connection, identity)
-            session.authenticate = partial(self._authenticate, connection, identity)
-            self._give(connection, rights)
+            self._admit_by_rules(connection, access, identity)
         _show(connection, shown)
         return True
 

@@ -6,14 +6,8 @@ import pytest
 
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.core.rulings import EXPIRING_MAX
-from tests.support.core import Core, put, stored_job
+from tests.support.core import put, stored_job
 from tests.support.ruled_core import change, policy, reserve, state
-
-
-@pytest.fixture
-def core():
-    return Core()
-
 
 # -- the same again
 

@@ -4,14 +4,8 @@ import pytest
 
 from beanlite.core.job import SLICE
 from beanlite.core.tube import FULL, SLOWED
-from tests.support.core import Core, put
+from tests.support.core import put
 from tests.support.ruled_core import change, policy, reserve
-
-
-@pytest.fixture
-def core():
-    return Core()
-
 
 # -- what may be out
 

@@ -3,14 +3,8 @@
 import pytest
 
 from beanlite.core.job import SECOND_NS
-from tests.support.core import Core, put, stored_job
+from tests.support.core import put, stored_job
 from tests.support.ruled_core import change, fail, policy, reserve, state
-
-
-@pytest.fixture
-def core():
-    return Core()
-
 
 # -- what comes back
 

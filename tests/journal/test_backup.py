@@ -38,11 +38,6 @@ from tests.support.sqlite_tool import ask
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
 def dest(tmp_path):
     (tmp_path / "backups").mkdir()
     return tmp_path / "backups" / "queue.db"

@@ -41,11 +41,6 @@ STATES = {
 }
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.db"
-
-
 def stored(connection):
     return connection.execute(f"SELECT {as_list()}, row_crc32 FROM jobs").fetchall()  # noqa: S608
 

@@ -24,11 +24,6 @@ from tests.support.journal_files import (
 from tests.support.sqlite_tool import ask, outsider, tell
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.db"
-
-
 def make_large(path, jobs=400):
     """Make a file of about 20 MB, nearly all of it free if it is to have but a few jobs."""
     database = open_database(path)

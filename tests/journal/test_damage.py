@@ -38,11 +38,6 @@ TEXT_MAX = 400
 LAST_ID = 60
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.db"
-
-
 def fill(connection):
     """Insert jobs in all states, with pasts and with bodies of all sizes, and pauses."""
     chance = random.Random(1)

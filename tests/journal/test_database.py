@@ -31,11 +31,6 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
 def unprivileged():
     """A folder of a user who, unlike root, is subject to permissions."""
     with tempfile.TemporaryDirectory() as name:

@@ -28,11 +28,6 @@ BODIES = [b"", b"text", 'gr\u00fc\u00df \u2028\x00\n"'.encode(), b"\xff\xfe", by
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
 def target(tmp_path):
     (tmp_path / "target").mkdir()
     return tmp_path / "target" / "queue.db"

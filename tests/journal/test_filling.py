@@ -16,11 +16,6 @@ from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import files_of_at_most, writer
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.db"
-
-
 def job(job_id, body=b"body", **columns):
     as_put = {"tube": "default", "state": "ready", "pri": 0, "delay_s": 0, "ttr_s": 60, "created_at": 1.7e9}
     return {"id": job_id, "body": body, **as_put, **columns}

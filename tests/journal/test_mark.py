@@ -16,10 +16,9 @@ from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.file import mark
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.mark import ATTRIBUTE, Mark
-from beanlite.journal.sqlite.file.replay import read_state
 from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.verify import verify
-from tests.support.journal_files import make, refusal, writer
+from tests.support.journal_files import batch_in, make, refusal, writer
 from tests.support.needs import need_attributes
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
@@ -50,13 +49,6 @@ def state_of(path):
         os.close(descriptor)
 
 
-def batches(path):
-    database = open_database(path)
-    batch = read_state(database.connection, path).batch
-    assert database.close() is None
-    return batch
-
-
 def after_a_reboot(monkeypatch):
     monkeypatch.setattr(mark, "boot_id", lambda: "another")
 
@@ -79,7 +71,7 @@ def test_a_file_that_was_emptied_is_not_taken_for_a_new_one(path, end):
     os.truncate(path, 0)
     assert refusal(path) == f"{path} is empty, but held a queue; put it back, or remove it to begin with an empty one"
     path.unlink()
-    assert batches(path) == 0
+    assert batch_in(path) == 0
 
 
 @pytest.mark.parametrize("cut", [1, 100, FRAME, 3 * FRAME, "header", "all", "removed"])
@@ -92,20 +84,20 @@ def test_a_wal_cut_at_its_end_after_a_kill_is_refused(killed, cut):
         os.truncate(wal, {"header": 32, "all": 0}[cut] if isinstance(cut, str) else len(kept) - cut)
     assert f"{wal} is missing or cut short, with commits that were acknowledged" in refusal(killed)
     wal.write_bytes(kept)
-    assert batches(killed) == 10
+    assert batch_in(killed) == 10
 
 
 def test_operator_may_choose_to_continue_without_the_wal(killed):
     os.truncate(f"{killed}-wal", 100)
     assert "remove the -shm" in refusal(killed)
     Path(f"{killed}-shm").unlink()
-    assert batches(killed) < 10
+    assert batch_in(killed) < 10
 
 
 def test_after_a_reboot_a_wal_may_be_short(killed, monkeypatch):
     after_a_reboot(monkeypatch)
     os.truncate(f"{killed}-wal", Path(f"{killed}-wal").stat().st_size - 1)
-    assert batches(killed) == 9
+    assert batch_in(killed) == 9
 
 
 def test_after_a_kill_a_damaged_last_commit_is_reported(killed):
@@ -209,7 +201,7 @@ def test_renamed_file_of_a_killed_server_is_not_served_without_wal(killed, elsew
     assert "its -wal may be beside that name" in refusal(elsewhere)  # there are two now
     Path(f"{killed}-wal").unlink()
     Path(f"{killed}-shm").unlink()
-    assert batches(elsewhere) == 10
+    assert batch_in(elsewhere) == 10
 
 
 def move(path, elsewhere):
@@ -221,7 +213,7 @@ def move(path, elsewhere):
 def test_a_killed_servers_file_may_be_moved_with_its_wal(killed, elsewhere):
     move(killed, elsewhere)
     with writer(killed, "idle"):  # another queue in its place
-        assert batches(elsewhere) == 10
+        assert batch_in(elsewhere) == 10
 
 
 def test_moved_file_is_served_without_its_wal_if_that_is_in_the_file(killed, elsewhere):
@@ -229,7 +221,7 @@ def test_moved_file_is_served_without_its_wal_if_that_is_in_the_file(killed, els
         assert reader.execute("SELECT count(*) FROM jobs").fetchone() == (30,)
     assert not Path(f"{killed}-wal").exists()
     move(killed, elsewhere)
-    assert batches(elsewhere) == 10
+    assert batch_in(elsewhere) == 10
 
 
 @pytest.mark.parametrize("place", ["gone", "a file"])
@@ -243,7 +235,7 @@ def test_if_the_old_name_is_out_of_reach_a_wal_of_its_own_is_enough(killed, tmp_
     Path(f"{elsewhere}-wal").unlink()
     assert "its -wal may be beside that name" in refusal(elsewhere)
     Path(f"{elsewhere}-wal").write_bytes(kept)
-    assert batches(elsewhere) == 10
+    assert batch_in(elsewhere) == 10
 
 
 def test_a_backup_that_is_copied_over_a_killed_servers_file_is_served(killed, tmp_path):
@@ -252,14 +244,14 @@ def test_a_backup_that_is_copied_over_a_killed_servers_file_is_served(killed, tm
     killed.write_bytes(copy.read_bytes())
     assert "-wal belongs to another file" in refusal(killed)
     Path(f"{killed}-wal").unlink()
-    assert batches(killed) == 10
+    assert batch_in(killed) == 10
 
 
 def test_a_file_name_need_not_be_text(tmp_path):
     path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.db"))
     make(path, batches=3)
     assert state_of(path) == "stopped"
-    assert batches(path) == 3
+    assert batch_in(path) == 3
 
 
 @pytest.mark.parametrize("looker", ["a backup", "a reader that stays"])
@@ -321,14 +313,14 @@ def test_a_damaged_wal_that_can_not_be_copied_stays_where_it_is(killed, monkeypa
 def test_a_stopped_file_may_be_moved(path, tmp_path):
     make(path, batches=3)
     path.rename(tmp_path / "other.db")
-    assert batches(tmp_path / "other.db") == 3
+    assert batch_in(tmp_path / "other.db") == 3
 
 
 def test_a_copy_is_not_taken_for_the_original(killed, tmp_path):
     copy = tmp_path / "copy.db"
     shutil.copy2(killed, copy)
     assert os.getxattr(copy, ATTRIBUTE) == os.getxattr(killed, ATTRIBUTE)
-    assert batches(copy) < 10
+    assert batch_in(copy) < 10
 
 
 def test_two_names_are_refused(path, tmp_path):
@@ -337,11 +329,11 @@ def test_two_names_are_refused(path, tmp_path):
     for name in (path, tmp_path / "link.db"):
         assert f"{name} has 2 names (hard links), and its -wal would be found under one of them only" in refusal(name)
     (tmp_path / "link.db").unlink()
-    assert batches(path) == 0
+    assert batch_in(path) == 0
 
 
 def test_nonsense_in_place_of_the_mark_is_ignored(path):
     make(path, batches=3)
     for nonsense in (b"", b"serving", b"\xff\xff", b"serving x y z /", b"serving 1 - always /elsewhere"):
         os.setxattr(path, ATTRIBUTE, nonsense)
-        assert batches(path) == 3
+        assert batch_in(path) == 3

@@ -13,11 +13,6 @@ from tests.support.journal_files import flip, make, put, snapshot
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
 def database(path):
     database = open_database(path)
     yield database

@@ -14,14 +14,13 @@ import pytest
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.file.replay import read_state
 from beanlite.journal.sqlite.served.writer import Writer
 from beanlite.journal.sqlite.tools import replace, restore as restore_module
 from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.restore import restore, undo_restore
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.journal.test_restore import ids, kept_by, names
-from tests.support.journal_files import NO_HISTORY, make, refusal, write_batch
+from tests.support.journal_files import NO_HISTORY, batch_in, make, refusal, write_batch
 from tests.support.needs import need_attributes
 from tests.support.sqlite_tool import outsider
 
@@ -117,13 +116,6 @@ def test_copy_of_the_file_while_served_is_refused_after_a_checkpoint(path, tmp_p
     serve(path, range(1, 30), checkpoint_after=20, meanwhile=meanwhile)
     written_over(tmp_path / "b.db", path)
     assert STRAY in refusal(path)
-
-
-def batch_in(path):
-    database = open_database(path)
-    batch = read_state(database.connection, path).batch
-    assert database.close() is None
-    return batch
 
 
 @pytest.mark.parametrize("checkpoint_after", [None, 20])

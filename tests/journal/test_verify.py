@@ -16,11 +16,6 @@ from tests.support.journal_files import LARGE, flip, make, make_killed, snapshot
 CHECKS = ["file", "log", "sqlite", "schema", "state", "jobs", "bodies"]
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.db"
-
-
 def unsound(path):
     """Return the checks that find damage, with their messages."""
     return {finding.check: finding.said for finding in verify(path) if not finding.sound}

@@ -21,11 +21,6 @@ FRAME = 24 + 4096
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
 def wal(path):
     """A -wal with ten batches, left by a killed server."""
     make_killed(path, batches=10)

@@ -15,6 +15,7 @@ from beanlite.net.turns import LATE, TURN_NS, Turns
 from beanlite.protocol.blocked import WAITING
 from tests.support.inside import CLIENTS, ask, connect, serving, until
 from tests.support.servers import start_beanlite
+from tests.support.tls_clients import rest_of
 from tests.support.wire import Wire
 
 BODY = b"x" * 60_000
@@ -40,14 +41,6 @@ def send_in_thread(client, data):
     thread = threading.Thread(target=send)
     thread.start()
     return thread
-
-
-def rest_of(client):
-    """What is left to read up to the end, which is to be no reset."""
-    said = b""
-    while data := client.recv(1 << 16):
-        said += data
-    return said
 
 
 def test_replies_before_a_quit_are_read_whatever_is_sent_after_it(server):

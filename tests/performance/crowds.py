@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
+from tests.performance.apart import open_many_files
 from tests.support.servers import RunningServer, start_beanlite
 from tests.support.wire import Wire
 
@@ -326,8 +327,7 @@ def measure_waits(name: str) -> list[float]:
 
 
 def main(what: str, names: list[str]) -> None:
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    open_many_files()
     if what == "memory":
         print(f"| under {BOUND} MiB | resident, MiB | of them when empty | counted |\n|---|---|---|---|")
         for kind in MEMORY:

@@ -11,7 +11,6 @@ import contextlib
 import itertools
 import json
 import os
-import resource
 import selectors
 import socket
 import subprocess
@@ -25,7 +24,16 @@ from pathlib import Path
 from beanlite.beanstalk.client import Client as Control, Server, Unreachable, connect
 from beanlite.client import calls
 from tests.bench.target import started
-from tests.performance.long_work import APART, CORES, Client, put, title
+from tests.performance.apart import (
+    APART,
+    CORES,
+    Client,
+    chosen,
+    leave_first_core,
+    open_many_files,
+    put,
+    title,
+)
 
 OFFENDERS = 10
 CROWD = 1000
@@ -300,16 +308,11 @@ def suffer(scenario: Callable[[Offenders], None]) -> str:
 
 def main() -> None:
     """Measure all scenarios, or the named ones."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if len(CORES) > 1:
-        os.sched_setaffinity(0, CORES[1:])
-    names = [scenario.__name__ for scenario in SCENARIOS]
-    unknown = set(sys.argv[1:]) - set(names)
-    if unknown:
-        sys.exit(f"there is no {', '.join(unknown)}, but {', '.join(names)}")
+    open_many_files()
+    leave_first_core()
+    names = chosen([scenario.__name__ for scenario in SCENARIOS])
     for scenario in SCENARIOS:
-        if not sys.argv[1:] or scenario.__name__ in sys.argv[1:]:
+        if scenario.__name__ in names:
             print(suffer(scenario), flush=True)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from beanlite.beanstalk.client import Server
 from tests.bench.target import started
-from tests.performance.long_work import APART, CORES, Client, put
+from tests.performance.apart import APART, CORES, Client, leave_first_core, put
 
 SIZES_MIB = (1, 4, 8, 16, 32, 64, 128)
 MODES = ("--fsync always", "--fsync 50ms", "--no-journal")
@@ -113,8 +113,7 @@ def main() -> None:
     parser.add_argument("--mode", action="append")
     parser.add_argument("mib", nargs="*", type=int)
     options = parser.parse_args()
-    if len(CORES) > 1:
-        os.sched_setaffinity(0, CORES[1:])
+    leave_first_core()
     print(f"| MiB | | {' | '.join(STEPS)} |\n|--:|---|{'--:|' * len(STEPS)}")
     for mode in options.mode or MODES:
         for mib in options.mib or SIZES_MIB:

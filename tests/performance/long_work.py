@@ -8,7 +8,6 @@ of docs/performance-lab.md, and takes about ten minutes and 2 GB of disk.
 import json
 import multiprocessing
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -18,63 +17,24 @@ from collections.abc import Callable, Iterator
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from beanlite.beanstalk.client import Client as Control, Server, connect
+from beanlite.beanstalk.client import Client as Control, Server
 from beanlite.client import calls
-from tests.bench import machine
 from tests.bench.target import started
+from tests.performance.apart import (
+    APART,
+    CORES,
+    SETTLE_S,
+    Client,
+    chosen,
+    leave_first_core,
+    open_many_files,
+    put,
+    title,
+)
 
-CORES = machine.cores() or [0]
-APART = multiprocessing.get_context("spawn")  # a forked process would keep connections open that a scenario closes
 MILLION = 1_000_000
 CLIENTS = 10_000
 BACKLOG = 500_000
-SETTLE_S = 2.0  # for work that continues after a reply: late writes, the end of timers
-
-
-class Client:
-    """A connection that can send many commands at once."""
-
-    def __init__(self, address: Server) -> None:
-        self._socket = connect(address)
-        self._lines = self._socket.makefile("rb")
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._lines.close()
-        self._socket.close()
-
-    def ask(self, command: bytes) -> bytes:
-        """Send, and return the first line of the reply."""
-        self.send(command)
-        return self._lines.readline()
-
-    def send(self, command: bytes) -> None:
-        """Send without waiting for a reply."""
-        self._socket.settimeout(600)
-        self._socket.sendall(command)
-
-    def many(self, command: bytes, count: int, lines: int = 1) -> None:
-        """Send a command ``count`` times, and read the replies of ``lines`` lines each."""
-        most = max(1, min(500, (1 << 20) // len(command)))
-        for done in range(0, count, most):
-            at_once = min(most, count - done)
-            self.send(command * at_once)
-            self.lines(at_once * lines)
-
-    def lines(self, count: int) -> None:
-        """Read this many lines of replies."""
-        for _ in range(count):
-            if not self._lines.readline():
-                raise ConnectionResetError("the server closed a connection")
-
-    def skip(self, size: int) -> None:
-        """Read this many bytes of a reply."""
-        self._lines.read(size)
-
-
-def put(body: int, delay_s: int = 0) -> bytes:
-    """Return a put with a body of this many bytes."""
-    return b"put 0 %d 600 %d\r\n%b\r\n" % (delay_s, body, b"x" * body)
 
 
 def await_zero(address: Server, *names: str) -> None:
@@ -305,11 +265,6 @@ def probe(address: Server, enough: Event, found: "multiprocessing.SimpleQueue[tu
     found.put((1000 * took_s[len(took_s) // 2], 1000 * took_s[len(took_s) * 99 // 100], 1000 * took_s[-1]))
 
 
-def title(work: Callable[..., object]) -> str:
-    """Return the title of some work in the table, which is its docstring."""
-    return (work.__doc__ or "").rstrip(".")
-
-
 def freeze(scenario: Callable[[Server, Path], Iterator[None]]) -> str:
     """Play a scenario, and return a line of the table."""
     enough, found = APART.Event(), APART.SimpleQueue()
@@ -375,22 +330,16 @@ def memory() -> str:
 
 def main() -> None:
     """Measure everything, or what is named."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if len(CORES) > 1:
-        os.sched_setaffinity(0, CORES[1:])
-    names = [*(work.__name__ for work in (*AMOUNTS, *SCENARIOS)), "memory"]
-    unknown = set(sys.argv[1:]) - set(names)
-    if unknown:
-        sys.exit(f"there is no {', '.join(unknown)}, but {', '.join(names)}")
-    chosen = sys.argv[1:] or names
+    open_many_files()
+    leave_first_core()
+    names = chosen([*(work.__name__ for work in (*AMOUNTS, *SCENARIOS)), "memory"])
     for fill in AMOUNTS:
-        if fill.__name__ in chosen:
+        if fill.__name__ in names:
             print(growth(fill), flush=True)
     for scenario in SCENARIOS:
-        if scenario.__name__ in chosen:
+        if scenario.__name__ in names:
             print(freeze(scenario), flush=True)
-    if "memory" in chosen:
+    if "memory" in names:
         print(memory())
 
 

@@ -19,7 +19,8 @@ from typing import Any
 
 from beanlite.beanstalk.client import Server, connect
 from tests.bench.target import started
-from tests.performance.long_work import APART, CORES, MILLION, SETTLE_S, Client, many_tubes, put, title
+from tests.performance.apart import APART, CORES, SETTLE_S, Client, chosen, leave_first_core, put, title
+from tests.performance.long_work import MILLION, many_tubes
 
 CLIENTS = 50
 ALONE_S = 10.0
@@ -230,15 +231,11 @@ def measure(work: Callable[[Server], Iterator[None]]) -> str:
 
 def main() -> None:
     """Measure everything, or the named work."""
-    if len(CORES) > 1:
-        os.sched_setaffinity(0, CORES[1:])
-    names = [work.__name__ for work in WORKS]
-    unknown = set(sys.argv[1:]) - set(names)
-    if unknown:
-        sys.exit(f"there is no {', '.join(unknown)}, but {', '.join(names)}")
+    leave_first_core()
+    names = chosen([work.__name__ for work in WORKS])
     print("| an operator's | s | replies/s of 50 clients | p50 ms | p99 | worst |\n|---|--:|--:|--:|--:|--:|")
     for work in WORKS:
-        if not sys.argv[1:] or work.__name__ in sys.argv[1:]:
+        if work.__name__ in names:
             print(measure(work), flush=True)
 
 

@@ -14,7 +14,8 @@ import urllib.request
 from pathlib import Path
 
 from tests.bench.target import started
-from tests.performance.long_work import APART, CORES, SETTLE_S, many_tubes
+from tests.performance.apart import APART, CORES, SETTLE_S, leave_first_core
+from tests.performance.long_work import many_tubes
 from tests.performance.operators import cycle
 
 ROUNDS = 5
@@ -70,8 +71,7 @@ CASES = {
 
 def main() -> None:
     """Measure everything, and print the table."""
-    if len(CORES) > 1:
-        os.sched_setaffinity(0, CORES[1:])
+    leave_first_core()
     found: dict[str, list[tuple[float, ...]]] = {title: [] for title in CASES}
     for _ in range(ROUNDS):
         for title, (health, scraped, tubes) in CASES.items():

@@ -9,13 +9,7 @@ from beanlite.protocol.blocked import REPLETE, WAITING
 from beanlite.protocol.session import REPLIES_MAX
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
-from tests.support.operators import Operator, recount
-
-
-@pytest.fixture
-def operator(core):
-    return Operator(core)
-
+from tests.support.operators import recount
 
 # -- put-jobs
 

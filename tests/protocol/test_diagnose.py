@@ -5,19 +5,13 @@ import pytest
 from beanlite.core import diagnosis
 from beanlite.core.access import READER
 from beanlite.protocol.operators import diagnosing
-from tests.protocol.test_access import ask
 from tests.support.diagnosed import Diagnosed
-from tests.support.operators import Operator, told
+from tests.support.operators import ask, told
 
 
 @pytest.fixture
 def core():
     return Diagnosed()
-
-
-@pytest.fixture
-def operator(core):
-    return Operator(core)
 
 
 def test_all_that_is_told_of_a_finding(core, operator):

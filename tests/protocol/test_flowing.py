@@ -6,10 +6,9 @@ from beanlite.core.access import READER
 from beanlite.core.flows import FLOW_BYTES, RANGES
 from beanlite.protocol.operators import flowing
 from beanlite.protocol.operators.requests import ShowFlow
-from tests.protocol.test_access import ask
 from tests.support.core import put
 from tests.support.diagnosed import Diagnosed
-from tests.support.operators import Operator
+from tests.support.operators import ask
 
 COLUMNS = ("put", "reserved", "deleted", "delay_over", "ready", "wait_p50_s", "wait_p99_s", "seconds")
 REFUSED = b"UNAUTHORIZED\r\n"
@@ -20,11 +19,6 @@ def core():
     core = Diagnosed()
     core.engine.ledger.flows.since_ns = core.now_ns
     return core
-
-
-@pytest.fixture
-def operator(core):
-    return Operator(core)
 
 
 def test_all_that_is_told_of_a_flow(core, operator):

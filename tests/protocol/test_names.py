@@ -8,12 +8,6 @@ from beanlite.core.job import SECOND_NS
 from beanlite.core.tube import claim_in, with_claim, without_claim
 from beanlite.protocol.operators.replies import SILENT_S
 from tests.support.core import put
-from tests.support.operators import Operator
-
-
-@pytest.fixture
-def operator(core):
-    return Operator(core)
 
 
 def listed(operator, session):

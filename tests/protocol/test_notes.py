@@ -10,14 +10,8 @@ from beanlite.core.events import BURY, DELETE, NOTE
 from beanlite.core.memory import NOTE_BYTES, PART
 from beanlite.core.notes import LINE_MAX, NOTE_MAX, first_line
 from tests.support.core import put
-from tests.support.operators import Operator
 
 WHY = "Zugriff verweigert für Jörg\n  at mail.py:17\n"
-
-
-@pytest.fixture
-def operator(core):
-    return Operator(core)
 
 
 @pytest.fixture

@@ -26,11 +26,6 @@ WHOLE = rb"(OK|REFUSED) \d+|BAD_FORMAT|NOT_FOUND|UNAUTHORIZED"
 NO_BODY = {b"act-for", b"show-job"}
 
 
-@pytest.fixture
-def operator(core):
-    return Operator(core)
-
-
 @pytest.mark.parametrize("word", COMMANDS)
 def test_to_others_they_are_what_they_are_to_beanstalkd(core, word):
     assert core.send(core.client(), word + b" 0\r\n") == b"UNKNOWN_COMMAND\r\n"

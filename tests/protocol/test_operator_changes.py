@@ -17,11 +17,6 @@ SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
 STEPS = 3000
 
 
-@pytest.fixture
-def operator(core):
-    return Operator(core)
-
-
 def in_each_state(core):
     """A client that holds job 2, and jobs 1 to 4: ready, reserved, delayed, buried."""
     worker = core.client()

@@ -2,18 +2,10 @@
 
 from collections import Counter
 
-import pytest
-
 from beanlite.core import operator_find
 from beanlite.protocol.operators import lists as operator_lists
-from tests.protocol.test_operator_lists import unloaded_core
 from tests.support.core import put
-from tests.support.operators import Operator
-
-
-@pytest.fixture
-def operator(core):
-    return Operator(core)
+from tests.support.fetching import unloaded_core
 
 
 def in_tube(core, session, tube, *bodies):

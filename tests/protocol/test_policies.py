@@ -6,12 +6,6 @@ from beanlite.core.events import POLICY
 from beanlite.core.kept import TWIN_BYTES
 from beanlite.core.policies import ROWS_MAX
 from tests.support.core import put
-from tests.support.operators import Operator
-
-
-@pytest.fixture
-def operator(core):
-    return Operator(core)
 
 
 def listed(operator, **what):

@@ -6,15 +6,10 @@ import pytest
 
 from beanlite.core.scheduler import BODY_MAX, SCHEDULES_MAX
 from beanlite.protocol.operators import scheduling
-from tests.support.operators import Operator, all_jobs, told
+from tests.support.operators import all_jobs, told
 
 NIGHTLY = {"name": "nightly", "when": "0 3 * * *", "zone": "Europe/Berlin", "tube": "reports", "body": "report"}
 NEXT_AT = 947728800.0  # 2000-01-13 02:00 UTC: a core begins on the day before
-
-
-@pytest.fixture
-def operator(core):
-    return Operator(core)
 
 
 def test_schedule_that_is_set_is_listed(operator):

@@ -4,18 +4,12 @@ import pytest
 
 from beanlite.core.tube import FULL, PAUSED, SLOWED
 from tests.support.core import put
-from tests.support.operators import Operator
 from tests.support.policies import set_policy
 
 ALL = {
     "max_tries": "5", "then": "move:dead", "retry": "5s..1h", "max_reserved": "2", "rate": "10/s", "max_jobs": "100",
     "fair": "true", "unique": "waiting", "ttl": "1d", "expired": "delete",
 }  # fmt: skip
-
-
-@pytest.fixture
-def operator(core):
-    return Operator(core)
 
 
 @pytest.fixture

@@ -1,11 +1,8 @@
 """Rights over TLS in a real server: certificates and tokens, what they may do, reloads, commands and a client."""
 
 import asyncio
-import json
 import os
-import signal
 import ssl
-from hashlib import sha256
 from pathlib import Path
 
 import greenstalk
@@ -14,19 +11,16 @@ import pytest
 from beanlite.cli import main
 from beanlite.net import pending
 from beanlite.net.allowed import Access
+from tests.support import access
+from tests.support.access import DIGEST, RuledServer
 from tests.support.authority import Authority
 from tests.support.certificates import tls_flags, tls_port, wrap
 from tests.support.inside import serving, until as until_inside
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, put_bytes, until
 
-TOKEN = "0123456789abcdef" * 4
-TOKENS = f'[tokens]\nci = "{sha256(TOKEN.encode()).hexdigest()}"\n'
-
-
-def allow(who, tubes, *roles):
-    return f"[[allow]]\nwho = {json.dumps([who])}\nrole = {json.dumps(roles)}\ntubes = {json.dumps(tubes)}\n"
-
+TOKEN, allow = access.TOKEN, access.allow  # which the tests of routers have from here
+TOKENS = f'[tokens]\nci = "{DIGEST}"\n'
 
 MAILER = allow("cert:mailer.example.org", ["default", "mail.*"], "worker", "reader")
 TWO_NAMES = "URI:spiffe://example.org/mailer,DNS:other.example.org"
@@ -70,24 +64,6 @@ def mailer(contexts):
     return contexts["DNS:mailer.example.org"]
 
 
-class Serving:
-    """A server with rules, and a listener for TLS beside the plain one."""
-
-    def __init__(self, server, rules):
-        self.server = server
-        self.rules = rules
-
-    def connect(self, context):
-        return Wire(wrap(self.server, context))
-
-    def reload(self, text):
-        self.rules.write_text(text)
-        before = len(self.server.log_text())
-        self.server.signal(signal.SIGHUP)
-        until(lambda: "reloaded" in self.server.log_text()[before:])
-        return self.server.log_text()[before:]
-
-
 @pytest.fixture(params=["uvloop", "asyncio"])
 def environment(request, tmp_path):
     """The environment of the server; for asyncio's own loop, uvloop is hidden."""
@@ -107,7 +83,7 @@ def serve(tmp_path, authority, own):
         flags = [*tls_flags(own, clients), "--access", str(rules), "-V"]
         servers.append(start_beanlite(tmp_path, "--no-journal", *flags, environment=environment))
         until(lambda: " tls=" in servers[-1].log_text())
-        return Serving(servers[-1], rules)
+        return RuledServer(servers[-1], rules)
 
     yield start
     for server in servers:

@@ -1,11 +1,11 @@
 """A router says for whom it asks: what its client may do then, and by what name it is known."""
 
 import json
-from hashlib import sha256
 
 import pytest
 
-from tests.server.test_access_over_tls import TOKEN, TOKENS, allow, authority, context, own, serve  # noqa: F401
+from tests.server.test_access_over_tls import TOKENS, authority, context, own, serve  # noqa: F401
+from tests.support.access import DIGEST, TOKEN, allow
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
 
@@ -74,9 +74,7 @@ def test_token_can_be_that_of_the_router(serve, authority):  # noqa: F811
         assert wire.ask(f"auth {TOKEN}") == "AUTHENTICATED"
         relays(wire, private=True)
         assert [wire.ask("use net.1"), wire.ask("use mail.de")] == ["USING net.1", "UNAUTHORIZED"]
-        serving.reload(
-            TOKENS.replace(sha256(TOKEN.encode()).hexdigest(), "0" * 64) + NET + allow("token:ci", ["*"], "operator")
-        )
+        serving.reload(TOKENS.replace(DIGEST, "0" * 64) + NET + allow("token:ci", ["*"], "operator"))
         assert wire.reply() == "UNAUTHORIZED"
         assert wire.is_closed()
 

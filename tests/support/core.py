@@ -119,6 +119,18 @@ def put(core, session, body=b"x", pri=0, delay_s=0, ttr_s=10):
     return int(reply.split()[1])
 
 
+def in_tube(core, session, tube, number, **what):
+    """Put jobs into a tube, and return their ids."""
+    core.send(session, b"use %b\r\n" % tube)
+    return [put(core, session, **what) for _ in range(number)]
+
+
+def offered(core, client, timeout_s=0):
+    """Ask for an offer; return the id of the job, or the reply if there is none."""
+    reply = core.send(client, b"offer %d\r\n" % timeout_s)
+    return int(reply.split()[1]) if reply.startswith(b"OFFERED ") else reply
+
+
 def stored_job(job_id, now_ns, **facts):
     """Return a job as a journal reads it: put at that time, and whatever else is told of it."""
     put_as = {"id": job_id, "tube": b"default", "pri": 0, "delay_s": 0, "ttr_s": 10, "body": b"x", "crc32": 0}

@@ -5,7 +5,8 @@ from collections import Counter
 from beanlite.core.job import GONE, READY
 from beanlite.core.memory import BODY_BYTES, JOB_BYTES, NO_BOUND
 from beanlite.protocol.blocked import FETCHING, LOOKING, WORKING, YIELDING
-from tests.support.core import Core
+from tests.support.core import Core, put
+from tests.support.operators import Operator
 
 
 class FetchingCore(Core):
@@ -82,3 +83,16 @@ class FetchingCore(Core):
         assert set(ahead) <= set(loaded)
         assert bodies.ahead_bytes == sum(job.size + BODY_BYTES for job in ahead)
         assert bodies._ahead_counts == Counter(job.tube for job in ahead)
+
+
+def unloaded_core(bodies):
+    """Return a core with these jobs, none of whose bodies is in memory, and an operator."""
+    core = FetchingCore()
+    operator = Operator(core)
+    producer = core.client()
+    for body in bodies:
+        put(core, producer, body)
+    core.store()
+    core.store()
+    assert core.engine.memory.unloaded == len(bodies)
+    return core, operator

@@ -23,6 +23,7 @@ from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
+from beanlite.journal.sqlite.file.replay import read_state
 from beanlite.journal.sqlite.tools import dump
 
 ROOT = Path(__file__).parents[2]
@@ -158,6 +159,14 @@ def refusal(path):
         assert "\n" not in line
         return line
     raise AssertionError(f"{path} was opened")
+
+
+def batch_in(path):
+    """Return the number of a file's last batch, as a server that starts reads it."""
+    database = open_database(path)
+    batch = read_state(database.connection, path).batch
+    assert database.close() is None
+    return batch
 
 
 def snapshot(folder):

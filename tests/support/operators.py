@@ -17,16 +17,15 @@ class Operator:
 
     def raw(self, word, body):
         """Send a command with this body, and return the reply."""
-        return self.core.send(self.session, b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
+        return _send(self.core, self.session, word, body)
 
     def ask(self, word, **what):
         """Send a request, and return the object in the reply."""
-        reply = self.raw(word, json.dumps(what).encode())
-        return told(reply)
+        return told(ask(self.core, self.session, word, **what))
 
     def refusal(self, word, **what):
         """Send a request that is refused, and return the reason."""
-        reply = self.raw(word, json.dumps(what).encode())
+        reply = ask(self.core, self.session, word, **what)
         assert reply.startswith(b"REFUSED "), reply
         return told(reply)["error"]
 
@@ -56,6 +55,15 @@ class Operator:
             after = reply["next"]
             if after is None:
                 return done, skipped
+
+
+def ask(core, session, word, **what):
+    """Send a request from a session, and return the reply."""
+    return _send(core, session, word, json.dumps(what).encode())
+
+
+def _send(core, session, word, body):
+    return core.send(session, b"%b %d\r\n%b\r\n" % (word.encode(), len(body), body))
 
 
 def told(reply):

@@ -5,7 +5,7 @@ import ssl
 
 
 def rest_of(client):
-    """What is left to read up to the end, which the server has to announce."""
+    """What is left to read up to the end, which over TLS the server has to announce, and which is to be no reset."""
     said = b""
     while data := client.recv(1 << 16):
         said += data

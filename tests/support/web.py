@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from tests.support.forks import fork
+from tests.support.servers import RunningServer
+from tests.support.wire import until
 
 
 class Page(NamedTuple):
@@ -41,6 +43,30 @@ def ask_over_tls(where: str, ca: Path) -> tuple[int, http.client.HTTPMessage, ob
         serial = (connection.sock.getpeercert() or {}).get("serialNumber")
         response = connection.getresponse()
         return response.status, response.headers, serial
+    finally:
+        connection.close()
+
+
+def page_of(server: RunningServer, number: int = 1) -> tuple[str, int]:
+    """Wait for the page that a server has started as the first, the second, ...; return its address and process id."""
+    until(lambda: len(_pages_of(server)) >= number)
+    return _pages_of(server)[number - 1]
+
+
+def _pages_of(server: RunningServer) -> list[tuple[str, int]]:
+    found = re.findall(r"serving the web page at=http://(\S+)/ pid=(\d+)", server.log_text())
+    return [(where, int(pid)) for where, pid in found]
+
+
+def ask(where, path="/", login="", **headers):
+    """Return a page's response, to a user given as NAME:PASSWORD; None if the connection is refused."""
+    connection = http.client.HTTPConnection(where, timeout=30)
+    try:
+        connection.request("GET", path, headers=headers | (sign_in(login) if login else {}))
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+    except ConnectionRefusedError:
+        return None
     finally:
         connection.close()
 
@@ -98,6 +124,18 @@ class Web:
         self.warnings = self.ended()
         unexpected = [line for line in self.warnings.splitlines() if " WARNING beanlite: " not in line]
         assert (self.process.returncode, unexpected) == (0, []), self.warnings
+
+
+def ended(web: Web, page: Page) -> Page:
+    """Return the page that a change leads to; under load this is that of its progress."""
+    while "so far" in page.text:
+        page = web.get(page.path)
+    return page
+
+
+def tubes_on(page: Page) -> list[str]:
+    """Return the names in a page's table of tubes."""
+    return re.findall('<td class="name lead"[^>]*><a href="/tube/[^"]*">([^<]*)<', page.html)
 
 
 def sign_in(user: str) -> dict[str, str]:

@@ -5,27 +5,7 @@ import re
 import pytest
 
 from beanlite.web.again import unfit
-from tests.support.servers import start_beanlite
 from tests.support.web import Web
-from tests.support.wire import Wire
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with start_beanlite(tmp_path_factory.mktemp("web"), "--no-journal") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def web(server):
-    with Web(f"127.0.0.1:{server.port}") as web:
-        yield web
-
-
-@pytest.fixture
-def wire(server):
-    with Wire(server.connect()) as wire:
-        yield wire
 
 
 def form_of(page):

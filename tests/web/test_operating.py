@@ -5,10 +5,11 @@ import time
 
 import pytest
 
+from tests.support.access import allow
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire
-from tests.web.test_people import EVERYTHING, allow, of
+from tests.web.test_people import EVERYTHING, of
 
 
 @pytest.fixture(scope="module")

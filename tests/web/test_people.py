@@ -1,6 +1,5 @@
 """What people see and may do through the page where the server has rules: what these give to each, and no more."""
 
-import json
 import re
 import signal
 import time
@@ -9,17 +8,12 @@ import pytest
 
 from beanlite.web import questions
 from beanlite.web.safety import password_line
+from tests.support.access import allow
 from tests.support.servers import start_beanlite
 from tests.support.web import Web, sign_in
 from tests.support.wire import Wire, until
 
 ADDRESS = "net:127.0.0.1"
-
-
-def allow(who, tubes, role):
-    return f"[[allow]]\nwho = {json.dumps([who])}\nrole = {json.dumps([role])}\ntubes = {json.dumps(tubes)}\n"
-
-
 EVERYTHING = allow(ADDRESS, ["*"], "operator")
 RULES = (
     EVERYTHING

@@ -9,18 +9,6 @@ from tests.support.web import Web
 from tests.support.wire import Wire
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with start_beanlite(tmp_path_factory.mktemp("web"), "--no-journal") as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def web(server):
-    with Web(f"127.0.0.1:{server.port}") as web:
-        yield web
-
-
 @pytest.fixture
 def wire(server):
     """A client of a server without jobs, policies and schedules."""

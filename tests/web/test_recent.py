@@ -4,10 +4,11 @@ import re
 
 import pytest
 
+from tests.support.access import allow
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire
-from tests.web.test_people import EVERYTHING, allow, of
+from tests.web.test_people import EVERYTHING, of
 
 
 @pytest.fixture

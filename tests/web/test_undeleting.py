@@ -11,7 +11,7 @@ from beanlite.console.live import Live
 from beanlite.web import undeleting
 from beanlite.web.undeleting import PutAgain
 from tests.support.servers import start_beanlite
-from tests.support.web import Web
+from tests.support.web import Web, ended
 from tests.support.wire import Wire, until
 
 FLAGS = ("--history-bodies", "--max-job-size", "1000000")
@@ -29,21 +29,6 @@ def web(server):
     with Web(f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db", "--user-header", "X-User") as web:
         web.headers = {"x-user": "ann"}
         yield web
-
-
-@pytest.fixture
-def wire(server):
-    with Wire(server.connect()) as wire:
-        yield wire
-        while wire.request("change-jobs", do="delete", pri_min=0)["next"] is not None:
-            pass
-
-
-def ended(web, page):
-    """The page that a change leads to; under load this is that of its progress."""
-    while "so far" in page.text:
-        page = web.get(page.path)
-    return page
 
 
 def delete(web, ids, **more):

@@ -10,30 +10,8 @@ from beanlite.errors import BeanliteError
 from beanlite.web import undoing
 from beanlite.web.undoing import UndoJobs, UndoPause, Undos
 from tests.support.servers import start_beanlite
-from tests.support.web import Web
+from tests.support.web import Web, ended
 from tests.support.wire import Wire, until
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with start_beanlite(tmp_path_factory.mktemp("web")) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def web(server):
-    with Web(f"127.0.0.1:{server.port}") as web:
-        yield web
-
-
-@pytest.fixture
-def wire(server):
-    """A client of a server without jobs."""
-    with Wire(server.connect()) as wire:
-        yield wire
-        while wire.request("change-jobs", do="delete", pri_min=0)["next"] is not None:
-            pass
-        wire.ask("pause-tube default 0")
 
 
 def facts(wire, job_id):
@@ -52,13 +30,6 @@ def put_in_each_state(wire):
         reserve(wire, job_id)
     assert wire.ask(f"bury {ids[2]} 7") == "BURIED"
     return ids
-
-
-def ended(web, page):
-    """The page that a change leads to; under load this is that of its progress."""
-    while "so far" in page.text:
-        page = web.get(page.path)
-    return page
 
 
 def undo(web, page):

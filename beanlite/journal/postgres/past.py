@@ -8,14 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-import asyncpg
-
 from beanlite.core.events import NOTE, POLICY, SCHEDULE
 from beanlite.core.where import Where
-from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.errors import JournalRefused
 from beanlite.journal.columns import SHOWN, as_list
-from beanlite.journal.postgres.address import public_url
-from beanlite.journal.postgres.link import TROUBLE, Link, connect, text_of
+from beanlite.journal.postgres.link import Link
+from beanlite.journal.postgres.reader import connected, telling
 from beanlite.journal.postgres.schema import has_history
 from beanlite.journal.told import FOR, OPERATOR, Record, event_of, job_of
 
@@ -170,7 +168,7 @@ class PastLook:
         return self._rows(_TOTALS_OF_ALL, span_s, spans)
 
     def _rows(self, statement: str, *values: object) -> list[Record]:
-        with _telling(self._name):
+        with telling(self._name):
             return [dict(row) for row in self._runner.run(self._link.rows(statement, *map(_storable, values)))]
 
 
@@ -191,24 +189,9 @@ def _storable(value: object) -> object:
 @contextmanager
 def looking(url: str) -> Iterator[PastLook]:
     """Connect for reading only. BeanliteError: that fails. JournalRefused: there is no queue, or an older one."""
-    name = public_url(url)
-    with asyncio.Runner() as runner, _telling(name):
-        link = runner.run(connect(url, "beanlite"))
-        try:
+    with connected(url) as (runner, link, name):
+        with telling(name):
             if not runner.run(has_history(link, name)):
                 raise JournalRefused(f"{name} can be looked into when a server of this version has served it")
             runner.run(link.rows(_PATIENCE))
-            yield PastLook(runner, link, name)
-        finally:
-            link.drop()
-
-
-@contextmanager
-def _telling(name: str) -> Iterator[None]:
-    """Turn the errors of a database into BeanliteError."""
-    try:
-        yield
-    except asyncpg.UndefinedTableError as error:
-        raise JournalRefused(f"{name} has no queue: no server has used it yet") from error
-    except (*TROUBLE, asyncpg.PostgresError) as error:
-        raise BeanliteError(f"{name} can't be read: {text_of(error)}") from error
+        yield PastLook(runner, link, name)

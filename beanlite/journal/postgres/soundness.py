@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Final
 from zlib import crc32
 
@@ -12,14 +11,14 @@ import asyncpg
 from beanlite.core.job import U32_MAX
 from beanlite.core.restore import StoredJob
 from beanlite.core.tube import is_tube_name
-from beanlite.errors import BeanliteError, JournalRefused, NotOurs
+from beanlite.errors import JournalRefused
 from beanlite.journal import note_rows, policy_rows, schedule_rows
 from beanlite.journal.checksum import find_changed
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.note_rows import note_of
 from beanlite.journal.policy_rows import policy_of
-from beanlite.journal.postgres.address import public_url
-from beanlite.journal.postgres.link import TROUBLE, Link, connect, text_of
+from beanlite.journal.postgres.link import Link
+from beanlite.journal.postgres.reader import connected, telling
 from beanlite.journal.postgres.schema import MIGRATIONS, version_of
 from beanlite.journal.postgres.selects import WITH_BODIES
 from beanlite.journal.schedule_rows import schedule_of
@@ -62,27 +61,9 @@ _COUNT: Final = "SELECT count(*) AS count FROM jobs"
 
 def verify(url: str) -> Iterator[CheckResult]:
     """Check a database as of a single moment, yielding each result as it is made. BeanliteError: it can't be read."""
-    name = public_url(url)
-    with _telling(name), asyncio.Runner() as runner:
-        link = runner.run(connect(url, "beanlite"))
-        try:
-            runner.run(link.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
-            yield from _Check(runner, link, name).results()
-        finally:
-            link.drop()
-
-
-@contextmanager
-def _telling(name: str) -> Iterator[None]:
-    """Turn the errors of a database into ours."""
-    try:
-        yield
-    except asyncpg.UndefinedTableError as error:
-        raise NotOurs(f"{name} has no queue: no server has used it yet") from error
-    except asyncpg.DataCorruptedError as error:  # and of an index
-        raise JournalRefused(f"{name} is damaged: {text_of(error)}; restore a backup") from error
-    except (*TROUBLE, asyncpg.PostgresError) as error:
-        raise BeanliteError(f"{name} can't be read: {text_of(error)}") from error
+    with connected(url) as (runner, link, name), telling(name):
+        runner.run(link.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"))
+        yield from _Check(runner, link, name).results()
 
 
 class _Check:

@@ -3,12 +3,11 @@
 import asyncio
 from typing import Any, Final
 
-import asyncpg
-
-from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.errors import JournalRefused
 from beanlite.journal.postgres.address import public_url, sslmode_of
 from beanlite.journal.postgres.figures import database_of
-from beanlite.journal.postgres.link import TROUBLE, name_of, session, text_of
+from beanlite.journal.postgres.link import name_of, session
+from beanlite.journal.postgres.reader import telling
 
 _OURS: Final = "beanlite "
 _ALIVE: Final = """
@@ -38,13 +37,9 @@ _SERVERS: Final = """
 
 
 def status(url: str) -> dict[str, Any]:
-    """Return the status of a database. BeanliteError: it can't be queried. JournalRefused: it has no queue of ours."""
-    try:
+    """Return the status of a database. BeanliteError: it can't be read. JournalRefused: it has no queue of ours."""
+    with telling(public_url(url)):
         return asyncio.run(_ask(url))
-    except asyncpg.UndefinedTableError as error:
-        raise JournalRefused(f"{public_url(url)} has no queue: no server has used it yet") from error
-    except (*TROUBLE, asyncpg.PostgresError) as error:
-        raise BeanliteError(f"{public_url(url)} can't be used: {text_of(error)}") from error
 
 
 async def _ask(url: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from tests.support.needs import need
 from tests.support.servers import RunningServer, start_beanlite
 from tests.support.web import Web
+from tests.support.wire import Wire
 
 WITHIN_MS = 20_000  # the time limit for every wait
 # A function that opens a page of a site, in a context with the given options.
@@ -39,6 +40,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
 def web(server: RunningServer) -> Iterator[Web]:
     with Web(f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db") as web:
         yield web
+
+
+@pytest.fixture
+def wire(server: RunningServer) -> Iterator[Wire]:
+    with Wire(server.connect()) as wire:
+        yield wire
 
 
 @pytest.fixture

@@ -5,20 +5,12 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from tests.support.wire import Wire
-
 # What has the focus, as a reader is told.
 FOCUSED = """() => {
   const it = document.activeElement;
   return it.ariaLabel || it.labels?.[0]?.textContent.trim() || it.textContent.trim();
 }"""
 TABS_MAX = 80
-
-
-@pytest.fixture
-def wire(server):
-    with Wire(server.connect()) as wire:
-        yield wire
 
 
 def tab_to(page, name):

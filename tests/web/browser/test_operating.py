@@ -12,7 +12,6 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.support.web import Web
-from tests.support.wire import Wire
 from tests.web.browser.shop import trade
 
 # What has the focus, and how that is seen.
@@ -30,12 +29,6 @@ TIME = """at => {
   showTimes(part);
   return time.textContent;
 }"""
-
-
-@pytest.fixture
-def wire(server):
-    with Wire(server.connect()) as wire:
-        yield wire
 
 
 def buried(wire, tube, bodies):

@@ -3,7 +3,6 @@
 import json
 import re
 
-import pytest
 from playwright.sync_api import expect
 
 from tests.support.servers import start_beanlite
@@ -12,12 +11,6 @@ from tests.support.wire import Wire, put_bytes, until
 
 PHONE = {"width": 390, "height": 800}
 SCREEN = {"width": 1440, "height": 1000}
-
-
-@pytest.fixture
-def wire(server):
-    with Wire(server.connect()) as wire:
-        yield wire
 
 
 def is_below(cell, lead):

@@ -2,16 +2,7 @@
 
 import re
 
-import pytest
 from playwright.sync_api import expect
-
-from tests.support.wire import Wire
-
-
-@pytest.fixture
-def wire(server):
-    with Wire(server.connect()) as wire:
-        yield wire
 
 
 def put(wire, tube, number):
