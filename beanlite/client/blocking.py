@@ -289,7 +289,8 @@ class BlockingQueue:
             until = time.monotonic() + self._timeout_s
         while True:
             if failures:
-                time.sleep(wait_s(failures, random.random()))  # noqa: S311 - no secret
+                chance = random.random()  # noqa: S311 - no secret
+                time.sleep(wait_s(failures, chance, len(self._targets)))
             try:
                 self._wire = self._connect()
             except CannotConnect:

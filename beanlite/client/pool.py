@@ -107,7 +107,8 @@ class Pool:
 
     async def _try(self) -> Channel | None:
         if self._failures:
-            await asyncio.sleep(wait_s(self._failures, random.random()))  # noqa: S311 - no secret
+            chance = random.random()  # noqa: S311 - no secret
+            await asyncio.sleep(wait_s(self._failures, chance, len(self._targets)))
         try:
             channel = await self.connect()
         except CannotConnect as error:

@@ -82,7 +82,11 @@ def no_such_host() -> OSError:
     return socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
-def wait_s(failures: int, chance: float) -> float:
-    """Return how long to wait before the next try to connect, after so many in a row that failed; chance: 0 to 1."""
-    longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(failures, 20))
-    return longest * chance
+def wait_s(failures: int, chance: float, servers: int = 1) -> float:
+    """Return how long to wait before the next try to connect, after so many in a row that failed; chance: 0 to 1.
+
+    Several servers are tried in turn, without waits in between.
+    """
+    rounds, at = divmod(failures - 1, servers)
+    longest = min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(rounds + 1, 20))
+    return 0.0 if at else longest * chance

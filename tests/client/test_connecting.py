@@ -240,3 +240,7 @@ def test_impossible_tubes_are_errors(watch):
 def test_waits_grow_to_some_seconds():
     assert [wait_s(failures, 1.0) for failures in (1, 2, 3)] == [0.1, 0.2, 0.4]
     assert wait_s(1000, 0.5) == 2.5
+
+
+def test_several_servers_are_tried_without_waits_in_between():
+    assert [wait_s(failures, 1.0, servers=2) for failures in range(1, 7)] == [0.1, 0, 0.2, 0, 0.4, 0]
