@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import functools
 import os
 import random
 import sqlite3
@@ -17,16 +18,22 @@ SYNC, READ = KINDS.index("sync"), KINDS.index("read")
 EIO = errno.EIO
 
 
+@functools.cache
+def _shim() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
 class FaultyDisk:
     """The files of one folder, in which faults.c sees every file operation of this process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._shim = ctypes.CDLL(None)
+        self._shim = _shim()
         self._came = self._shim.faults_came
         self._trace = os.memfd_create("trace")
         self._model = Disk(folder)
-        self._dies = False
+        self.dies = False
+        """Whether there is a moment at which the process is killed."""
         self.arm()
 
     # -- faults
@@ -41,12 +48,12 @@ class FaultyDisk:
 
     def die_at(self, number: int) -> None:
         """Kill the process before the n-th change."""
-        self._dies = True
+        self.dies = True
         self.arm(number, FAIL_ON)
 
     def fail_at(self, number: int, kinds: int, error: int, *, for_good: bool) -> None:
         """Have the n-th operation of these kinds fail, and ``for_good`` all later ones as well."""
-        self._dies = False
+        self.dies = False
         self.arm(number, FAIL_ON if for_good else FAIL_ONCE, kinds, error)
 
     def die(self) -> None:
@@ -55,11 +62,11 @@ class FaultyDisk:
 
     def came(self) -> bool:
         """Return whether the moment has come at which the process is killed."""
-        return self._dies and bool(self._came())
+        return self.dies and bool(self._came())
 
     def live(self) -> None:
         """End all faults."""
-        self._dies = False
+        self.dies = False
         self.arm()
 
     def due(self, kind: int) -> OSError | None:

@@ -2,17 +2,20 @@
 
 import gc
 import logging
+import sqlite3
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 from beanlite.commit import group
 from beanlite.host import log, machine
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file import database, heartbeat, mark, migrations, replay, room, stray
-from beanlite.journal.sqlite.served import journal, writer
+from beanlite.journal.sqlite.served import journal, watch, writer
 from beanlite.protocol.replies import FOUND, OFFERED
 from beanlite.protocol.session import Session
 from beanlite.server import wiring
-from tests.simulator import referee, world as worlds
+from tests.simulator import hooks, referee, world as worlds
 from tests.simulator.ledger import BrokenPromiseError
 from tests.simulator.world import SimulatedSync, World
 
@@ -33,7 +36,8 @@ ERRORS = _Errors()
 BATCH = {"BATCH_JOBS": 3, "BATCH_BYTES": 2000, "BATCH_EVENTS": 4, "BATCH_REPLIES": 4, "EVENTS_MAX": 4}
 USUAL = {name: getattr(group, name) for name in BATCH}
 EMPTY: list[bytes] = []
-"""The file of an empty queue: making one is slow, so only some seeds do."""
+"""The file of an empty queue: making one is slow, so only some seeds do. It lacks the views, which the server does not
+use, because SQLite would parse them whenever the file is opened."""
 
 
 def prepare() -> None:
@@ -56,27 +60,51 @@ def prepare() -> None:
         setattr(module, name, value)
     _remember_schemas()
     _watch_reservations()
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "queue.db"
-        database.open_database(file).close()
-        EMPTY.append(file.read_bytes())
+    EMPTY.append(_empty_file())
     gc.freeze()
     gc.disable()
 
 
-def _remember_schemas() -> None:
-    """Cache the results of schema checks: they are slow, and nearly always compare the same schemas."""
-    check, sound = migrations.check_schema, {}
+def _empty_file() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "queue.db"
+        database.open_database(file).close()
+        with closing(sqlite3.connect(file, isolation_level=None)) as connection:
+            for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'view'").fetchall():
+                connection.execute(f"DROP VIEW {name}")
+            connection.execute("VACUUM")
+        return file.read_bytes()
 
-    def remembered(connection, path, parts):
-        schema = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
-        key = (len(parts), *schema)
+
+def _remember_schemas() -> None:
+    """Cache what is derived from a schema, which is slow, and nearly always from the same one; and the migrations."""
+    check, meddling, found = migrations.check_schema, migrations.meddling, find_migrations()
+    sound, meddlers = {}, {}
+
+    def check_remembered(connection, path, parts):
+        key = (len(parts), *_schema_of(connection))
         if key not in sound:
             sound[key] = check(connection, path, parts)
         return sound[key]
 
-    for module in (migrations, database):
-        module.check_schema = remembered  # type: ignore[attr-defined]
+    def meddling_remembered(connection, tables):
+        key = (*sorted(tables), *_schema_of(connection))
+        if key not in meddlers:
+            meddlers[key] = meddling(connection, tables)
+        return meddlers[key]
+
+    for modules, name, value in (
+        ((migrations, database), "check_schema", check_remembered),
+        ((migrations, watch), "meddling", meddling_remembered),
+        ((database, watch), "find_migrations", lambda *_: list(found)),
+    ):
+        for module in modules:
+            assert hasattr(module, name)
+            setattr(module, name, value)
+
+
+def _schema_of(connection):
+    return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
 
 
 def _watch_reservations() -> None:
@@ -85,7 +113,7 @@ def _watch_reservations() -> None:
     Without a fetch, the reply belongs to the moment of the reservation, even if an operator releases the job in the
     same turn.
     """
-    job_reply = Session.job_reply
+    job_reply = hooks.real(Session, "job_reply")
 
     def checked(self, form, job, body):
         world = worlds.current()
@@ -95,7 +123,7 @@ def _watch_reservations() -> None:
             world.crash()
         return job_reply(self, form, job, body)
 
-    Session.job_reply = checked  # type: ignore[method-assign]
+    hooks.replace(Session, "job_reply", checked)
 
 
 def enter(world: World) -> None:

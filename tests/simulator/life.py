@@ -14,9 +14,9 @@ from tests.simulator.clients import Client
 from tests.simulator.disk import EIO, READ, SYNC, beside
 from tests.simulator.habits import live, mix
 from tests.simulator.ledger import must
-from tests.simulator.memory import all_jobs, check, take
+from tests.simulator.loop import SECOND_NS, SimulatedLoop
+from tests.simulator.memory import Late, all_jobs, check, take, take_stopped
 from tests.simulator.operators import mix_with_policies, set_policies, unset_all
-from tests.simulator.world import SECOND_NS, SimulatedLoop
 
 if TYPE_CHECKING:
     from tests.simulator.run import Run
@@ -106,7 +106,8 @@ class Life:
         await asyncio.wait({serving})
         self.orderly = self.error is None
         if self.orderly:
-            run.pictures[:] = [(0, take(server.parts.engine))]
+            late = Late(set(), set()) if self.world.referee is None else self.world.referee.late
+            run.pictures[:] = [(0, each) for each in take_stopped(server.parts.engine, run.pictures[-1][1], late)]
             run.durable = run.synced = self.world.synced = 0
             run.told.clear()
             left = sorted(path.name for path in run.folder.iterdir())
@@ -185,7 +186,7 @@ class Life:
             tasks.append(asyncio.create_task(set_policies(operator, server.wiring.new_connection, world.referee)))
         left = set(tasks)
         while left and not server._stopped.is_set():
-            done, left = await asyncio.wait(left, timeout=0.5)
+            done, left = await asyncio.wait(left, timeout=1)
             for task in done:
                 self._heed(task)
             self._check(server)
@@ -245,10 +246,11 @@ class Life:
         """Work the queue off, checking that it has the right jobs, and gives them out in the right order."""
         world, run = self.world, self.run
         chance = world.chance
+        slow_s = 30 * max(world.thread_s, 0.1)
         world.slow, world.thread_s = False, THREAD_S[0]  # or the shortest ttrs would expire amid the replies
         for client in clients:
             client.wire.vanish()
-        await asyncio.sleep(30)  # what the journal's thread was slow with is over
+        await asyncio.sleep(slow_s)  # what the journal's thread, or a sync, was slow with is over
         client = Client(world, run.ledger, run.notes, f"{self.number}z")
         client.connect(server.wiring.new_connection())
         if world.referee is not None:

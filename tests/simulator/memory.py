@@ -40,8 +40,16 @@ class Picture(NamedTuple):
     pauses: dict[bytes, tuple[int, int]]
     settings: dict
     """The policies by pattern and key, and the schedules by name."""
-    earlier: dict[int, Seen]
-    """Jobs that policies may have changed since they were written, as they were then."""
+    earlier: dict[int, Seen | None]
+    """Jobs that policies may have changed since they were written, as they were then; None: they were not there."""
+
+
+class Late(NamedTuple):
+    """What time has brought since a server began to stop."""
+
+    jobs: set[int]
+    """Jobs that have become too old, and those that schedules have put."""
+    schedules: set[str]
 
 
 def all_jobs(engine: Engine) -> dict[int, Job]:
@@ -50,12 +58,14 @@ def all_jobs(engine: Engine) -> dict[int, Job]:
 
 def take(engine: Engine, last: Picture | None = None) -> Picture:
     """Return the picture of this moment; ``last`` is the one before, in a run with policies."""
-    jobs = {job_id: seen(engine, job) for job_id, job in all_jobs(engine).items()}
+    jobs = _all_seen(engine)
     pauses = {tube.name: (tube.pause_s, tube.pause_until_ns) for tube in engine.tubes.values() if tube.pause_until_ns}
-    earlier: dict[int, Seen] = {}
+    earlier: dict[int, Seen | None] = {}
     if last is not None:
-        lasts = {**last.jobs, **last.earlier}
-        earlier = {job_id: lasts[job_id] for job_id in engine.ledger.deferred if job_id in jobs and job_id in lasts}
+        for job_id in engine.ledger.deferred:
+            was = last.earlier.get(job_id) or last.jobs.get(job_id)
+            if was is not None and job_id in jobs:
+                earlier[job_id] = was
     schedules = {
         name: (each.when, each.zone, each.tube, each.body, each.next_at, each.last_at, each.last_job)
         for name, each in engine.schedules.items()
@@ -63,14 +73,36 @@ def take(engine: Engine, last: Picture | None = None) -> Picture:
     return Picture(jobs, pauses, {**engine.policies.rows, **schedules}, earlier)
 
 
-def seen(engine: Engine, job: Job) -> Seen:
-    """Return a job as the journal knows it: an offered one is ready."""
-    state, place = (READY, job.pri) if job.state is OFFERED else (job.state, job.key >> ID_BITS)
-    past = job.past
-    return Seen(
-        job.tube.name, state._value_, job.pri, job.delay_s, job.ttr_s, job.created_ns, job.size, place, job.reserves,
-        past.timeouts, (past.releases, past.buries, past.kicks), past.forgiven, job.why, engine.notes.text(job),
-    )  # fmt: skip
+def take_stopped(engine: Engine, last: Picture, late: Late) -> list[Picture]:
+    """Return the pictures of which an orderly stop leaves one; ``last`` is that of its last batch.
+
+    Time goes on while that is stored: a job may become too old, or that of a schedule may be put. Nobody is told of it,
+    and the next start does it.
+    """
+    picture = take(engine)._replace(earlier={job_id: last.jobs.get(job_id) for job_id in late.jobs})
+    schedules = {name: last.settings[name] for name in late.schedules}
+    return [picture, picture._replace(settings=picture.settings | schedules)] if schedules else [picture]
+
+
+def _all_seen(engine: Engine) -> dict[int, Seen]:
+    """Return all jobs as the journal knows them: an offered one is ready. Most of a picture's time goes into this."""
+    jobs: dict[int, Seen] = {}
+    new, text = tuple.__new__, engine.notes.text if len(engine.notes._texts) else _no_text
+    for job_id, job in all_jobs(engine).items():
+        state, past = job.state, job.past
+        if state is OFFERED:
+            state, place = READY, job.pri
+        else:
+            place = job.key >> ID_BITS
+        jobs[job_id] = new(Seen, (
+            job.tube.name, state._value_, job.pri, job.delay_s, job.ttr_s, job.created_ns, job.size, place,
+            job.reserves, past.timeouts, (past.releases, past.buries, past.kicks), past.forgiven, past.why, text(job),
+        ))  # fmt: skip
+    return jobs
+
+
+def _no_text(_job: Job) -> bytes:
+    return b""
 
 
 def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, orderly: bool) -> str | None:
@@ -78,13 +110,17 @@ def difference(before: Picture, after: Picture, now_ns: int, latest_ns: int, *, 
 
     ``latest_ns`` is the latest time, by the clock, at which a start was tried since.
     """
-    if before.jobs.keys() != after.jobs.keys():
-        lost, new = before.jobs.keys() - after.jobs.keys(), after.jobs.keys() - before.jobs.keys()
-        return f"lost {sorted(lost)}, new {sorted(new)}"
-    for job_id, was in before.jobs.items():
-        found = after.jobs[job_id]
+    others = (before.jobs.keys() ^ after.jobs.keys()) - before.earlier.keys()
+    if others:
+        return f"lost {sorted(others & before.jobs.keys())}, new {sorted(others & after.jobs.keys())}"
+    for job_id in before.jobs.keys() | after.jobs.keys():
+        was, found = before.jobs.get(job_id), after.jobs.get(job_id)
         ways = [was, before.earlier[job_id]] if job_id in before.earlier else [was]
-        if not any(_may_become(each, found, now_ns, latest_ns, orderly=orderly) for each in ways):
+        if not any(
+            each is found if each is None or found is None
+            else _may_become(each, found, now_ns, latest_ns, orderly=orderly)
+            for each in ways
+        ):  # fmt: skip
             return f"job {job_id} was {ways} and is {found}"
     if before.settings != after.settings:
         return f"policies and schedules were {before.settings} and are {after.settings}"

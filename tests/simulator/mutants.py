@@ -10,6 +10,8 @@ import importlib.machinery
 import sys
 from typing import NamedTuple
 
+from tests.simulator.hooks import IS_COMPILED
+
 
 class Mutant(NamedTuple):
     """A replacement in a module of beanlite: ``text`` occurs exactly once, and ``instead`` takes its place."""
@@ -136,6 +138,11 @@ MUTANTS = {
     ),
     "a try not counted": Mutant("core.rulings", "tries >= rules.max_tries:", "tries > rules.max_tries:"),
     "a stop that buries": Mutant("core.ticker", "            if self._queues.stopping:", "            if False:"),
+    "a stop that leaves what no client waits for": Mutant(
+        "commit.group",
+        "        self._totals_due = True\n        self._take_deferred()",
+        "        self._totals_due = True\n        self._turn()",
+    ),
     "a restart that counts a try": Mutant(
         "core.restore", "                job.spare()  # no client is to blame\n", "                pass\n"
     ),
@@ -221,5 +228,6 @@ class _Finder:
 def plant(name: str) -> None:
     """Plant a bug in its module; to be called before the module is imported."""
     mutant = MUTANTS[name]
+    assert not IS_COMPILED, "a bug can only be planted in the sources"
     assert f"beanlite.{mutant.module}" not in sys.modules
     sys.meta_path.insert(0, _Finder(mutant))

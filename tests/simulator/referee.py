@@ -17,8 +17,10 @@ from beanlite.core.scheduler import Scheduler
 from beanlite.core.schedules import Schedule
 from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import FULL, OPENING, PAUSED, SLOWED, Tube
-from tests.simulator import world as worlds
+from beanlite.protocol.session import Session
+from tests.simulator import hooks, world as worlds
 from tests.simulator.ledger import BrokenPromiseError, Ledger, must
+from tests.simulator.memory import Late
 from tests.simulator.rules import ALL_TUBES, MEANING, Bucket, Known, text_of
 
 if TYPE_CHECKING:
@@ -43,9 +45,12 @@ class Referee:
             self.keys = ["unique", *self.keys[:2]]
         self.keys += [key for each, key in (("then", "max_tries"), ("expired", "ttl")) if each in self.keys]
         self.stopping = False
+        self.late = Late(set(), set())
         self.asked_for = False
         """Whether the reservation under way is of a job that the client has named, or taken."""
         self._values: dict[tuple[bytes, str], str] = {}
+        self._meanings: dict[tuple[bytes, str], Any] = {}
+        """What has been looked up in these values: policies change far less often than they are asked for."""
         self._clock: Clock
         self._version = 0
         """How often policies have changed."""
@@ -60,8 +65,10 @@ class Referee:
 
     def meaning(self, tube: bytes, key: str) -> Any:
         """Return what holds for a tube; None if nothing does."""
-        text = text_of(self._values, tube, key)
-        return None if text is None else MEANING[key][text]
+        if (tube, key) not in self._meanings:
+            text = text_of(self._values, tube, key)
+            self._meanings[tube, key] = None if text is None else MEANING[key][text]
+        return self._meanings[tube, key]
 
     # -- begins
 
@@ -76,6 +83,7 @@ class Referee:
         must(fault is None, f"schedule {fault}")
         self.known_schedules.begin_anew(schedules)
         self.stopping = False
+        self.late = Late(set(), set())
         self._clock = clock
         self._ended.clear()
         self._unread.clear()
@@ -86,6 +94,7 @@ class Referee:
         """Enter the policies that hold from now on; without a time, as a restart has found them."""
         before = {name: bucket.rate for name, bucket in self._buckets.items()}
         self._values = {each: row.value for each, row in engine.policies.rows.items()}
+        self._meanings.clear()
         self._version += 1
         if now_ns is not None:
             self._unread |= {job_id for job_id, job in engine.jobs.newest.items() if job.body is None}
@@ -174,6 +183,8 @@ class Referee:
         ttl_ns = self.meaning(name, "ttl")
         is_due = ttl_ns is not None and job.created_ns + ttl_ns <= now_ns and not job.past.kicks
         must(is_due and job.state in {READY, DELAYED}, f"job {job.id} expires at {now_ns}: {job.created_ns}, {ttl_ns}")
+        if self.stopping:
+            self.late.jobs.add(job.id)
         if text_of(self._values, name, "expired") == "delete":
             self.ledger.by_policy(job.id, "absent")
 
@@ -199,6 +210,9 @@ class Referee:
         """Check that a schedule was due, and has moved on."""
         must(at <= utc_s + 0.01, f"schedule {schedule.name} was carried out at {utc_s}, it was due at {at}")
         must(schedule.next_at > at, f"schedule {schedule.name} was carried out at {at} and is due again")
+        if self.stopping and schedule.last_job is not None:
+            self.late.schedules.add(schedule.name)
+            self.late.jobs.add(schedule.last_job)
 
     # -- what holds at any moment
 
@@ -314,7 +328,7 @@ def _begin_stop(referee, act, _engine):
 
 
 _SEEN = [
-    (kind, name, getattr(kind, name), _seen(getattr(kind, name), see))
+    (kind, name, _seen(hooks.real(kind, name), see))
     for kind, name, see in (
         (Queues, "make_reserved", _before("reserves", lambda _, job, _client, now_ns: (job, now_ns))),
         (Queues, "leave_state", _before("leaves", lambda _, job, *_args: (job,))),
@@ -335,7 +349,11 @@ _SEEN = [
 ]
 
 
+METHODS = [(Session, "job_reply"), *((kind, name) for kind, name, _ in _SEEN)]
+"""All that the simulator replaces: ``fit.py`` does the first one."""
+
+
 def attend(*, present: bool) -> None:
     """Have the referee of the current world see what the core does, if there is one."""
-    for kind, name, real, seen in _SEEN:
-        setattr(kind, name, seen if present else real)
+    for kind, name, seen in _SEEN:
+        hooks.replace(kind, name, seen if present else None)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
-from tests.simulator.world import SECOND_NS
+from tests.simulator.loop import SECOND_NS
 
 Values = Mapping[tuple[bytes, str], str]
 

@@ -12,10 +12,11 @@ from tests.simulator import disk as disks, fit, world as worlds
 from tests.simulator.disk import FaultyDisk
 from tests.simulator.ledger import Ledger, must
 from tests.simulator.life import STEPS_S, SYNC_S, THREAD_S, Life
+from tests.simulator.loop import SECOND_NS
 from tests.simulator.memory import Picture, all_jobs, check, difference
 from tests.simulator.notes import Notes
 from tests.simulator.referee import Referee
-from tests.simulator.world import SECOND_NS, World
+from tests.simulator.world import World
 
 ENDS = {
     "stop": 2,
@@ -42,7 +43,7 @@ class Run:
         self.folder = folder
         self.world = World(seed)
         chance = self.world.chance
-        if chance.random() < 0.8:
+        if chance.random() < 0.9:
             (folder / "queue.db").write_bytes(fit.EMPTY[0])
         self.world.disk = FaultyDisk(folder)
         self.ledger = Ledger()

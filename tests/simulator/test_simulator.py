@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulator.compiled import lay_out
 from tests.simulator.mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
@@ -22,9 +23,9 @@ def simulate():
     if shutil.which("cc") is None and "CI" not in os.environ:
         pytest.skip("cc is not installed")
 
-    def run(*flags):
+    def run(*flags, cwd=ROOT):
         command = [sys.executable, "-m", "tests.simulator", *flags]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=ROOT)
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=cwd)
 
     return run
 
@@ -43,11 +44,29 @@ def test_a_planted_bug_is_found_and_its_seed_is_told(simulate, name):
     assert seed is not None, ended.stdout
 
 
-def test_a_seed_repeats_a_run_exactly(simulate):
-    def digest(*flags):
-        return int(simulate(*flags).stdout.split()[-1][1:-1], 16)
+def digest_of(ended):
+    return int(ended.stdout.split()[-1][1:-1], 16)
 
-    assert digest("--seeds", "7..8") == digest("--seed", "7") ^ digest("--seed", "8") != 0
+
+def test_a_seed_repeats_a_run_exactly(simulate):
+    one, another = (digest_of(simulate("--seed", seed)) for seed in ("7", "8"))
+    assert digest_of(simulate("--seeds", "7..8")) == one ^ another != 0
+
+
+def test_a_seed_plays_alike_where_methods_look_for_stand_ins(simulate, tmp_path):
+    lay_out(tmp_path / "laid")
+    # In 11 operators set policies.
+    assert (
+        digest_of(simulate("--seeds", "7..11", cwd=tmp_path / "laid")) == digest_of(simulate("--seeds", "7..11")) != 0
+    )
+
+
+@pytest.mark.nightly
+def test_a_seed_plays_compiled_as_the_sources_do(simulate, tmp_path):
+    subprocess.run([sys.executable, "-m", "tests.simulator.compiled", tmp_path / "laid"], check=True, cwd=ROOT)
+    compiled, plain = (simulate("--seeds", SEEDS, cwd=cwd) for cwd in (tmp_path / "laid", ROOT))
+    assert compiled.returncode == 0, compiled.stdout + compiled.stderr
+    assert digest_of(compiled) == digest_of(plain)
 
 
 def test_the_mutants_stand_where_they_are_said_to():

@@ -1,13 +1,11 @@
-"""Time, randomness and the event loop of a simulated server, and their stand-ins in the standard library.
+"""Time and randomness of a simulated server, and their stand-ins in the standard library.
 
-Nothing here waits: where the loop would, simulated time passes instead. Each reading of a clock also takes a moment, so
-that a loop that spins until some time comes to an end.
+Nothing here waits. Each reading of a clock takes a moment, so that a loop that spins until some time comes to an end.
 """
 
 import asyncio
 import os
 import random
-import selectors
 import time
 import zlib
 from typing import Any
@@ -16,12 +14,10 @@ import aiosqlite
 
 from beanlite.host import signals
 from tests.simulator.disk import SYNC, FaultyDisk
+from tests.simulator.loop import SECOND_NS, SimulatedLoop
 
 LOOK_NS = 300  # what reading a clock takes
-TURN_NS = 50_000  # what a turn of the loop takes
-SECOND_NS = 1_000_000_000
 BEGIN_NS = 2_000_000_000 * SECOND_NS  # of the wall clock: later than the real time of any file
-STALLED_S = 100_000.0
 
 _REAL = {name: getattr(time, name) for name in ("time", "time_ns", "monotonic", "perf_counter", "clock_gettime_ns")}
 _real_fdatasync = os.fdatasync
@@ -71,7 +67,7 @@ class World:
     @property
     def gone(self) -> bool:
         """Whether the process is gone, perhaps in the middle of a file operation."""
-        return self.dead or self.disk.came()
+        return self.dead or (self.disk.dies and self.disk.came())
 
     def crash(self) -> None:
         """Kill the process."""
@@ -87,47 +83,6 @@ class World:
         if chance.random() < 0.02 and self.slow:
             return chance.choice((0.03, 0.3, 2.0))
         return self.sync_s * chance.uniform(0.5, 2)
-
-
-class _Selector(selectors.SelectSelector):
-    """A selector without events: nothing outside writes to the loop. Where it would wait, simulated time passes."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__()
-        self._world = world
-
-    def select(self, timeout=None):
-        world = self._world
-        if not world.dead and world.disk.came():
-            world.crash()
-            return []
-        if timeout is None:
-            timeout = STALLED_S  # nothing will ever happen again, which a huge step makes noticeable
-        world.now_ns += round(timeout * SECOND_NS) if timeout > 0 else TURN_NS
-        if not world.dead and world.now_ns >= world.crash_ns > 0:
-            world.crash()
-        return []
-
-
-class SimulatedLoop(asyncio.SelectorEventLoop):
-    """An event loop that runs in a world's time."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(_Selector(world))
-        self._world = world
-        self._clock_resolution = 1e-9
-
-    def time(self):
-        return self._world.now_ns / SECOND_NS
-
-    def _make_self_pipe(self):
-        """Do nothing: nothing wakes the loop from outside."""
-
-    def _close_self_pipe(self):
-        pass
-
-    def add_signal_handler(self, sig, callback, *args):  # type: ignore[override]
-        """Do nothing: there are no signals, and the simulator does directly what a handler would do."""
 
 
 class SimulatedSync:
@@ -198,17 +153,23 @@ _world: World | None = None
 
 def _time_of(name):
     real = _REAL[name]
+    in_s = not name.endswith("_ns")
 
-    def now(*given):
+    def on_the_wall(*given):
         world = _world
         if world is None:
             return real(*given)
-        on_the_wall = name in {"time", "time_ns"}
-        world.now_ns += 0 if on_the_wall else LOOK_NS  # how often that clock is read depends on the folder's real time
-        now_ns = world.now_ns + (world.wall_ns if on_the_wall else 0)
-        return now_ns if name.endswith("_ns") else now_ns / SECOND_NS
+        now_ns = world.now_ns + world.wall_ns  # looking takes no time: how often depends on the folder's real time
+        return now_ns / SECOND_NS if in_s else now_ns
 
-    return now
+    def since_boot(*given):
+        world = _world
+        if world is None:
+            return real(*given)
+        world.now_ns += LOOK_NS
+        return world.now_ns / SECOND_NS if in_s else world.now_ns
+
+    return on_the_wall if name in {"time", "time_ns"} else since_boot
 
 
 def _fdatasync(descriptor):
