@@ -138,7 +138,11 @@ def _app_of(
         load=lambda: server.places,
         file=server.servers_file,
         make=lambda place: Site(
-            name=place.name, connect=partial(reach_only, place), visitors=visitors, hide_bodies=hide_bodies
+            name=place.name,
+            connect=partial(reach_only, place),
+            visitors=visitors,
+            hide_bodies=hide_bodies,
+            options=place.options,
         ),
         visitors=visitors,
         hide_bodies=hide_bodies,

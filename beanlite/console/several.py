@@ -3,6 +3,7 @@
 Each record has the name of its server as ``server``. A server that is away is left out, and the reason is kept.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
-from beanlite.beanstalk.client import TIMEOUT_S, Server, Unreachable
+from beanlite.beanstalk.client import TIMEOUT_S, Server, Unreachable, address_text
 from beanlite.client.calls import list_tube_used
 from beanlite.client.errors import Declined
 from beanlite.console.filters import JobId, Record
@@ -58,6 +59,16 @@ class Place(NamedTuple):
     """What a cursor carries of it."""
     addresses: tuple[Server, ...]
     """Where it is reached: of an active server and its standbys, the first one that answers."""
+
+    @property
+    def options(self) -> str:
+        """The options that name it, as a command on the command line has them.
+
+        Standbys that are reached in another way than the first one, as over TLS, are left out.
+        """
+        first, *others = [address for address in self.addresses if len(address) == len(self.addresses[0])]
+        standbys = [address_text(address).rpartition("/")[2] for address in others] if len(first) > 1 else []
+        return f" --connect {shlex.quote(','.join([address_text(first), *standbys]))}"
 
 
 class Places(NamedTuple):
@@ -323,7 +334,9 @@ def connect(places: Places, person: str = "", within_s: float = AWAY_S) -> Serve
     if len(places.places) > 1:
         return Several(places, person, within_s)
     (place,) = places.places
-    return reach_only(place, person)
+    live = reach_only(place, person)
+    live.server = place.name
+    return live
 
 
 def at_once(
