@@ -19,7 +19,7 @@ from beanlite.cli.groups import (
 )
 from beanlite.console import listing, tables, units
 from beanlite.console.bodies import FORMS
-from beanlite.console.filters import WILDCARDS, JobId, Record, check_ids, encode_tube, job_name
+from beanlite.console.filters import WILDCARDS, JobId, Record, encode_tube, job_name, own_ids
 from beanlite.console.live import Live
 from beanlite.console.several import Several, named_each, summed
 from beanlite.errors import BeanliteError, ConfigError
@@ -169,8 +169,8 @@ def _find(source: "Source | Stored", job_id: JobId) -> list[Record]:
     """Return all facts about a job, or about those of several servers that have this id."""
     if isinstance(source, Several):
         return source.show_jobs(job_id)
-    check_ids([job_id])
-    facts = source.show_job(job_id)
+    (own_id,) = own_ids([job_id], source.server if isinstance(source, Live) else "")
+    facts = source.show_job(own_id)
     return [] if facts is None else [facts]
 
 

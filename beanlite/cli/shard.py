@@ -13,10 +13,11 @@ import typer
 from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
-from beanlite.cli.groups import Json, ServerOption, grouped
+from beanlite.cli.groups import FleetOption, Json, grouped
 from beanlite.cli.options import counting
 from beanlite.console import units
 from beanlite.console.filters import encode_tube
+from beanlite.console.live import Live
 from beanlite.console.moving import Moved, check_name, is_cut_off, move_jobs
 from beanlite.console.several import Place, reach
 from beanlite.errors import BeanliteError, ConfigError
@@ -24,8 +25,8 @@ from beanlite.fleet.edit import write_move
 from beanlite.fleet.servers import Fleet
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 a server can't be reached or refuses the command; 2 a wrong setting, flag or value, or a"
-    " file of servers that can't be changed; 130 Ctrl-C."
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such tube; 2 a wrong"
+    " setting, flag or value, or a file of servers that can't be changed; 130 Ctrl-C."
 )
 EXAMPLES: Final = """
 beanlite shard move mail --to two --servers servers.toml
@@ -47,7 +48,8 @@ def move(
     tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)],
     to: Annotated[str, typer.Option("--to", metavar="SERVER", help="The name of the server to move it to.")],
     *,
-    server: ServerOption,
+    new: Annotated[bool, typer.Option("--new", help="Move it even if there is no such tube yet.")] = False,
+    server: FleetOption,
     as_json: Json = False,
 ) -> None:
     """Move a tube to another server, while clients use it through a router.
@@ -58,21 +60,20 @@ def move(
     """
     encode_tube(tube)
     check_name(tube)
-    file, places = server.servers_file, server.places
-    if file is None or places.fleet is None:
-        raise ConfigError("a move is written into the file of servers: name it by --servers")
+    file, places, fleet = server.fleet()
     with _alone_with(file):
-        fleet = places.fleet
         if to not in fleet.by_name:
             raise ConfigError(f"--to: there is no server {to} in {file}, only {', '.join(fleet.by_name)}")
         source = _source(fleet, tube, to)
         by_name = {place.name: place for place in places.places}
-        with reach(by_name[source], within_s=TIMEOUT_S) as old, reach(by_name[to], within_s=TIMEOUT_S) as new:
+        with reach(by_name[source], within_s=TIMEOUT_S) as here, reach(by_name[to], within_s=TIMEOUT_S) as there:
             if fleet.home(tube.encode()).name != to:
                 _check_last_move(fleet, by_name, tube, to)
+                if not new and not fleet.names(tube.encode()):
+                    _check_there_is(tube, source, here, to, there)
                 fleet = write_move(file, tube, source, to)
             with counting("jobs copied") as progress:
-                moved = move_jobs(old, new, source, tube, progress)
+                moved = move_jobs(here, there, source, tube, progress)
     _report(tube, source, to, fleet.version, moved, as_json=as_json)
 
 
@@ -116,6 +117,13 @@ def _check_last_move(fleet: Fleet, by_name: Mapping[str, Place], tube: str, to: 
             raise BeanliteError(
                 f"{names[0]} still has jobs of {tube}: first have beanlite shard move {tube} --to {names[1]} move them"
             )
+
+
+def _check_there_is(tube: str, source: str, here: Live, to: str, there: Live) -> None:
+    """Check that a tube that is to move is no misspelt one. BeanliteError: neither server has it."""
+    if any(live.list_tubes({"names": [tube]})["tubes"] for live in (here, there)) or is_cut_off(here, there, tube):
+        return
+    raise BeanliteError(f"nothing is moved from {source} to {to} without --new: {here.no_tube(tube)}")
 
 
 def _report(tube: str, source: str, to: str, version: int, moved: Moved, *, as_json: bool) -> None:

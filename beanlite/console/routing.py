@@ -4,7 +4,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 from beanlite.console import changes, listing
-from beanlite.console.filters import JobId, Record, check_ids
+from beanlite.console.filters import JobId, Record, own_ids
 from beanlite.console.live import Live
 from beanlite.console.several import Servers, Several
 from beanlite.core.phrases import jobs_text
@@ -30,8 +30,8 @@ def shares(servers: Servers, which: "Filter") -> list[Share]:
     Jobs are where their ids say; those of a tube where it belongs, and all others in any server.
     """
     if not isinstance(servers, Several):
-        check_ids(which.ids or ())
-        return [Share("", servers, which)]
+        own = None if which.ids is None else own_ids(which.ids, servers.server)
+        return [Share("", servers, which.model_copy(update={"ids": own}))]
     if which.ids is not None:
         ids = _by_server(servers, [each if isinstance(each, JobId) else JobId(each) for each in which.ids])
         servers.away.clear()  # none of those is needed
