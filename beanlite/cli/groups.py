@@ -146,6 +146,8 @@ class ServerOption(OptionGroup):
 
     opened: list[Several] = dataclasses.field(default_factory=list, init=False, repr=False)
     """What was opened of several servers."""
+    told: list[str] = dataclasses.field(default_factory=list, init=False, repr=False)
+    """The servers of which it was said that they are left out."""
 
     def open(self, within_s: float = AWAY_S) -> Servers:
         """Connect to the server, or to all; looks have to be answered within a time. BeanliteError, ConfigError."""
@@ -155,10 +157,12 @@ class ServerOption(OptionGroup):
         return servers
 
     def report(self) -> bool:
-        """Say which servers were left out, and why; return whether none was."""
-        lines = [f"beanlite: {name} is left out: {why}" for each in self.opened for name, why in each.away.items()]
-        print("\n".join(lines), end="\n" if lines else "", file=sys.stderr)
-        return not lines
+        """Say which servers were left out, and why, each once; return whether none was."""
+        away = {name: why for each in self.opened for name, why in each.away.items()}
+        for name in [name for name in away if name not in self.told]:
+            self.told.append(name)
+            print(f"beanlite: {name} is left out: {away[name]}", file=sys.stderr)
+        return not away
 
     def options(self, server: str | None) -> str:
         """Return the options that name a server, as a command on the command line has them."""
@@ -202,6 +206,9 @@ class ServerOption(OptionGroup):
             return only(self._own_address())
         texts = [NAMED.fullmatch(text) for text in self.connect]
         pairs = [(each["name"] or each["address"], each["address"]) for each in texts if each is not None]
+        for name, _ in pairs:
+            if "=" in re.split("[:/]", name)[0]:
+                raise ConfigError(f"--connect {name}: a name has letters, digits, - and _, 32 at most")
         by_name = {name: _texts_of(text) for name, text in pairs}
         addresses = self._addresses([text for several in by_name.values() for text in several])
         if len(by_name) < len(pairs):

@@ -156,7 +156,8 @@ def job(
     with place.source() if database is None else open_stored(place.db, database, None) as source:
         found = _find(source, job_id)
     if not found:
-        raise BeanliteError(f"there is no job {job_id}{'' if place.db or database else _past_of(job_id)}")
+        none = "no server that answers has a" if isinstance(source, Several) and source.away else "there is no"
+        raise BeanliteError(f"{none} job {job_id}{'' if place.db or database else _past_of(job_id)}")
     if body == "raw" and len(found) > 1:
         raise BeanliteError(f"several servers have a job {job_id}: {', '.join(map(job_name, found))}")
     for at, facts in enumerate(found):
@@ -276,6 +277,9 @@ def tail(
     with server.open() as source:
         if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
             print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
+        if isinstance(source, Several):
+            server.report()
+            source.on_away = server.report
         for event in source.watch({"tube": tube, "what": what}):
             if as_json:
                 tables.print_json([event])

@@ -19,7 +19,8 @@ from beanlite.console import units
 from beanlite.console.filters import encode_tube
 from beanlite.console.live import Live
 from beanlite.console.moving import Moved, check_name, is_cut_off, move_jobs
-from beanlite.console.several import Place, reach
+from beanlite.console.routing import all_of, naming
+from beanlite.console.several import Place, Places, connect, reach
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.fleet.edit import write_move
 from beanlite.fleet.servers import Fleet
@@ -66,15 +67,20 @@ def move(
             raise ConfigError(f"--to: there is no server {to} in {file}, only {', '.join(fleet.by_name)}")
         source = _source(fleet, tube, to)
         by_name = {place.name: place for place in places.places}
-        with reach(by_name[source], within_s=TIMEOUT_S) as here, reach(by_name[to], within_s=TIMEOUT_S) as there:
+        with _reached(by_name[source]) as here, _reached(by_name[to]) as there:
             if fleet.home(tube.encode()).name != to:
                 _check_last_move(fleet, by_name, tube, to)
                 if not new and not fleet.names(tube.encode()):
-                    _check_there_is(tube, source, here, to, there)
+                    _check_there_is(tube, (here, there), places)
                 fleet = write_move(file, tube, source, to)
             with counting("jobs copied") as progress:
                 moved = move_jobs(here, there, source, tube, progress)
     _report(tube, source, to, fleet.version, moved, as_json=as_json)
+
+
+def _reached(place: Place) -> Live:
+    with naming(place.name):
+        return reach(place, within_s=TIMEOUT_S)
 
 
 @contextlib.contextmanager
@@ -119,11 +125,14 @@ def _check_last_move(fleet: Fleet, by_name: Mapping[str, Place], tube: str, to: 
             )
 
 
-def _check_there_is(tube: str, source: str, here: Live, to: str, there: Live) -> None:
+def _check_there_is(tube: str, pair: tuple[Live, Live], places: Places) -> None:
     """Check that a tube that is to move is no misspelt one. BeanliteError: neither server has it."""
-    if any(live.list_tubes({"names": [tube]})["tubes"] for live in (here, there)) or is_cut_off(here, there, tube):
+    if any(live.list_tubes({"names": [tube]})["tubes"] for live in pair) or is_cut_off(*pair, tube):
         return
-    raise BeanliteError(f"nothing is moved from {source} to {to} without --new: {here.no_tube(tube)}")
+    with connect(places) as servers:
+        rows = servers.list_tubes({"names": [tube]})["tubes"]
+        why = f"only {all_of([row['server'] for row in rows])} has a tube {tube}" if rows else servers.no_tube(tube)
+    raise BeanliteError(f"nothing is moved without --new: {why}")
 
 
 def _report(tube: str, source: str, to: str, version: int, moved: Moved, *, as_json: bool) -> None:

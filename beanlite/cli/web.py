@@ -130,6 +130,8 @@ def _app_of(
         return make_app(site), site.name, None
     if db is not None or database is not None:
         raise ConfigError(f"--{'db' if db is not None else 'database'} is for the page of one server")
+    if server.config_file is not None:
+        raise ConfigError("--config is for the page of one server")
     from beanlite.web.members import THREADS, Together  # noqa: PLC0415 - likewise
     from beanlite.web.merging import make_app_of_all  # noqa: PLC0415 - likewise
 

@@ -62,7 +62,7 @@ def own_ids(ids: Sequence[int], name: str = "") -> list[int]:
         if isinstance(job_id, JobId) and job_id.server not in {None, name}:
             if name:
                 raise ConfigError(f"there is no server {job_id.server}, only {name}")
-            raise ConfigError(f"{job_id} names one of several servers, and there is only one: say {int(job_id)}")
+            raise ConfigError(f"{job_id} names one of several servers, and only one is looked at: say {int(job_id)}")
     return [int(job_id) for job_id in ids]
 
 

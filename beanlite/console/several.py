@@ -62,10 +62,7 @@ class Place(NamedTuple):
 
     @property
     def options(self) -> str:
-        """The options that name it, as a command on the command line has them.
-
-        Standbys that are reached in another way than the first one, as over TLS, are left out.
-        """
+        """The options that name it in a command, with the standbys that are reached in the same way as the first."""
         first, *others = [address for address in self.addresses if len(address) == len(self.addresses[0])]
         standbys = [address_text(address).rpartition("/")[2] for address in others] if len(first) > 1 else []
         return f" --connect {shlex.quote(','.join([address_text(first), *standbys]))}"
@@ -128,6 +125,8 @@ class Several(Names):
         self.away: dict[str, str] = {}
         """Why servers could not be asked, or have refused something."""
         self.places: Mapping[str, Place] = {place.name: place for place in places.places}
+        self.on_away: Callable[[], object] = lambda: None
+        """What is done when a server is lost whose events are watched."""
         self.lives: dict[str, Live] = {}
         """The servers that answer, by their names."""
         self._within_s = within_s
@@ -176,6 +175,10 @@ class Several(Names):
             if isinstance(error, Unreachable) and name in self.lives:
                 self._leave(name)
         return results
+
+    def no_tube(self, tube: str) -> BeanliteError:
+        """Return the error that no server has a tube, as far as they answer."""
+        return BeanliteError(f"no server that answers has a tube {tube}") if self.away else super().no_tube(tube)
 
     # -- questions, as to one server
 
@@ -231,6 +234,8 @@ class Several(Names):
         if job_id.server is not None:
             self.one(job_id.server)
         found = self.each(lambda live: live.show_job(job_id), job_id.server and [job_id.server])
+        if job_id.server is not None:  # it may not have answered
+            self.one(job_id.server)
         return [each for name, facts in found.items() for each in named(name, [] if facts is None else [facts])]
 
     def watch(self, request: Record) -> Iterator[Record]:
@@ -251,11 +256,11 @@ class Several(Names):
             if not isinstance(event, BeanliteError):
                 yield {"server": name, **event}
                 continue
-            self.away[name] = str(event)
             self._leave(name)
             if not self.lives:
-                self.away.pop(name)
                 raise event
+            self.away[name] = str(event)
+            self.on_away()
 
     # -- slices
 

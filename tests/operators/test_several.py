@@ -307,7 +307,7 @@ def test_history_of_one_file_may_have_a_name(fleet, tmp_path, capsys):
     assert main(["history", "--db", f"one={db}", "--id", "two:1"]) == 2
     assert capsys.readouterr().err == "beanlite: there is no server two, only one\n"
     assert main(["history", "--db", str(db), "--id", "one:1"]) == 2
-    assert "there is only one: say 1" in capsys.readouterr().err
+    assert "only one is looked at: say 1" in capsys.readouterr().err
     (tmp_path / "a=b.db").symlink_to(db)
     assert main(["history", "--json", "--db", str(tmp_path / "a=b.db"), "--id", "1"]) == 0
     assert json.loads(capsys.readouterr().out)["what"] == "bury"

@@ -223,7 +223,7 @@ def test_advice_on_pages_of_a_server_is_what_works_for_it(page, servers):
     until(lambda: command in page.get("/on/two/").text and command in page.get("/").text)
     assert " --connect" not in re.sub(re.escape(f"--connect {place_of(servers['two'])}"), "", texts["/on/two/"])
     servers["two"].stop()
-    assert "is its address right?" in page.get("/on/two/").text
+    until(lambda: "is its address right?" in page.get("/on/two/").text)
 
 
 def test_help_of_keys_has_those_that_do_something_on_the_page(page):
