@@ -70,8 +70,7 @@ def move(
         with _reached(by_name[source]) as here, _reached(by_name[to]) as there:
             if fleet.home(tube.encode()).name != to:
                 _check_last_move(fleet, by_name, tube, to)
-                if not new and not fleet.names(tube.encode()):
-                    _check_there_is(tube, (here, there), places)
+                _check_there_is(tube, (here, there), places, is_known=new or fleet.names(tube.encode()))
                 fleet = write_move(file, tube, source, to)
             with counting("jobs copied") as progress:
                 moved = move_jobs(here, there, source, tube, progress)
@@ -125,9 +124,10 @@ def _check_last_move(fleet: Fleet, by_name: Mapping[str, Place], tube: str, to: 
             )
 
 
-def _check_there_is(tube: str, pair: tuple[Live, Live], places: Places) -> None:
-    """Check that a tube that is to move is no misspelt one. BeanliteError: neither server has it."""
-    if any(live.list_tubes({"names": [tube]})["tubes"] for live in pair) or is_cut_off(*pair, tube):
+def _check_there_is(tube: str, pair: tuple[Live, Live], places: Places, *, is_known: bool) -> None:
+    """Check that a tube that is to move is no misspelt one. BeanliteError: neither server has it, or one is halted."""
+    have = [bool(live.list_tubes({"names": [tube]})["tubes"]) for live in pair]
+    if is_known or any(have) or is_cut_off(*pair, tube):
         return
     with connect(places) as servers:
         rows = servers.list_tubes({"names": [tube]})["tubes"]

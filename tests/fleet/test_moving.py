@@ -1,5 +1,7 @@
 """A tube moves from one server to another, whatever cuts that off."""
 
+import signal
+
 import pytest
 
 from beanlite.cli import main
@@ -16,6 +18,7 @@ class Servers:
     """Two servers, named one and two, and the file that lists them."""
 
     def __init__(self, folder, servers):
+        self.processes = servers
         self.file = folder / "servers.toml"
         self.wires = {name: Wire(server.connect()) for name, server in servers.items()}
         tables = [
@@ -110,6 +113,19 @@ def test_tube_without_jobs_moves_if_anything_knows_it(servers, known):
     servers.new = "two"
     assert servers.move() == 0  # back, as the file has its name
     assert servers.jobs("one") == []
+
+
+@pytest.mark.parametrize("halted", ["one", "two"])
+def test_nothing_is_moved_while_one_of_both_servers_is_halted(servers, monkeypatch, capsys, halted):
+    monkeypatch.setattr("beanlite.cli.shard.TIMEOUT_S", 0.3)
+    before = servers.file.read_text()
+    servers.processes[halted].signal(signal.SIGSTOP)
+    try:
+        assert servers.move("mail", "--new") == 1
+    finally:
+        servers.processes[halted].signal(signal.SIGCONT)
+    assert capsys.readouterr().err.endswith(" does not answer\n")
+    assert servers.file.read_text() == before
 
 
 def test_move_that_was_cut_off_with_all_jobs_on_their_way_ends(servers):
