@@ -117,7 +117,8 @@ def _app_of(
     from beanlite.web.site import Site  # noqa: PLC0415 - likewise
 
     places = server.places
-    if len(places.places) == 1 and places.fleet is None:
+    has_database = db is not None or database is not None
+    if len(places.places) == 1 and (places.fleet is None or has_database):
         (place,), stored = places.places, _readable(db, database)
         site = Site(
             name=place.name,
@@ -128,7 +129,7 @@ def _app_of(
             hide_bodies=hide_bodies,
         )
         return make_app(site), site.name, None
-    if db is not None or database is not None:
+    if has_database:
         raise ConfigError(f"--{'db' if db is not None else 'database'} is for the page of one server")
     if server.config_file is not None:
         raise ConfigError("--config is for the page of one server")

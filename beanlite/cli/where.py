@@ -67,5 +67,6 @@ def _jobs(places: Places, tube: str) -> tuple[dict[str, int], dict[str, str]]:
             rows = servers.each(lambda live: live.list_tubes({"names": [tube]})["tubes"])
     except BeanliteError as error:
         return {}, {"each server": str(error)}
-    counts = {name: sum(row[state] for row in own for state in STATES) for name, own in rows.items()}
+    only = places.places[0].name  # a single one is asked as one that has no name
+    counts = {name or only: sum(row[state] for row in own for state in STATES) for name, own in rows.items()}
     return counts, dict(servers.away)

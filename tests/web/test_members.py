@@ -283,6 +283,13 @@ def test_socket_needs_a_name_and_file_is_of_one_server(tmp_path, capsys):
     assert "--db is for the page of one server" in capsys.readouterr().err
 
 
+def test_single_server_of_a_file_may_have_its_database(tmp_path, servers):
+    file = written(tmp_path / "one.toml", {"one": place_of(servers["one"])})
+    with Web(None, "--servers", file, "--db", servers["one"].directory / "queue.db") as web:
+        assert "All servers" not in web.get("/").text
+        assert "operators have done is in the history" in web.get("/changes").text
+
+
 def test_users_of_all_servers_log_in_once(tmp_path, file):
     users = tmp_path / "users"
     lines = [password_line("ann", "operator", "horse"), password_line("bob", "reader", "cow")]
