@@ -166,6 +166,7 @@ class Client(Wire):
                 for _, result in self._exchange(1):
                     if isinstance(result, ClientError):
                         raise result from self.failure
+                    self._is_accepted = True
                     yield result
 
     def abort(self) -> None:

@@ -70,6 +70,8 @@ def build_app(names: Collection[str] = COMMANDS.keys(), *, completes: bool = Fal
         module = import_module(f"beanlite.cli.{COMMANDS[name]}")
         function = getattr(module, name.replace("-", "_") + "_" * iskeyword(name))  # import_ for import
         if isinstance(function, typer.Typer):  # it has commands of its own, with examples of their own
+            for command in function.registered_commands:
+                command.cls = SectionedCommand
             app.add_typer(function, name=name, epilog=module.EPILOG)
         else:
             exit_codes = module.EPILOG if isinstance(module.EPILOG, str) else module.EPILOG[name]

@@ -199,10 +199,12 @@ def pause(
     as_json: Json = False,
 ) -> None:
     """Stop clients from reserving from a tube for some time."""
+    encode_tube(tube)
     pause_s = seconds_of("TIME", time)
     with server.open(TIMEOUT_S) as servers:
         for name in routing.servers_of(servers, tube):
-            servers.lives[name].pause(tube, pause_s, on_behalf_of(login_name()))
+            with routing.naming(name):
+                servers.lives[name].pause(tube, pause_s, on_behalf_of(login_name()))
             if as_json:
                 print_done(json.dumps({**({"server": name} if name else {}), "tube": tube, "pause_s": pause_s}))
             else:

@@ -23,8 +23,21 @@ SECTIONS: Final = {
 }  # fmt: skip
 
 
-class _Sparing:
-    """A command whose parameters are converted only if need be: for a conversion typer imports pydantic, 0.1 s."""
+# The commands whose options are those of beanstalkd, where the last one holds.
+_LAST_HOLDS: Final = ("serve", "config")
+
+
+class _Careful:
+    """A command whose parameters are converted only if need be: for a conversion typer imports pydantic, 0.1 s.
+
+    Of an option that is given twice no value is left out without a word.
+    """
+
+    def make_parser(self, ctx: Any) -> Any:  # noqa: ANN401 - typer does not export their types
+        """Return the parser of the command line."""
+        parser = super().make_parser(ctx)  # type: ignore[misc]
+        parser.parse_args = partial(_parse, ctx, parser.parse_args)
+        return parser
 
     def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401 - typer does not export their types
         """Return the parameters."""
@@ -33,6 +46,18 @@ class _Sparing:
             if "process_value" not in vars(parameter):
                 parameter.process_value = partial(_process, parameter, parameter.process_value)
         return parameters
+
+
+def _parse(ctx: Any, parse: Callable[..., Any], args: list[str]) -> Any:  # noqa: ANN401 - likewise
+    """Parse a command line. UsageError: an option that takes one value is there twice."""
+    values, rest, order = parse(args=args)
+    if ctx.info_name in _LAST_HOLDS or ctx.resilient_parsing:
+        return values, rest, order
+    for at, option in enumerate(order):
+        takes_one = option.param_type_name == "option" and not (option.multiple or option.is_flag)
+        if takes_one and option in order[:at]:
+            ctx.fail(f"{option.opts[0]} is given twice, and takes one value")
+    return values, rest, order
 
 
 def _process(parameter: Any, process: Callable[[Any, Any], Any], ctx: Any, value: Any) -> Any:  # noqa: ANN401 - likewise
@@ -45,7 +70,7 @@ def _process(parameter: Any, process: Callable[[Any, Any], Any], ctx: Any, value
     return process(ctx, value)
 
 
-class Commands(_Sparing, TyperGroup):
+class Commands(_Careful, TyperGroup):
     """The command line, or a command with commands of its own."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer does not export their types
@@ -65,7 +90,7 @@ class Commands(_Sparing, TyperGroup):
                     formatter.write_dl(rows)
 
 
-class SectionedCommand(_Sparing, TyperCommand):
+class SectionedCommand(_Careful, TyperCommand):
     """A command whose help has a section for each ``rich_help_panel`` of its options."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - typer does not export their types

@@ -29,6 +29,7 @@ from beanlite.settings.defaults import HOST, PORT, SERVERS, are_in_environment
 if TYPE_CHECKING:
     from beanlite.console.listing import Source
     from beanlite.console.stored import Stored
+    from beanlite.fleet.servers import Fleet
 
 Result = TypeVar("Result")
 
@@ -36,8 +37,8 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, with plain numbe
 Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="Show at most N; 0 shows all.")]
 
 
-# A server with a name of its own.
-_NAMED: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,31})=)?(?P<address>.*)", re.DOTALL)
+NAMED: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,31})=)?(?P<address>.*)", re.DOTALL)
+"""A server, or its file, with a name of its own."""
 # The exit code of a command that has done what it could without a server.
 _NOT_WHOLE: Final = BeanliteError.exit_code
 _ONE: Final = "this command takes one server; name it by --connect"
@@ -145,6 +146,8 @@ class ServerOption(OptionGroup):
 
     opened: list[Several] = dataclasses.field(default_factory=list, init=False, repr=False)
     """What was opened of several servers."""
+    told: list[str] = dataclasses.field(default_factory=list, init=False, repr=False)
+    """The servers of which it was said that they are left out."""
 
     def open(self, within_s: float = AWAY_S) -> Servers:
         """Connect to the server, or to all; looks have to be answered within a time. BeanliteError, ConfigError."""
@@ -154,10 +157,12 @@ class ServerOption(OptionGroup):
         return servers
 
     def report(self) -> bool:
-        """Say which servers were left out, and why; return whether none was."""
-        lines = [f"beanlite: {name} is left out: {why}" for each in self.opened for name, why in each.away.items()]
-        print("\n".join(lines), end="\n" if lines else "", file=sys.stderr)
-        return not lines
+        """Say which servers were left out, and why, each once; return whether none was."""
+        away = {name: why for each in self.opened for name, why in each.away.items()}
+        for name in [name for name in away if name not in self.told]:
+            self.told.append(name)
+            print(f"beanlite: {name} is left out: {away[name]}", file=sys.stderr)
+        return not away
 
     def options(self, server: str | None) -> str:
         """Return the options that name a server, as a command on the command line has them."""
@@ -166,15 +171,8 @@ class ServerOption(OptionGroup):
         return f" --connect {shlex.quote(self.opened[-1].addresses[server])}"
 
     @property
-    def address(self) -> Server:
-        """The address of the one server that there is to be. ConfigError: there are several, or it is none."""
-        if len(self.addresses) > 1:
-            raise ConfigError(_ONE)
-        return self.addresses[0]
-
-    @property
     def addresses(self) -> tuple[Server, ...]:
-        """The addresses of the one server that there is to be, and of its standbys. ConfigError: as of `address`."""
+        """The addresses of the one server that there is to be, and of its standbys. ConfigError: there are several."""
         places = self.places.places
         if len(places) > 1:
             raise ConfigError(_ONE)
@@ -206,8 +204,11 @@ class ServerOption(OptionGroup):
             return Places(tuple(places), fleet)
         if not self.connect:
             return only(self._own_address())
-        texts = [_NAMED.fullmatch(text) for text in self.connect]
+        texts = [NAMED.fullmatch(text) for text in self.connect]
         pairs = [(each["name"] or each["address"], each["address"]) for each in texts if each is not None]
+        for name, _ in pairs:
+            if "=" in re.split("[:/]", name)[0]:
+                raise ConfigError(f"--connect {name}: a name has letters, digits, - and _, 32 at most")
         by_name = {name: _texts_of(text) for name, text in pairs}
         addresses = self._addresses([text for several in by_name.values() for text in several])
         if len(by_name) < len(pairs):
@@ -239,6 +240,21 @@ class ServerOption(OptionGroup):
         if settings.socket is not None:
             return (str(settings.socket),)
         return (reached_at(settings.host), settings.port)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FleetOption(ServerOption):
+    """Which servers to ask, by the file that says what belongs to which of them."""
+
+    connect: None = dataclasses.field(default=None, init=False)
+    config_file: None = dataclasses.field(default=None, init=False)
+
+    def fleet(self) -> "tuple[Path, Places, Fleet]":
+        """Return the file, and its servers. ConfigError: none is named, or something in it is wrong."""
+        file, places = self.servers_file, self.places
+        if file is None or places.fleet is None:
+            raise ConfigError("which server has a tube is said by a file of servers: name it by --servers")
+        return file, places, places.fleet
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,20 @@
 """``beanlite history`` and ``undelete``."""
 
+import json
+import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from heapq import merge
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import see
 from beanlite.cli.groups import (
+    NAMED,
     Ids,
     Json,
     Limit,
@@ -26,9 +29,10 @@ from beanlite.cli.groups import (
 from beanlite.cli.options import ConfigFile, Database, Db, ids_text
 from beanlite.cli.printing import print_done
 from beanlite.console import tables, units
-from beanlite.console.filters import JobId, Record, check_ids, filter_by
-from beanlite.console.live import Live, login_name
+from beanlite.console.filters import JobId, Record, filter_by, own_ids
+from beanlite.console.live import login_name
 from beanlite.console.putting import NewJob, put as put_all
+from beanlite.console.several import Several
 from beanlite.errors import BeanliteError, ConfigError
 
 if TYPE_CHECKING:
@@ -109,11 +113,11 @@ def history(
     see.check_words(what)
     asked = _conditions(tube, by, since, until, where, id=job_id, what=what, operators=operators or None)
     with ExitStack() as stack:
-        files = _open(stack, db, database, config_file)
-        if job_id is not None and job_id.server not in {None, *files}:
-            raise ConfigError(f"--id: there is no {job_id.server}, only {', '.join(files) or 'one file'}")
-        if job_id is not None and job_id.server is not None:
-            files = {job_id.server: files[job_id.server]}
+        paths = _paths(db or [], job_id)
+        if paths and database is not None:
+            raise ConfigError("--db and --database exclude each other")
+        files = {name: stack.enter_context(open_stored(path, None, config_file)) for name, path in paths.items()}
+        files = files or {"": stack.enter_context(open_stored(None, database, config_file))}
         if as_json or not limit:
             count, more = _print_each(_merged(files, asked, limit), as_json=as_json), False
         else:
@@ -131,22 +135,32 @@ def history(
         print(f"These are the last {count:,} lines; there may be more: --limit", file=sys.stderr)
 
 
-def _open(
-    stack: ExitStack, db: list[str] | None, database: str | None, config_file: Path | None
-) -> "dict[str, Stored]":
-    """Open the databases; return them by the names of their servers. That of a single one is empty.
+def _paths(db: list[str], job_id: JobId | None) -> dict[str, str]:
+    """Return the files that may know of a job, if one is asked for, by the names of their servers.
 
-    BeanliteError, ConfigError: that fails.
+    A single file is shown without a name, so its name is empty. ConfigError: a name is missing, or of no file.
     """
-    if not db or len(db) == 1:
-        return {"": stack.enter_context(open_stored(db[0] if db else None, database, config_file))}
-    if database is not None:
-        raise ConfigError("--db and --database exclude each other")
-    pairs = [text.partition("=") for text in db]
-    paths = {name: path for name, _, path in pairs if path}
+    pairs = [_parted(text) for text in db]
+    if len(pairs) < 2:
+        name, path = pairs[0] if pairs else ("", "")
+        own_ids([] if job_id is None else [job_id], name)
+        return {"": path} if pairs else {}
+    paths = {name: path for name, path in pairs if name}
     if len(paths) < len(db):
         raise ConfigError("--db: give each of several files a name of its own: --db one=PATH --db two=PATH")
-    return {name: stack.enter_context(open_stored(path, None, None)) for name, path in paths.items()}
+    if job_id is None or job_id.server is None:
+        return paths
+    if job_id.server not in paths:
+        raise ConfigError(f"--id: there is no {job_id.server}, only {', '.join(paths)}")
+    return {job_id.server: paths[job_id.server]}
+
+
+def _parted(text: str) -> tuple[str, str]:
+    """Return the name and the path of a file; a file whose own name has an equals sign has none."""
+    found = NAMED.fullmatch(text)
+    if found is None or not found["name"] or not found["address"] or os.path.lexists(text):
+        return "", text
+    return found["name"], found["address"]
 
 
 def _merged(files: "Mapping[str, Stored]", asked: Record, limit: int) -> Iterable[Record]:
@@ -196,29 +210,33 @@ def undelete(
     those that operators have deleted. They are ready, with their tubes, pris and bodies, but new ids; the output has
     the old id of each and the new one.
     """
-    check_ids(ids or [])
-    asked = _conditions(tube, by, since, until, where, ids=ids or None)
+    places = server.places.places
+    named = own_ids(ids or [], places[0].name if len(places) == 1 else "")
+    asked = _conditions(tube, by, since, until, where, ids=named or None)
     if not asked:
         raise ConfigError("which jobs? say their ids, --tube, --by, --since, --until or --where")
-    if not ids and by is None:
+    if not named and by is None:
         asked["operators"] = True
     ttr_s = seconds_of("--ttr", ttr)
     with open_stored(db, database, server.config_file) as file:
         old_ids = file.deletions(asked)
-        if missing := sorted(set(map(int, ids or ())) - set(old_ids)):
+        if missing := sorted(set(named) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
         if dry_run or not old_ids:
             print(f"{units.jobs(len(old_ids))} would be put again")
             return
-        with Live(server.address) as live:
+        with server.open(TIMEOUT_S) as servers:
             done: list[int] = []
-            for new_ids in put_all(live, _put_again(file, old_ids, ttr_s, done), login_name()):
+            for new_ids in put_all(servers, _put_again(file, old_ids, ttr_s, done), login_name()):
                 pairs = zip(new_ids, done, strict=False)  # a job more may have been read
                 lines = [
-                    f'{{"id": {new}, "was": {old}}}' if as_json else f"job {old} is job {new} now" for new, old in pairs
+                    json.dumps({**new.record(), "was": old}) if as_json else f"job {old} is job {new} now"
+                    for new, old in pairs
                 ]
                 del done[: len(new_ids)]
                 print_done("\n".join(lines), "jobs are put, but not all of their ids can be printed")
+            if isinstance(servers, Several):
+                servers.away.clear()  # none of those was needed
 
 
 def _put_again(file: "Stored", ids: list[int], ttr_s: int, read: list[int]) -> Iterator[NewJob]:

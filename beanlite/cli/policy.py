@@ -118,7 +118,8 @@ def unset(
     with server.open(TIMEOUT_S) as servers:
         replies = servers.each(lambda live: _ask(live, {"pattern": pattern, "unset": keys or "all"}))
     if not any(reply["changes"] for reply in replies.values()):
-        raise BeanliteError(f"{pattern} has no such policy; beanlite policy list shows all")
+        where = " on the servers that answer" if servers.away else ""
+        raise BeanliteError(f"{pattern} has no such policy{where}; beanlite policy list shows all")
     _report(replies, dry_run=False, as_json=as_json)
 
 

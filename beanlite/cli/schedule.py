@@ -19,7 +19,7 @@ from beanlite.console import tables, units
 from beanlite.console.filters import JobId, Record, encode_tube
 from beanlite.console.listing import slices
 from beanlite.console.live import Live, login_name, on_behalf_of
-from beanlite.console.routing import home
+from beanlite.console.routing import all_of, home, naming
 from beanlite.console.several import Servers, Several
 from beanlite.core.job import U32_MAX
 from beanlite.core.recurrence import EVERY, FIELDS, UTC_ZONE, next_after
@@ -112,8 +112,9 @@ def set_(
         "missed": missed,
     }
     with server.open(TIMEOUT_S) as servers:
-        own, live = home(servers, tube)
-        reply = _ask(live, "set-schedule", request)
+        own, live = _home(servers, tube, name)
+        with naming(own):
+            reply = _ask(live, "set-schedule", request)
     if as_json:
         print_done(json.dumps({**_named(own), "name": name, **reply}))
     else:
@@ -144,9 +145,10 @@ def run(name: Name, *, server: ServerOption, as_json: Json = False) -> None:
     with server.open(TIMEOUT_S) as servers:
         owners = _owners(servers, name)
         if len(owners) > 1:
-            raise BeanliteError(f"{' and '.join(owners)} have a schedule {name} each: name one by --connect")
+            raise BeanliteError(f"{all_of(owners)} have a schedule {name} each: name one by --connect")
         (own,) = owners
-        job_id = JobId.of(own, _ask(servers.lives[own], "run-schedule", {"name": name})["id"])
+        with naming(own):
+            job_id = JobId.of(own, _ask(servers.lives[own], "run-schedule", {"name": name})["id"])
     print_done(json.dumps(job_id.record()) if as_json else str(job_id))
 
 
@@ -160,7 +162,8 @@ def unset(name: Name, *, server: ServerOption, as_json: Json = False) -> None:
     _check(name)
     with server.open(TIMEOUT_S) as servers:
         for own in _owners(servers, name):
-            _ask(servers.lives[own], "unset-schedule", {"name": name})
+            with naming(own):
+                _ask(servers.lives[own], "unset-schedule", {"name": name})
             print_done(json.dumps({**_named(own), "name": name}) if as_json else f"{_before(own)}{name} is unset")
 
 
@@ -176,11 +179,28 @@ def _owners(servers: Servers, name: str) -> list[str]:
     """Return the servers that have a schedule. BeanliteError: none has it."""
     if not isinstance(servers, Several):
         return list(servers.lives)
-    records = [record for part, _ in slices(servers.list_schedules, {}, "schedules") for record in part]
-    owners = [record["server"] for record in records if record["name"] == name]
+    owners = _servers_with(servers, name)
     if not owners:
-        raise BeanliteError(f"no server has a schedule {name}")
+        raise BeanliteError(f"no server {'that answers ' if servers.away else ''}has a schedule {name}")
     return owners
+
+
+def _home(servers: Servers, tube: str, name: str) -> tuple[str, Live]:
+    """Return the server at which a schedule of a tube is set. BeanliteError: another one has it, and would keep it."""
+    owners = _servers_with(servers, name)
+    own, live = home(servers, tube)
+    others = [each for each in owners if each != own]
+    if others:
+        raise BeanliteError(f"{tube} belongs to {own}, and {all_of(others)} has a schedule {name}: unset that first")
+    return own, live
+
+
+def _servers_with(servers: Servers, name: str) -> list[str]:
+    """Return which of several servers have a schedule of this name."""
+    if not isinstance(servers, Several):
+        return []
+    records = [record for part, _ in slices(servers.list_schedules, {}, "schedules") for record in part]
+    return [record["server"] for record in records if record["name"] == name]
 
 
 def _check(name: str) -> None:

@@ -19,7 +19,7 @@ from beanlite.cli.groups import (
 )
 from beanlite.console import listing, tables, units
 from beanlite.console.bodies import FORMS
-from beanlite.console.filters import WILDCARDS, JobId, Record, check_ids, encode_tube, job_name
+from beanlite.console.filters import WILDCARDS, JobId, Record, encode_tube, job_name, own_ids
 from beanlite.console.live import Live
 from beanlite.console.several import Several, named_each, summed
 from beanlite.errors import BeanliteError, ConfigError
@@ -156,7 +156,8 @@ def job(
     with place.source() if database is None else open_stored(place.db, database, None) as source:
         found = _find(source, job_id)
     if not found:
-        raise BeanliteError(f"there is no job {job_id}{'' if place.db or database else _past_of(job_id)}")
+        none = "no server that answers has a" if isinstance(source, Several) and source.away else "there is no"
+        raise BeanliteError(f"{none} job {job_id}{'' if place.db or database else _past_of(job_id)}")
     if body == "raw" and len(found) > 1:
         raise BeanliteError(f"several servers have a job {job_id}: {', '.join(map(job_name, found))}")
     for at, facts in enumerate(found):
@@ -169,8 +170,8 @@ def _find(source: "Source | Stored", job_id: JobId) -> list[Record]:
     """Return all facts about a job, or about those of several servers that have this id."""
     if isinstance(source, Several):
         return source.show_jobs(job_id)
-    check_ids([job_id])
-    facts = source.show_job(job_id)
+    (own_id,) = own_ids([job_id], source.server if isinstance(source, Live) else "")
+    facts = source.show_job(own_id)
     return [] if facts is None else [facts]
 
 
@@ -276,6 +277,9 @@ def tail(
     with server.open() as source:
         if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
             print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
+        if isinstance(source, Several):
+            server.report()
+            source.on_away = server.report
         for event in source.watch({"tube": tube, "what": what}):
             if as_json:
                 tables.print_json([event])

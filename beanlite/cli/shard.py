@@ -13,19 +13,21 @@ import typer
 from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
-from beanlite.cli.groups import Json, ServerOption, grouped
+from beanlite.cli.groups import FleetOption, Json, grouped
 from beanlite.cli.options import counting
 from beanlite.console import units
 from beanlite.console.filters import encode_tube
+from beanlite.console.live import Live
 from beanlite.console.moving import Moved, check_name, is_cut_off, move_jobs
-from beanlite.console.several import Place, reach
+from beanlite.console.routing import all_of, naming
+from beanlite.console.several import Place, Places, connect, reach
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.fleet.edit import write_move
 from beanlite.fleet.servers import Fleet
 
 EPILOG: Final = (
-    "Exit codes: 0 done; 1 a server can't be reached or refuses the command; 2 a wrong setting, flag or value, or a"
-    " file of servers that can't be changed; 130 Ctrl-C."
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such tube; 2 a wrong"
+    " setting, flag or value, or a file of servers that can't be changed; 130 Ctrl-C."
 )
 EXAMPLES: Final = """
 beanlite shard move mail --to two --servers servers.toml
@@ -47,7 +49,8 @@ def move(
     tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)],
     to: Annotated[str, typer.Option("--to", metavar="SERVER", help="The name of the server to move it to.")],
     *,
-    server: ServerOption,
+    new: Annotated[bool, typer.Option("--new", help="Move it even if there is no such tube yet.")] = False,
+    server: FleetOption,
     as_json: Json = False,
 ) -> None:
     """Move a tube to another server, while clients use it through a router.
@@ -58,22 +61,25 @@ def move(
     """
     encode_tube(tube)
     check_name(tube)
-    file, places = server.servers_file, server.places
-    if file is None or places.fleet is None:
-        raise ConfigError("a move is written into the file of servers: name it by --servers")
+    file, places, fleet = server.fleet()
     with _alone_with(file):
-        fleet = places.fleet
         if to not in fleet.by_name:
             raise ConfigError(f"--to: there is no server {to} in {file}, only {', '.join(fleet.by_name)}")
         source = _source(fleet, tube, to)
         by_name = {place.name: place for place in places.places}
-        with reach(by_name[source], within_s=TIMEOUT_S) as old, reach(by_name[to], within_s=TIMEOUT_S) as new:
+        with _reached(by_name[source]) as here, _reached(by_name[to]) as there:
             if fleet.home(tube.encode()).name != to:
                 _check_last_move(fleet, by_name, tube, to)
+                _check_there_is(tube, (here, there), places, is_known=new or fleet.names(tube.encode()))
                 fleet = write_move(file, tube, source, to)
             with counting("jobs copied") as progress:
-                moved = move_jobs(old, new, source, tube, progress)
+                moved = move_jobs(here, there, source, tube, progress)
     _report(tube, source, to, fleet.version, moved, as_json=as_json)
+
+
+def _reached(place: Place) -> Live:
+    with naming(place.name):
+        return reach(place, within_s=TIMEOUT_S)
 
 
 @contextlib.contextmanager
@@ -116,6 +122,17 @@ def _check_last_move(fleet: Fleet, by_name: Mapping[str, Place], tube: str, to: 
             raise BeanliteError(
                 f"{names[0]} still has jobs of {tube}: first have beanlite shard move {tube} --to {names[1]} move them"
             )
+
+
+def _check_there_is(tube: str, pair: tuple[Live, Live], places: Places, *, is_known: bool) -> None:
+    """Check that a tube that is to move is no misspelt one. BeanliteError: neither server has it, or one is halted."""
+    have = [bool(live.list_tubes({"names": [tube]})["tubes"]) for live in pair]
+    if is_known or any(have) or is_cut_off(*pair, tube):
+        return
+    with connect(places) as servers:
+        rows = servers.list_tubes({"names": [tube]})["tubes"]
+        why = f"only {all_of([row['server'] for row in rows])} has a tube {tube}" if rows else servers.no_tube(tube)
+    raise BeanliteError(f"nothing is moved without --new: {why}")
 
 
 def _report(tube: str, source: str, to: str, version: int, moved: Moved, *, as_json: bool) -> None:

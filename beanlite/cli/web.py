@@ -117,7 +117,8 @@ def _app_of(
     from beanlite.web.site import Site  # noqa: PLC0415 - likewise
 
     places = server.places
-    if len(places.places) == 1 and places.fleet is None:
+    has_database = db is not None or database is not None
+    if len(places.places) == 1 and (places.fleet is None or has_database):
         (place,), stored = places.places, _readable(db, database)
         site = Site(
             name=place.name,
@@ -128,8 +129,10 @@ def _app_of(
             hide_bodies=hide_bodies,
         )
         return make_app(site), site.name, None
-    if db is not None or database is not None:
+    if has_database:
         raise ConfigError(f"--{'db' if db is not None else 'database'} is for the page of one server")
+    if server.config_file is not None:
+        raise ConfigError("--config is for the page of one server")
     from beanlite.web.members import THREADS, Together  # noqa: PLC0415 - likewise
     from beanlite.web.merging import make_app_of_all  # noqa: PLC0415 - likewise
 
@@ -138,7 +141,11 @@ def _app_of(
         load=lambda: server.places,
         file=server.servers_file,
         make=lambda place: Site(
-            name=place.name, connect=partial(reach_only, place), visitors=visitors, hide_bodies=hide_bodies
+            name=place.name,
+            connect=partial(reach_only, place),
+            visitors=visitors,
+            hide_bodies=hide_bodies,
+            options=place.options,
         ),
         visitors=visitors,
         hide_bodies=hide_bodies,

@@ -7,11 +7,11 @@ import typer
 
 from beanlite.beanstalk.client import address_text
 from beanlite.cli import completion
-from beanlite.cli.groups import Json, ServerOption, grouped
+from beanlite.cli.groups import FleetOption, Json, grouped
 from beanlite.console import tables, units
 from beanlite.console.filters import STATES, Record, encode_tube
 from beanlite.console.several import Places, connect
-from beanlite.errors import BeanliteError, ConfigError
+from beanlite.errors import BeanliteError
 
 EPILOG: Final = (
     "Exit codes: 0 done, be the servers up or not; 2 a wrong setting or flag, or something in the file of servers is"
@@ -27,7 +27,7 @@ BEANLITE_SERVERS=/etc/beanlite/servers.toml beanlite where mail --json
 def where(
     tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)],
     *,
-    server: ServerOption,
+    server: FleetOption,
     as_json: Json = False,
 ) -> None:
     """Say which of several servers has a tube.
@@ -35,11 +35,9 @@ def where(
     The file of servers says it, so the servers need not be up. Those that are also say how many jobs they have of it.
     """
     name = encode_tube(tube)
-    places = server.places
-    if places.fleet is None:
-        raise ConfigError("only a file of servers says which of them has a tube: name it by --servers")
+    _, places, fleet = server.fleet()
     addresses = {place.name: [address_text(each) for each in place.addresses] for place in places.places}
-    homes = [member.name for member in places.fleet.homes(name)]
+    homes = [member.name for member in fleet.homes(name)]
     jobs, away = _jobs(places, tube)
     for each, why in away.items():
         print(f"beanlite: {each} is left out: {why}", file=sys.stderr)
@@ -48,7 +46,7 @@ def where(
         "server": homes[-1],
         "connect": addresses[homes[-1]],
         "moved_from": homes[0] if len(homes) > 1 else None,
-        "version": places.fleet.version,
+        "version": fleet.version,
         "jobs": jobs,
     }
     if as_json:
@@ -56,7 +54,7 @@ def where(
         return
     moved = f"; it was moved from {homes[0]}, whose jobs are reserved as well" if len(homes) > 1 else ""
     print(f"tube {tube} belongs to {homes[-1]} at {' or '.join(facts['connect'])}{moved}")
-    print(f"the file of servers has version {places.fleet.version}")
+    print(f"the file of servers has version {fleet.version}")
     for each, count in jobs.items():
         elsewhere = "" if each in homes or not count else ", where it does not belong"
         print(f"{each} has {units.jobs(count)} of it{elsewhere}")
@@ -69,5 +67,6 @@ def _jobs(places: Places, tube: str) -> tuple[dict[str, int], dict[str, str]]:
             rows = servers.each(lambda live: live.list_tubes({"names": [tube]})["tubes"])
     except BeanliteError as error:
         return {}, {"each server": str(error)}
-    counts = {name: sum(row[state] for row in own for state in STATES) for name, own in rows.items()}
+    only = places.places[0].name  # a single one is asked as one that has no name
+    counts = {name or only: sum(row[state] for row in own for state in STATES) for name, own in rows.items()}
     return counts, dict(servers.away)

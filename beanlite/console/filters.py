@@ -56,11 +56,14 @@ class JobId(int):
         return f"{self.server}:{self:d}" if self.server else f"{self:d}"
 
 
-def check_ids(ids: Sequence[int]) -> None:
-    """Check ids that are for a single server, or a file. ConfigError: one names a server."""
+def own_ids(ids: Sequence[int], name: str = "") -> list[int]:
+    """Return ids for a single server, or a file, which may have a name. ConfigError: one names another server."""
     for job_id in ids:
-        if isinstance(job_id, JobId) and job_id.server is not None:
-            raise ConfigError(f"{job_id} names one of several servers, and there is only one: say {int(job_id)}")
+        if isinstance(job_id, JobId) and job_id.server not in {None, name}:
+            if name:
+                raise ConfigError(f"there is no server {job_id.server}, only {name}")
+            raise ConfigError(f"{job_id} names one of several servers, and only one is looked at: say {int(job_id)}")
+    return [int(job_id) for job_id in ids]
 
 
 def job_name(job: Record) -> str:

@@ -109,7 +109,8 @@ class Live(Names):
         """Close the connection."""
         self.client.close()
 
-    # A single server is asked as several are. It has no name.
+    # A single server is asked as several are. It is shown without a name, but ids may have the one that it was given.
+    server = ""
     fleet = None
     away: Mapping[str, str] = MappingProxyType({})
 

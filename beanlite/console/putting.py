@@ -12,7 +12,7 @@ from beanlite.client.errors import Declined
 from beanlite.console.changes import Interrupt
 from beanlite.console.filters import JobId, Record
 from beanlite.console.live import Live, explanation, on_behalf_of
-from beanlite.console.routing import home
+from beanlite.console.routing import home, naming
 from beanlite.console.several import Servers
 from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
@@ -97,7 +97,7 @@ def put(servers: Servers, jobs: Iterable[NewJob], person: str) -> Iterator[list[
     try:
         for (name, live), those in groupby(jobs, lambda job: home(servers, job.tube)):
             for batch in batches(those):
-                with interrupt.noted():
+                with interrupt.noted(), naming(name):
                     ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
                 count += len(ids)
                 yield ids

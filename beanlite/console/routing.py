@@ -1,17 +1,30 @@
 """Which of several servers a change is for. A single server is asked as it is, and has no name."""
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from beanlite.console import changes, listing
-from beanlite.console.filters import JobId, Record, check_ids
+from beanlite.console.filters import JobId, Record, own_ids
 from beanlite.console.live import Live
 from beanlite.console.several import Servers, Several
-from beanlite.core.phrases import jobs_text
+from beanlite.core.phrases import jobs_text, named as named_in
 from beanlite.errors import BeanliteError, ConfigError
 
 if TYPE_CHECKING:
     from beanlite.protocol.operators.filters import Filter
+
+
+@contextmanager
+def naming(server: str) -> Iterator[None]:
+    """Have errors tell which of several servers they are of; a single one has no name."""
+    try:
+        yield
+    except BeanliteError as error:
+        if not server:
+            raise
+        raise type(error)(f"{server}: {error}") from error
 
 
 class Share(NamedTuple):
@@ -30,8 +43,8 @@ def shares(servers: Servers, which: "Filter") -> list[Share]:
     Jobs are where their ids say; those of a tube where it belongs, and all others in any server.
     """
     if not isinstance(servers, Several):
-        check_ids(which.ids or ())
-        return [Share("", servers, which)]
+        own = None if which.ids is None else own_ids(which.ids, servers.server)
+        return [Share("", servers, which.model_copy(update={"ids": own}))]
     if which.ids is not None:
         ids = _by_server(servers, [each if isinstance(each, JobId) else JobId(each) for each in which.ids])
         servers.away.clear()  # none of those is needed
@@ -44,28 +57,32 @@ def _by_server(servers: Several, ids: list[JobId]) -> dict[str, list[int]]:
     """Return the ids by their servers, which are asked for those that are given without. BeanliteError: not known."""
     by_server: dict[str, list[int]] = defaultdict(list)
     bare = sorted({int(job_id) for job_id in ids if job_id.server is None})
-    if bare and servers.away:
-        raise BeanliteError(
-            f"job {bare[0]} may be in {' or '.join(servers.away)}; say where it is, as in {_example(servers, bare[0])}"
-        )
     places: dict[int, list[str]] = {job_id: [] for job_id in bare}
     if bare:
         for name, there in servers.each(lambda live: _those_of(live, bare)).items():
             for job_id in there:
                 places[job_id].append(name)
+    if bare and servers.away:
+        raise BeanliteError(
+            f"job {bare[0]} may be in {' or '.join(servers.away)}; say where it is, as in {_example(servers, bare[0])}"
+        )
     for job_id, names in places.items():
-        if len(names) != 1:
-            several = " and ".join(names)
+        if not names:
+            raise BeanliteError(f"there is no job {job_id}")
+        if len(names) > 1:
             which = " or ".join(f"{name}:{job_id}" for name in names)
-            raise BeanliteError(
-                f"{several} have a job {job_id} each; say {which}" if names else f"there is no job {job_id}"
-            )
+            raise BeanliteError(f"{all_of(names)} have a job {job_id} each; say {which}")
         by_server[names[0]].append(job_id)
     for each in ids:
         if each.server is not None:
             servers.one(each.server)
             by_server[each.server].append(int(each))
     return by_server
+
+
+def all_of(names: list[str]) -> str:
+    """Return names of servers as text: one, two and three."""
+    return named_in(names, len(names))
 
 
 def _example(servers: Several, job_id: int) -> str:
@@ -93,6 +110,8 @@ def servers_of(servers: Servers, tube: str) -> list[str]:
     have = [
         name for name, reply in servers.each(lambda live: live.list_tubes({"names": [tube]})).items() if reply["tubes"]
     ]
+    for name in homes if servers.fleet is not None else ():  # it may not have answered
+        servers.one(name)
     names = [name for name in homes if name in have]
     if names:
         if servers.fleet is not None:
@@ -100,8 +119,7 @@ def servers_of(servers: Servers, tube: str) -> list[str]:
         return names
     if have:
         raise BeanliteError(
-            f"tube {tube} belongs to {' and '.join(homes)}, and only {' and '.join(have)} has it: name that server by"
-            " --connect"
+            f"tube {tube} belongs to {all_of(homes)}, and only {all_of(have)} has it: name that server by --connect"
         )
     raise servers.no_tube(tube)
 

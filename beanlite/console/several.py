@@ -3,6 +3,7 @@
 Each record has the name of its server as ``server``. A server that is away is left out, and the reason is kept.
 """
 
+import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self, TypeAlias, TypeVar
 
-from beanlite.beanstalk.client import TIMEOUT_S, Server, Unreachable
+from beanlite.beanstalk.client import TIMEOUT_S, Server, Unreachable, address_text
 from beanlite.client.calls import list_tube_used
 from beanlite.client.errors import Declined
 from beanlite.console.filters import JobId, Record
@@ -58,6 +59,13 @@ class Place(NamedTuple):
     """What a cursor carries of it."""
     addresses: tuple[Server, ...]
     """Where it is reached: of an active server and its standbys, the first one that answers."""
+
+    @property
+    def options(self) -> str:
+        """The options that name it in a command, with the standbys that are reached in the same way as the first."""
+        first, *others = [address for address in self.addresses if len(address) == len(self.addresses[0])]
+        standbys = [address_text(address).rpartition("/")[2] for address in others] if len(first) > 1 else []
+        return f" --connect {shlex.quote(','.join([address_text(first), *standbys]))}"
 
 
 class Places(NamedTuple):
@@ -117,6 +125,8 @@ class Several(Names):
         self.away: dict[str, str] = {}
         """Why servers could not be asked, or have refused something."""
         self.places: Mapping[str, Place] = {place.name: place for place in places.places}
+        self.on_away: Callable[[], object] = lambda: None
+        """What is done when a server is lost whose events are watched."""
         self.lives: dict[str, Live] = {}
         """The servers that answer, by their names."""
         self._within_s = within_s
@@ -165,6 +175,10 @@ class Several(Names):
             if isinstance(error, Unreachable) and name in self.lives:
                 self._leave(name)
         return results
+
+    def no_tube(self, tube: str) -> BeanliteError:
+        """Return the error that no server has a tube, as far as they answer."""
+        return BeanliteError(f"no server that answers has a tube {tube}") if self.away else super().no_tube(tube)
 
     # -- questions, as to one server
 
@@ -220,6 +234,8 @@ class Several(Names):
         if job_id.server is not None:
             self.one(job_id.server)
         found = self.each(lambda live: live.show_job(job_id), job_id.server and [job_id.server])
+        if job_id.server is not None:  # it may not have answered
+            self.one(job_id.server)
         return [each for name, facts in found.items() for each in named(name, [] if facts is None else [facts])]
 
     def watch(self, request: Record) -> Iterator[Record]:
@@ -240,11 +256,11 @@ class Several(Names):
             if not isinstance(event, BeanliteError):
                 yield {"server": name, **event}
                 continue
-            self.away[name] = str(event)
             self._leave(name)
             if not self.lives:
-                self.away.pop(name)
                 raise event
+            self.away[name] = str(event)
+            self.on_away()
 
     # -- slices
 
@@ -323,7 +339,9 @@ def connect(places: Places, person: str = "", within_s: float = AWAY_S) -> Serve
     if len(places.places) > 1:
         return Several(places, person, within_s)
     (place,) = places.places
-    return reach_only(place, person)
+    live = reach_only(place, person)
+    live.server = place.name
+    return live
 
 
 def at_once(

@@ -112,6 +112,7 @@ class Fleet:
         patterns = [(glob.encode(), self.by_name[name]) for name, row in file.servers.items() for glob in row.tubes]
         patterns.sort(key=lambda each: (is_glob(each[0]), -specificity(each[0]), each[0]))
         self._patterns = [(re.compile(translate(glob.decode()).encode()), member) for glob, member in patterns]
+        self._named = {glob for glob, _ in patterns if not is_glob(glob)} | self.moved.keys()
         self._hashed = [self.by_name[name] for name, row in file.servers.items() if row.hashed]
         self.home = lru_cache(_REMEMBERED)(self._home)
 
@@ -130,6 +131,10 @@ class Fleet:
                 return member
         family = tube.partition(b".")[0]
         return max(self._hashed, key=lambda member: sha256(b"%d:%b" % (member.number, family)).digest())
+
+    def names(self, tube: bytes) -> bool:
+        """Whether the file has the name of a tube, and not only a pattern that matches it."""
+        return tube in self._named
 
     def targets(self) -> list[dict[str, object]]:
         """Return what Prometheus asks, in the JSON of its service discovery."""

@@ -1,7 +1,6 @@
 """The pages of several servers together. Nothing is changed here: they lead to the pages of each server."""
 
 import asyncio
-import shlex
 import time
 from functools import partial
 from typing import cast
@@ -12,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from beanlite.beanstalk.client import address_text
 from beanlite.console.filters import JobId, Record, encode_tube
 from beanlite.console.live import Live
 from beanlite.core.findings import KINDS, SEVERITIES
@@ -85,8 +83,7 @@ def _count(stats: Record, key: str) -> int:
 
 def _of_server(together: Together, name: str, finding: Record) -> Record:
     """Return a finding with its server, which the command that it names asks."""
-    place = next(place for place in together.places.places if place.name == name)
-    command = finding["command"] and f"{finding['command']} --connect {shlex.quote(address_text(place.addresses[0]))}"
+    command = finding["command"] and finding["command"] + together.sites[name].options
     return {**finding, "server": name, "command": command}
 
 

@@ -39,7 +39,7 @@ _VALUE_MAX: Final = 1000
 
 _EXACT: Final = Markup(" data-exact")
 
-# What keys do, in the page's scripts; and those of them that change something.
+# What keys do, in the page's scripts; and those of them that change jobs.
 KEYS_OF_PAGES: Final = (
     ("/", "search"),
     ("j", "next job"),
@@ -63,7 +63,9 @@ KEYS_OF_PAGES: Final = (
     ("g h", "what was changed here"),
     ("?", "these keys"),
 )
-CHANGING_KEYS: Final = frozenset((*"x*Kbdmup", "g h"))
+_CHANGING: Final = frozenset("x*Kbdmu")
+# The pages that only a single server has.
+_OF_ONE: Final = frozenset(("g c", "g l", "g b", "g s"))
 
 
 # Why a job is buried, behind "Buried for 5 min,".
@@ -140,8 +142,6 @@ def _environment() -> Environment:
         "SHOWN": (*SHOWN, "tries"),
         "STATES": STATES,
         "WHY": WHY,
-        "KEYS": KEYS_OF_PAGES,
-        "CHANGING_KEYS": CHANGING_KEYS,
         "LINES_MAX": LINES_MAX,
         "link": link,
     }
@@ -173,6 +173,7 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "root": root_of(request),
         "root_of": partial(_root_of_record, root_of(request)),
         "members": site_of(request).members,
+        "options": site_of(request).options,
         "server": site_of(request).name,
         "user": user.name,
         "may_change": rights.has(OPERATOR),
@@ -183,8 +184,22 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "undo_label": partial(site_of(request).undos.label, user.name),
         "wrong": notice.wrong,
         "has_db": site_of(request).db is not None,
+        "keys": _keys_of(request),
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render(common | dict(context)), status)
+
+
+def _keys_of(request: Request) -> list[tuple[str, str]]:
+    """Return the keys that do something for this user here, and what they do."""
+    rights, site = rights_of(request), site_of(request)
+    absent = set() if rights.has(OPERATOR) else set(_CHANGING)
+    if not rights.has(PRODUCER):
+        absent.add("p")
+        if not rights.has(OPERATOR) and site.db is None:
+            absent.add("g h")
+    if site.members and not root_of(request):
+        absent |= _OF_ONE
+    return [(key, what) for key, what in KEYS_OF_PAGES if key not in absent]
 
 
 async def form(request: Request) -> dict[str, str]:

@@ -74,6 +74,8 @@ class Site:
     hide_bodies: bool = False
     members: tuple[str, ...] = ()
     """The names of all servers that are shown beside each other, if there are several."""
+    options: str = ""
+    """The options by which a command asks this one of several servers."""
     questions: Questions = field(init=False)
     changes: Ongoing = field(init=False, default_factory=Ongoing)
     counts: GroupCounts = field(init=False)

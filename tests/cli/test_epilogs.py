@@ -25,5 +25,12 @@ def test_help_has_a_section_for_each_group_of_options(command, capsys):
     assert "--help" in told["Options"]
 
 
+@pytest.mark.parametrize(("command", "options"), [("where", ["--json"]), ("shard move", ["--to", "--new", "--json"])])
+def test_help_of_what_needs_the_file_of_servers_offers_no_address(command, options, capsys):
+    told = sections(command, capsys)
+    assert told["Options"] == [*options, "--help"]
+    assert told["Where to look"] == ["--servers", "--tls-ca", "--tls-cert", "--tls-key"]
+
+
 def test_help_of_other_commands_has_options_alone(capsys):
     assert list(sections("backup", capsys)) == ["Arguments", "Options"]

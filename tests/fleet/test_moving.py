@@ -1,5 +1,7 @@
 """A tube moves from one server to another, whatever cuts that off."""
 
+import signal
+
 import pytest
 
 from beanlite.cli import main
@@ -16,6 +18,7 @@ class Servers:
     """Two servers, named one and two, and the file that lists them."""
 
     def __init__(self, folder, servers):
+        self.processes = servers
         self.file = folder / "servers.toml"
         self.wires = {name: Wire(server.connect()) for name, server in servers.items()}
         tables = [
@@ -83,6 +86,56 @@ def test_tube_that_is_gone_with_its_last_job_moves(servers, capsys):
     assert "1 job copied" in capsys.readouterr().out
     assert [job[1] for job in servers.jobs("one")] == ["left behind"]
     assert servers.jobs("two") == servers.jobs("two", "mail(leaving)") == []
+
+
+@pytest.mark.parametrize("tube", ["mial", "mails"])
+def test_misspelt_tube_is_not_moved(servers, capsys, tube):
+    before = servers.file.read_text()
+    servers.wires["two"].ask("use mail")
+    assert servers.move(tube) == 1
+    why = f"there is no tube {tube}: it has no job, and nobody uses or watches it; did you mean mail?"
+    assert capsys.readouterr().err == f"beanlite: nothing is moved without --new: {why}\n"
+    assert servers.file.read_text() == before
+
+
+@pytest.mark.parametrize("known", ["watched", "put into the new server", "named in the file", "--new"])
+def test_tube_without_jobs_moves_if_anything_knows_it(servers, known):
+    if known == "watched":
+        servers.wires["two"].ask("watch mail")
+    elif known == "put into the new server":
+        servers.wires["one"].ask("use mail")
+        servers.wires["one"].put(b"early")
+    elif known == "named in the file":
+        servers.file.write_text(servers.file.read_text().replace('["*"]', '["*", "mail"]'))
+    assert servers.move("mail", *(["--new"] if known == "--new" else [])) == 0
+    assert [member.name for member in Fleet.load(servers.file).homes(b"mail")] == ["two", "one"]
+    servers.wires["two"].ask("ignore mail")
+    servers.new = "two"
+    assert servers.move() == 0  # back, as the file has its name
+    assert servers.jobs("one") == []
+
+
+@pytest.mark.parametrize("halted", ["one", "two"])
+def test_nothing_is_moved_while_one_of_both_servers_is_halted(servers, monkeypatch, capsys, halted):
+    monkeypatch.setattr("beanlite.cli.shard.TIMEOUT_S", 0.3)
+    before = servers.file.read_text()
+    servers.processes[halted].signal(signal.SIGSTOP)
+    try:
+        assert servers.move("mail", "--new") == 1
+    finally:
+        servers.processes[halted].signal(signal.SIGCONT)
+    assert capsys.readouterr().err.endswith(" does not answer\n")
+    assert servers.file.read_text() == before
+
+
+def test_move_that_was_cut_off_with_all_jobs_on_their_way_ends(servers):
+    """The file of before is in use again, as from a backup, and no server has the tube itself."""
+    wire = servers.wires["two"]
+    wire.ask("use mail(leaving)")
+    wire.put(b"on its way")
+    wire.ask("use default")
+    assert servers.move() == 0
+    assert [job[1] for job in servers.jobs("one")] == ["on its way"]
 
 
 def test_reserved_job_stays_until_it_comes_back(servers, capsys):

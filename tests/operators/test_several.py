@@ -294,6 +294,62 @@ def test_history_of_several_files_is_merged_by_time(fleet, tmp_path, capsys):
     assert "--db and --database exclude each other" in capsys.readouterr().err
 
 
+def test_history_of_one_file_may_have_a_name(fleet, tmp_path, capsys):
+    fleet.put("one", "mail", b"x")
+    fleet.run("bury", "one:1")
+    db = tmp_path / "one" / "queue.db"
+    for where in (f"one={db}", str(db)):
+        assert main(["history", "--json", "--db", where]) == 0
+        (event,) = map(json.loads, capsys.readouterr().out.splitlines())
+        assert (event["what"], "server" in event) == ("bury", False)
+    assert main(["history", "--json", "--db", f"one={db}", "--id", "one:1"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == 1
+    assert main(["history", "--db", f"one={db}", "--id", "two:1"]) == 2
+    assert capsys.readouterr().err == "beanlite: there is no server two, only one\n"
+    assert main(["history", "--db", str(db), "--id", "one:1"]) == 2
+    assert "only one is looked at: say 1" in capsys.readouterr().err
+    (tmp_path / "a=b.db").symlink_to(db)
+    assert main(["history", "--json", "--db", str(tmp_path / "a=b.db"), "--id", "1"]) == 0
+    assert json.loads(capsys.readouterr().out)["what"] == "bury"
+
+
+@pytest.mark.parametrize("how", ["file", "name"])
+def test_job_of_a_single_server_may_be_given_with_its_name(fleet, tmp_path, capsys, how):
+    fleet.put("one", "mail", b"x", b"y")
+    file = tmp_path / "one.toml"
+    file.write_text(f'[servers.one]\nnumber = 1\nconnect = "127.0.0.1:{fleet.servers["one"].port}"\n')
+    named = ["--connect", f"one=127.0.0.1:{fleet.servers['one'].port}"]
+    where = ["--servers", str(file)] if how == "file" else named
+
+    def run(*words, code=0):
+        assert main([*words, *where]) == code, words
+        return "".join(capsys.readouterr())
+
+    assert run("job", "one:1") == run("job", "1")
+    for command in ("bury", "kick", "reprioritise --pri 7", "delay --by 1h", "note --note x", "copy --to web"):
+        word, *options = command.split()
+        assert run(word, "one:1", "2", *options).startswith("2 jobs "), command
+    assert run("delete", "one:1", "one:9", "--yes", code=1).endswith(
+        "not all of these jobs could be deleted: 9 is gone\n"
+    )
+    assert run("job", "one:1", code=1).startswith("beanlite: there is no job one:1; ")
+    for command in ("job two:2", "kick 2 two:2", "delete two:2 --yes", "undelete two:2"):
+        assert run(*command.split(), code=2) == "beanlite: there is no server two, only one\n", command
+
+
+def test_deleted_jobs_are_put_again_where_their_tube_belongs(fleet, tmp_path):
+    with start_beanlite(tmp_path / "old", "--history", "1d", "--history-bodies") as old:
+        with Wire(old.connect()) as client:
+            for tube in ("mail", "sms"):
+                client.ask(f"use {tube}")
+                client.ask(f"delete {client.put(b'x')}")
+        db = ["--db", str(tmp_path / "old" / "queue.db")]
+        assert fleet.run("undelete", "1", *db) == (["job 1 is job two:1 now"], [])
+        fleet.servers["two"].stop()
+        assert fleet.rows("undelete", "2", *db) == [{"server": "three", "id": 1, "was": 2}]
+        assert fleet.run("undelete", "1", *db, code=1)[1][0].startswith("beanlite: two is away: ")
+
+
 def test_one_server_in_the_file_is_shown_as_a_server_alone(fleet, tmp_path, capsys):
     fleet.put("one", "mail", b"x")
     file = tmp_path / "one.toml"
@@ -304,6 +360,8 @@ def test_one_server_in_the_file_is_shown_as_a_server_alone(fleet, tmp_path, caps
         assert main([*command, "--connect", f"127.0.0.1:{fleet.servers['one'].port}"]) == 0
         assert capsys.readouterr().out.split()[:2] == as_one.split()[:2]
         assert "one" not in as_one.split()
+    assert main(["where", "mail", "--json", "--servers", str(file)]) == 0
+    assert json.loads(capsys.readouterr().out)["jobs"] == {"one": 0}
 
 
 def test_address_of_a_standby_may_stand_beside_that_of_its_server(fleet, capsys):
@@ -326,18 +384,20 @@ def test_variable_names_the_file_of_servers(fleet, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGSTOP])
-async def test_screen_says_in_time_that_a_server_is_away_and_goes_on(fleet, ends):
-    for name in NAMES:
+async def test_screen_says_in_time_that_a_server_is_away_and_goes_on(fleet, tmp_path, ends):
+    fleet.servers["four"] = start_beanlite(tmp_path / "four")
+    for name in fleet.servers:
         fleet.put(name, "mail", b"x")
-    places = Places(tuple(Place(name, at, (("127.0.0.1", fleet.servers[name].port),)) for at, name in enumerate(NAMES)))
-    app = Top(places)
+    servers = enumerate(fleet.servers.items())
+    app = Top(Places(tuple(Place(name, at, (("127.0.0.1", server.port),)) for at, (name, server) in servers)))
     async with app.run_test(size=SMALL) as pilot:
-        await shown(pilot, lambda text: all(f"{name}:mail" in text for name in NAMES) and "3 ready" in text)
+        await shown(pilot, lambda text: all(f"{name}:mail" in text for name in fleet.servers) and "4 ready" in text)
         fleet.servers["three"].signal(ends)
         async with asyncio.timeout(8 * AWAY_S):  # 5 s on a machine that has nothing else to do
             await shown(pilot, lambda text: "away     three: " in text and "three:mail" not in text)
         fleet.put("one", "mail", b"x")
-        await shown(pilot, lambda text: "3 ready" in text and "two:mail" in text)
+        rest = ("one", "two", "four")
+        await shown(pilot, lambda text: "4 ready" in text and all(f"{name}:mail" in text for name in rest))
         await pilot.press("enter")
         await shown(pilot, lambda text: "tube mail of " in text)
         fleet.servers["three"].signal(signal.SIGCONT)

@@ -64,6 +64,13 @@ def page(file):
         yield web
 
 
+@pytest.fixture
+def four(tmp_path):
+    """Another server, that is in no file yet."""
+    with start_beanlite(tmp_path / "four") as server:
+        yield server
+
+
 def rows(page, label):
     """The rows of a table, as text."""
     (table,) = re.findall(rf'aria-label="Table of {label}">(.*?)</table>', page.html, re.DOTALL)
@@ -135,8 +142,9 @@ def test_tube_leads_to_the_server_that_it_belongs_to(page, file):
 
 
 @pytest.mark.parametrize("how", ["halted", "killed"])
-def test_screen_says_within_five_seconds_that_a_server_is_away(page, servers, how):
-    assert len(rows(refreshed(page), "servers")) == 3
+def test_screen_says_within_five_seconds_that_a_server_is_away(page, servers, file, four, how):
+    file.write_text(f'{file.read_text()}[servers.four]\nnumber = 4\nconnect = "{place_of(four)}"\n')
+    until(lambda: len(rows(refreshed(page), "servers")) == 4)
     began_s = time.monotonic()
     servers["two"].signal(signal.SIGSTOP if how == "halted" else signal.SIGKILL)
     try:
@@ -144,11 +152,11 @@ def test_screen_says_within_five_seconds_that_a_server_is_away(page, servers, ho
         while "away for" not in shown.text:
             assert time.monotonic() < began_s + AWAY_S
             shown = refreshed(page)
-        one, two, three = rows(shown, "servers")
-        assert two.startswith("two away for")
-        assert (one.split()[:3], three.split()[:3]) == (["one", "serves", "1"], ["three", "serves", "3"])
+        one, two, three, four = (row.split()[:3] for row in rows(shown, "servers"))
+        assert two == ["two", "away", "for"]
+        assert (one, three, four) == (["one", "serves", "1"], ["three", "serves", "3"], ["four", "serves", "0"])
         assert "Without two: " in shown.text
-        assert {row.split()[1] for row in rows(shown, "tubes")} == {"one", "three"}
+        assert {row.split()[1] for row in rows(shown, "tubes")} == {"one", "three", "four"}
         # From then on it is not waited for, nor on the list of jobs.
         began_s = time.monotonic()
         assert "Without two: " in refreshed(page).text
@@ -203,6 +211,36 @@ def test_pages_of_a_server_lead_to_its_own_pages(page):
     assert {f"/on/two/{form}" for form in ("change", "pause", "policy", "schedule", "put")} <= forms
 
 
+def test_advice_on_pages_of_a_server_is_what_works_for_it(page, servers):
+    """The page of several servers takes no ``--db`` and no ``--config``, and a command asks the right one."""
+    paths = ("/on/two/job/1", "/on/two/job/99", "/on/two/changes", "/on/two/backups", "/on/two/journal", "/on/two/")
+    texts = {path: page.get(path).text for path in paths}
+    assert [path for path, text in texts.items() if "beanlite web" in text or "--config" in text] == []
+    assert "in the database of two: beanlite job 1 --db PATH shows it" in texts["/on/two/job/1"]
+    assert "The database of two may have its history: beanlite job 99 --db PATH" in texts["/on/two/job/99"]
+    assert "The database of two tells: beanlite history --operators --db PATH" in texts["/on/two/changes"]
+    command = f"beanlite jobs --tube mail --state buried --connect {place_of(servers['two'])}"
+    until(lambda: command in page.get("/on/two/").text and command in page.get("/").text)
+    assert " --connect" not in re.sub(re.escape(f"--connect {place_of(servers['two'])}"), "", texts["/on/two/"])
+    servers["two"].stop()
+    until(lambda: "is its address right?" in page.get("/on/two/").text)
+
+
+def test_help_of_keys_has_those_that_do_something_on_the_page(page):
+    def keys(path):
+        shown = page.get(path).html
+        told = re.findall(r"<dt>((?:<kbd>.*?</kbd> )+)</dt>", shown)
+        return {" ".join(re.findall("<kbd>(.*?)</kbd>", key)) for key in told}, set(
+            re.findall('data-key="(.|g .)"', shown)
+        )
+
+    for path in ("/", "/jobs", "/on/two/", "/on/two/jobs"):
+        told, there = keys(path)
+        assert there - {"u"} <= told, path
+        assert {key for key in told if key[:2] in {"g ", "p"}} <= there, path
+    assert keys("/")[0] < keys("/on/two/")[0]
+
+
 def test_file_of_servers_is_read_again_when_it_has_changed(page, servers, file):
     text = file.read_text()
     written(file, {name: place_of(servers[name]) for name in ("three", "one")})
@@ -243,6 +281,13 @@ def test_socket_needs_a_name_and_file_is_of_one_server(tmp_path, capsys):
     assert "--connect unix:/run/one needs a name here: NAME=unix:/run/one" in capsys.readouterr().err
     assert main(["web", "--connect", "localhost:1", "--connect", "localhost:2", "--db", str(tmp_path)]) == 2
     assert "--db is for the page of one server" in capsys.readouterr().err
+
+
+def test_single_server_of_a_file_may_have_its_database(tmp_path, servers):
+    file = written(tmp_path / "one.toml", {"one": place_of(servers["one"])})
+    with Web(None, "--servers", file, "--db", servers["one"].directory / "queue.db") as web:
+        assert "All servers" not in web.get("/").text
+        assert "operators have done is in the history" in web.get("/changes").text
 
 
 def test_users_of_all_servers_log_in_once(tmp_path, file):

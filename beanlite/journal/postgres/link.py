@@ -15,7 +15,7 @@ from asyncpg.connect_utils import SessionAttribute
 
 from beanlite.errors import JournalRefused
 from beanlite.host import log
-from beanlite.journal.postgres.address import hosts_of, public_url
+from beanlite.journal.postgres.address import hosts_of, public_url, why_unreachable
 
 # The time limit for connecting to one of the hosts.
 CONNECT_S: Final = 2.0
@@ -343,7 +343,8 @@ def text_of(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return "it accepts no writes"
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    text = why_unreachable(error) if isinstance(error, OSError) else str(error)
+    return " ".join(text.split())[:200] or type(error).__name__
 
 
 @asynccontextmanager
