@@ -17,7 +17,7 @@ def test_dead_database_is_told_in_one_plain_line(command, capsys):
     url = f"postgresql://user@127.0.0.1:{free_port()}/queue"
     assert main([*command.split(), url]) == 1
     out, err = capsys.readouterr()
-    what = "used" if command.split()[0] in {"export", "cluster"} else "read"
+    what = "used" if command.split()[0] == "export" else "read"
     assert (out, err) == ("", f"beanlite: {url} can't be {what}: Connection refused\n")
 
 
