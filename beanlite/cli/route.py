@@ -9,11 +9,11 @@ import typer
 
 from beanlite.beanstalk.client import parse_address
 from beanlite.cli.paths import as_path
+from beanlite.cli.targets import ServersFile
 from beanlite.errors import ConfigError
 from beanlite.host import log, signals
 from beanlite.host.loop import loop_factory, run_loop
 from beanlite.host.shown import page_context
-from beanlite.settings.defaults import SERVERS
 
 DEFAULT_LISTEN: Final = "127.0.0.1:11300"
 EPILOG: Final = "Exit codes: 0 stopped; 2 a wrong flag, or the file of servers is wrong; 5 can't listen on the address."
@@ -25,17 +25,7 @@ beanlite route --listen 0.0.0.0:11300 --servers /etc/beanlite/servers.toml --tls
 
 def route(
     *,
-    servers: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            parser=as_path,
-            envvar=SERVERS,
-            show_envvar=False,
-            help=f"The file of servers; it is read again when it changes. Default: {SERVERS}.",
-            show_default=False,
-        ),
-    ],
+    servers: ServersFile,
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="The address to listen on; also unix:PATH.")
     ] = DEFAULT_LISTEN,
@@ -73,8 +63,8 @@ def route(
 ) -> None:
     """Have clients use several servers as if they were one.
 
-    Each tube is on one of the servers that the file lists; clients need not know. Nothing is stored here, so there can
-    be any number of routers, such as one on each machine with clients.
+    Each tube is on one of the servers that the file lists, which is read again when it changes. Nothing is stored here,
+    so there can be any number of routers, such as one on each machine with clients.
     """
     from beanlite.net.listener import listen_at  # noqa: PLC0415 - no other command listens like that
     from beanlite.router.router import Files, Router  # noqa: PLC0415 - likewise

@@ -13,21 +13,22 @@ EPILOG = "Exit codes: 0 done; 2 the file of servers can't be read, or something 
 EXAMPLES = """
 beanlite targets --servers servers.toml > /etc/prometheus/beanlite.json
 """
+ServersFile = Annotated[
+    Path,
+    typer.Option(
+        metavar="FILE",
+        parser=as_path,
+        envvar=SERVERS,
+        show_envvar=False,
+        help=f"The file of servers. Default: {SERVERS}.",
+        show_default=False,
+    ),
+]
 
 
 def targets(
     *,
-    servers: Annotated[
-        Path,
-        typer.Option(
-            metavar="FILE",
-            parser=as_path,
-            envvar=SERVERS,
-            show_envvar=False,
-            help=f"The file of servers. Default: {SERVERS}.",
-            show_default=False,
-        ),
-    ],
+    servers: ServersFile,
 ) -> None:
     """Print for Prometheus (file_sd_configs) where it asks.
 
