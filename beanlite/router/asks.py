@@ -278,14 +278,33 @@ class WatchAsk(Ask):
             self.reply = self._refusal or WATCHING % self._count
 
 
-class AuthAsk(Ask):
-    """The command auth."""
+class DoubtAsk(Ask):
+    """A command whose reply the next one waits for, and which may have been carried out if that is lost."""
 
-    __slots__ = ("_session", "_token")
+    __slots__ = ("_session",)
 
-    def __init__(self, session: ClientState, token: bytes) -> None:
+    def __init__(self, session: ClientState) -> None:
         super().__init__()
         self._session = session
+
+    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+        """Have the client lose its connection."""
+        self._session.barrier = None
+        return False
+
+    def fail(self, lane: Lane) -> None:
+        """Tell the client that the server is away."""
+        super().fail(lane)
+        self._session.barrier = None
+
+
+class AuthAsk(DoubtAsk):
+    """The command auth."""
+
+    __slots__ = ("_token",)
+
+    def __init__(self, session: ClientState, token: bytes) -> None:
+        super().__init__(session)
         self._token = token
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
@@ -297,15 +316,9 @@ class AuthAsk(Ask):
         self._session.barrier = None
         self.reply = line
 
-    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
-        """Have the client try again on a connection of its own."""
-        self._session.barrier = None
-        return False
-
     def fail(self, lane: Lane) -> None:
-        """Have the client try again."""
+        """Have the client try again on another connection."""
         super().fail(lane)
-        self._session.barrier = None
         self._session.is_over = True
 
 

@@ -18,23 +18,12 @@ def _by_id(session: Routed, job_id: int | None, make: Callable[[int], tuple[byte
     lane = session.lane_of(job_id)
     if lane is None:
         return session.say(NOT_FOUND)
-    if not session.may_ask(lane):
-        return False
     data, ask = make(job_id >> NUMBER_BITS)
     return session.ask(lane, data, ask)
 
 
 def delete(session: Routed, args: bytes) -> bool:
-    job_id = parse_id(args)
-    if job_id is None:
-        return session.say(BAD_FORMAT)
-    lane = session.lane_of(job_id)
-    if lane is None:
-        return session.say(NOT_FOUND)
-    if not session.may_ask(lane):
-        return False
-    inner = job_id >> NUMBER_BITS
-    return session.ask(lane, b"delete %d\r\n" % inner, FinishAsk(inner))
+    return _by_id(session, parse_id(args), lambda inner: (b"delete %d\r\n" % inner, FinishAsk(inner)))
 
 
 def release(session: Routed, args: bytes) -> bool:
@@ -95,9 +84,8 @@ def note(session: Routed, args: bytes) -> bool:
         lane, inner = lane or session.home, 0
     if not lane.server.knows_notes:
         return session.say(UNKNOWN_COMMAND)
-    if not session.may_ask(lane):
-        return False
     ask = Ask()
-    session.ask(lane, b"note %d %d\r\n" % (inner, size), ask)
+    if not session.ask(lane, b"note %d %d\r\n" % (inner, size), ask):
+        return False
     session.expect_body(ask, lane, size + 2)
     return True

@@ -121,11 +121,13 @@ def use(session: Routed, args: bytes) -> bool:
 
 
 def list_tube_used(session: Routed, _none: bytes) -> bool:
-    data = b"list-tube-used\r\n"
+    return _tell(session, b"list-tube-used\r\n", lambda: b"%b%b\r\n" % (USING, session.used))
+
+
+def _tell(session: Routed, data: bytes, known: Callable[[], bytes]) -> bool:
+    """Answer a question about the client with what the only server says, or with what is known here."""
     sole = session.sole
-    if sole is not None and not sole.server.away:
-        return session.ask(sole, data, LookAsk(data))
-    return session.say(b"%b%b\r\n" % (USING, session.used))
+    return session.say(known()) if sole is None else session.ask(sole, data, LookAsk(data))
 
 
 def kick(session: Routed, args: bytes) -> bool:
@@ -239,7 +241,7 @@ def ignore(session: Routed, args: bytes) -> bool:
         return session.say(BAD_FORMAT)
     sole = session.sole
     if session.watched.keys() == {name} or name not in session.watched:
-        if sole is not None and not sole.server.away:
+        if sole is not None:
             return session.ask(sole, b"ignore %b\r\n" % name, Ask())
         return session.say(WATCHING % len(session.watched) if name not in session.watched else NOT_IGNORED)
     lanes = [lane for lane in session.homes(name) if name in lane.watched]
@@ -256,11 +258,10 @@ def ignore(session: Routed, args: bytes) -> bool:
 
 
 def list_tubes_watched(session: Routed, _none: bytes) -> bool:
-    data = b"list-tubes-watched\r\n"
-    sole = session.sole
-    if sole is not None and not sole.server.away:
-        return session.ask(sole, data, LookAsk(data))
-    return session.say(merged_tubes([b"".join(b"- %b\n" % tube for tube in session.watched)]))
+    def known() -> bytes:
+        return merged_tubes([b"".join(b"- %b\n" % tube for tube in session.watched)])
+
+    return _tell(session, b"list-tubes-watched\r\n", known)
 
 
 # -- who the client is

@@ -16,12 +16,17 @@ from beanlite.router.commands import BARE, RESERVES, WITH_ARGUMENTS, Function, a
 from beanlite.router.known import Map
 from beanlite.router.lane import InternalAsk, Lane
 from beanlite.router.routed import Routed
-from beanlite.router.state import NEVER_S, ORDER_MAX
-from beanlite.router.wait import Wait
+from beanlite.router.state import NEVER_S, ORDER_MAX, SAID_MAX
+from beanlite.router.wait import STALL_S, Wait
 
 LINE_MAX: Final = 224
-# A client may send so many bytes ahead while its commands wait.
-READ_AHEAD_MAX: Final = 1 << 16
+# A client may send so many bytes ahead while its commands wait, as many as to a server. Beyond that it is not read
+# from, nor is it noticed that it has gone.
+READ_AHEAD_MAX: Final = 1 << 18
+# A small part of the input is joined to the one before it until that has this many bytes: a part by itself takes some
+# tens of bytes more than it has.
+PART_BYTES: Final = 1 << 12
+SMALL_PART: Final = 1 << 9
 # A line without an end closes the connection at this size.
 LONG_LINE_MAX: Final = 1 << 20
 _PAUSE_TUBE: Final = b"pause-tube"
@@ -30,7 +35,7 @@ _PAUSE_TUBE: Final = b"pause-tube"
 class RouterSession(Routed):
     """What the connection of a client calls."""
 
-    __slots__ = ("_ending", "_parts", "_skipped_bytes", "_stuck", "_wanted", "pending")
+    __slots__ = ("_end_s", "_ending", "_is_replete", "_parts", "_skipped_bytes", "_stuck", "_wanted", "pending")
 
     def __init__(
         self,
@@ -49,8 +54,13 @@ class RouterSession(Routed):
         self._skipped_bytes = 0
         """How much of a line was skipped that is too long."""
         self._ending: Lane | None = None
+        """The lane on which a reserve was waiting when the client has half-closed."""
+        self._end_s = NEVER_S
+        """When that wait is to be ended even though the client has sent more commands."""
         self._stuck = False
         """The next command waits for replies."""
+        self._is_replete = False
+        """It waits for replies to be sent."""
 
     # -- from the client
 
@@ -73,13 +83,18 @@ class RouterSession(Routed):
         self.half_closed = True
         if self.wait is not None:
             self.wait.half_close()
-        self._ending = self.waits_on
+        self._ending, self._end_s = self.waits_on, now_s + STALL_S
         self._go_on()
 
     def take_ending(self) -> Lane | None:
-        """Return, once, a lane to be told that nothing more comes, which ends the reserve that waits there."""
+        """Return, once, a lane to be told that nothing more comes, which ends the reserve that waits there.
+
+        If there are more commands, that is done late, since the client's jobs go back with the connection.
+        """
         lane = self._ending
-        if lane is None or lane.out or not self.is_open(lane):
+        if lane is not self.waits_on:  # the server had a job
+            self._ending = lane = None
+        if lane is None or lane.out or not self.is_open(lane) or (self._stuck and self.now_s < self._end_s):
             return None
         self._ending = None
         lane.ended = True
@@ -103,6 +118,11 @@ class RouterSession(Routed):
         if self.order or self.wait is not None:
             return False
         return self.is_over or (self.half_closed and not self._stuck)
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether commands have only waited for replies to be sent: ``tick`` carries them out."""
+        return self._is_replete and not self._is_barred()
 
     # -- from the servers
 
@@ -181,6 +201,8 @@ class RouterSession(Routed):
     @property
     def due_s(self) -> float:
         """When ``tick`` has something to do."""
+        if self._ending is not None and self.now_s < self._end_s:
+            return self._end_s
         return NEVER_S if self.wait is None else self.wait.due_s
 
     # -- replies
@@ -205,7 +227,12 @@ class RouterSession(Routed):
             self.order.pop()
 
     def _is_barred(self) -> bool:
-        return self.barrier is not None or self.wait is not None or len(self.order) >= ORDER_MAX
+        return (
+            self.barrier is not None
+            or self.wait is not None
+            or len(self.order) >= ORDER_MAX
+            or self.said_bytes > SAID_MAX
+        )
 
     def _settle_body(self, lane: Lane) -> None:
         """Skip the rest of a body that was being passed on to a lane: its command was not carried out."""
@@ -248,9 +275,12 @@ class RouterSession(Routed):
     # -- from bytes to commands
 
     def _keep(self, data: bytes) -> None:
-        if data:
-            self._parts.append(data)
-            self.pending += len(data)
+        parts = self._parts
+        if parts and len(data) < SMALL_PART and len(parts[-1]) < PART_BYTES:
+            parts[-1] += data
+        elif data:
+            parts.append(data)
+        self.pending += len(data)
 
     def _take_parts(self) -> bytes:
         data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
@@ -260,14 +290,16 @@ class RouterSession(Routed):
 
     def _carry_out(self, data: bytes) -> None:
         at, size = 0, len(data)
+        self._is_replete = False
         if self._skipped_bytes:
             at = self._skip_long_line(data, 0)
         while at < size and not self.is_over:
             if self.body_bytes:
                 at = self._pass_body(data, at)
                 continue
-            if self.barrier is not None or len(self.order) >= ORDER_MAX:
+            if self.barrier is not None or len(self.order) >= ORDER_MAX or self.said_bytes > SAID_MAX:
                 self._stuck = True
+                self._is_replete = self.said_bytes > SAID_MAX
                 break
             end = data.find(b"\r\n", at, at + LINE_MAX)
             if end < 0:

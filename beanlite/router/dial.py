@@ -1,8 +1,10 @@
-"""Makes connections to servers: over TCP, TLS or a Unix socket."""
+"""Makes connections to servers, over TCP, TLS or a Unix socket, and ends them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -30,9 +32,6 @@ async def dial(address: Server, end: asyncio.Protocol, context_of: Contexts, int
 
     ``introduction``: what the server has to take before that.
     """
-    if not introduction:
-        await _connect(address, end, context_of)
-        return
     first = Introduction(introduction, end)
     try:
         await _connect(address, first, context_of)
@@ -40,6 +39,8 @@ async def dial(address: Server, end: asyncio.Protocol, context_of: Contexts, int
     except BaseException:
         first.abort()
         raise
+    # Only now: ``end`` must never have a connection that is given up for a timeout at the same moment.
+    first.hand_over()
 
 
 async def _connect(address: Server, end: asyncio.Protocol, context_of: Contexts) -> None:
@@ -60,6 +61,19 @@ async def _connect(address: Server, end: asyncio.Protocol, context_of: Contexts)
     sock = transport.get_extra_info("socket")
     for option in _KEEPALIVE:
         sock.setsockopt(*option)
+
+
+def half_close(transport: asyncio.Transport) -> None:
+    """Tell the server at once that nothing more comes: the loop itself does so after others have had their turn.
+
+    A client that asks after another one has gone expects that the jobs which that one had reserved are ready.
+    """
+    if transport.get_extra_info("ssl_object") is None:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sock,
+        ):
+            sock.shutdown(socket.SHUT_WR)
 
 
 class _Handshake:

@@ -33,7 +33,7 @@ def stats_tube(session: Routed, args: bytes) -> bool:
     data = b"stats-tube %b\r\n" % name
     if len(lanes) > 1:
         return _merge(session, data, lanes, lambda bodies: merged_stats(bodies, {}, {}))
-    return session.ask(lanes[0], data, LookAsk(data)) if session.may_ask(lanes[0]) else False
+    return session.ask(lanes[0], data, LookAsk(data))
 
 
 def _all(session: Routed) -> list[Lane]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from beanlite.protocol.replies import INTERNAL_ERROR, NOT_FOUND, PAUSED
-from beanlite.router.asks import LookAsk
+from beanlite.router.asks import DoubtAsk, LookAsk
 from beanlite.router.ids import with_outer_id
 from beanlite.router.lane import Ask, Lane
 from beanlite.router.state import ClientState
@@ -102,14 +102,13 @@ class PeekBothAsk(LookAsk):
         self.answer(lane, INTERNAL_ERROR, b"")
 
 
-class KickBothAsk(Ask):
-    """A kick in a tube that has moved, likewise."""
+class KickBothAsk(DoubtAsk):
+    """A kick in a tube that has moved, likewise; after a lost connection nobody knows how many were kicked."""
 
-    __slots__ = ("_bound", "_kicked", "_second", "_session")
+    __slots__ = ("_bound", "_kicked", "_second")
 
     def __init__(self, session: ClientState, bound: int, second: Lane) -> None:
-        super().__init__()
-        self._session = session
+        super().__init__(session)
         self._bound = bound
         self._kicked = 0
         self._second: Lane | None = second
@@ -127,13 +126,3 @@ class KickBothAsk(Ask):
             line = b"KICKED %d\r\n" % self._kicked
         self._session.barrier = None
         self.reply = line
-
-    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
-        """Have the client lose its connection: nobody knows how many were kicked."""
-        self._session.barrier = None
-        return False
-
-    def fail(self, lane: Lane) -> None:
-        """Tell the client that a server is away."""
-        super().fail(lane)
-        self._session.barrier = None

@@ -1,4 +1,4 @@
-"""Tells a server for whom a connection asks, before anything else is sent on it."""
+"""A connection to a server before a client has it; tells the server for whom it asks."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _NAMES_MAX: Final = 1000
 _TAKEN: Final = b"OK 2\r\n{}\r\n"
 _LINE_MAX: Final = 1024
 WORD: Final = "relay-for"
+_CLOSES: Final = "it closes its connections"
 
 
 def introduction_of(transport: asyncio.BaseTransport) -> bytes:
@@ -32,13 +33,13 @@ def introduction(address: str, names: list[str], *, is_private: bool) -> bytes:
 
 
 class Introduction(asyncio.Protocol):
-    """A connection on which nothing but the introduction is sent until the server has taken it.
+    """A connection on which nothing but the introduction, if there is one, is sent until the server has taken it.
 
     Otherwise what the client sends would be carried out with the rights of the router if the server refuses it.
     """
 
     def __init__(self, command: bytes, end: asyncio.Protocol) -> None:
-        """``end`` looks after the connection from then on."""
+        """``end`` looks after the connection once it is handed over."""
         self._command = command
         self._end = end
         self._transport: asyncio.Transport | None = None
@@ -48,19 +49,18 @@ class Introduction(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the introduction."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.write(self._command)
+        if self._command:
+            self._transport.write(self._command)
+        else:
+            self.over.set_result(None)
 
     def data_received(self, data: bytes) -> None:
-        """Hand the connection over once the server has taken the introduction."""
+        """Take note that the server has taken the introduction, or refuses it."""
         self._data += data
-        if self.over.done() or self._transport is None:
+        if self.over.done():
             return
         if self._data.startswith(_TAKEN):
             self.over.set_result(None)
-            self._transport.set_protocol(self._end)
-            self._end.connection_made(self._transport)
-            if len(self._data) > len(_TAKEN):
-                self._end.data_received(self._data[len(_TAKEN) :])
         elif not _TAKEN.startswith(self._data) and (b"\r\n" in self._data or len(self._data) > _LINE_MAX):
             reply = self._data[:_LINE_MAX].partition(b"\r\n")[0].decode("ascii", "replace")
             self._fail(
@@ -70,7 +70,18 @@ class Introduction(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Take note that the server has closed the connection."""
-        self._fail("it closes its connections")
+        self._transport = None
+        self._fail(_CLOSES)
+
+    def hand_over(self) -> None:
+        """Have ``end`` look after the connection. OSError: it is lost already."""
+        if self._transport is None:
+            raise ConnectionAbortedError(_CLOSES)
+        self._transport.set_protocol(self._end)
+        self._end.connection_made(self._transport)
+        rest = self._data[len(_TAKEN) :] if self._command else self._data
+        if rest:
+            self._end.data_received(rest)
 
     def abort(self) -> None:
         """Close the connection at once."""

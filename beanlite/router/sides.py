@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
 from beanlite.router.conversation import RouterSession
+from beanlite.router.dial import half_close
 from beanlite.router.known import Map
 from beanlite.router.lane import GREETING, OPEN, Ask, Lane
 from beanlite.router.relay import introduction_of
@@ -90,21 +89,8 @@ class ServerSide(asyncio.Protocol):
         transport = self.transport
         if transport is not None:
             if not transport.get_write_buffer_size() and not transport.is_closing():
-                _half_close(transport)
+                half_close(transport)
             transport.close()
-
-
-def _half_close(transport: asyncio.Transport) -> None:
-    """Tell the server at once that nothing more comes: the loop itself does so after others have had their turn.
-
-    A client that asks after another one has gone expects that the jobs which that one had reserved are ready.
-    """
-    if transport.get_extra_info("ssl_object") is None:
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sock,
-        ):
-            sock.shutdown(socket.SHUT_WR)
 
 
 class ClientSide(asyncio.Protocol):
@@ -197,7 +183,7 @@ class ClientSide(asyncio.Protocol):
         for end in self._ends.values():
             if end.transport is not None:
                 end.transport.resume_reading()
-        self.flush()
+        self._go_on()
 
     # -- the servers
 
@@ -303,9 +289,7 @@ class ClientSide(asyncio.Protocol):
         if session.dirty:
             self._send_to_servers()
         if session.out:
-            out = session.out
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
-            out.clear()
+            self._reply()
         if self._held and (not session.order or session.order[0] is not self._first):
             self._read_on()
         if session.half_closed:
@@ -317,6 +301,11 @@ class ClientSide(asyncio.Protocol):
             self._set_timer(session.due_s)
         if (session.wants_more and not self._unread) != self._reading:
             self._turn_reading()
+
+    def _reply(self) -> None:
+        self.transport.write(self.session.take())  # which may call pause_writing, and that flushes
+        if self.session.can_go_on and not self._unread:
+            self._loop.call_soon(self._go_on)
 
     def _send_to_servers(self) -> None:
         dirty, self.session.dirty = self.session.dirty, []
@@ -360,10 +349,19 @@ class ClientSide(asyncio.Protocol):
     def _on_timer(self) -> None:
         self._timer = None
         self._due_s = float("inf")
-        self.session.tick(self._loop.time())
-        self.flush()
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if not self._is_closed:
+            self.session.tick(self._loop.time())
+            self.flush()
 
     # -- the end
+
+    @property
+    def descriptors(self) -> int:
+        """How many connections are open."""
+        return 1 + len(self._ends)
 
     @property
     def owes(self) -> bool:
@@ -376,6 +374,8 @@ class ClientSide(asyncio.Protocol):
 
         If there were data of the client that nobody has read, the kernel would send RST, and replies would be lost.
         """
+        if self._is_closed:
+            return
         self._leave()
         if self.session.half_closed or self.transport.is_closing():
             self.transport.close()

@@ -15,6 +15,8 @@ from beanlite.router.lane import CLOSED, DEFAULT, OPEN, Ask, InternalAsk, Lane, 
 
 # With more commands without a reply, the client has to wait.
 ORDER_MAX: Final = 1000
+# Likewise with so many bytes of the router's own replies that are not sent.
+SAID_MAX: Final = 1 << 16
 NEVER_S: Final = float("inf")
 
 
@@ -75,6 +77,7 @@ class ClientState(Owner):
         "orphans",
         "out",
         "reserves",
+        "said_bytes",
         "token",
         "tokens_pass",
         "turn",
@@ -96,14 +99,15 @@ class ClientState(Owner):
         """The connections to servers, by their numbers."""
         self.out: list[bytes] = []
         """The replies that are to be sent."""
+        self.said_bytes = 0
+        """How much of them, and of those that wait for others, is the router's own."""
         self.order: deque[Ask] = deque()
         """The commands that are not answered, or whose turn has not come."""
         self.used = DEFAULT
         self.watched: dict[bytes, None] = {DEFAULT: None}
         self._home: Lane | None = None
-        self._home_edition = 0
         self._reserve_lanes: list[Lane] | None = None
-        self._lanes_edition = 0
+        self._home_edition = self._lanes_edition = 0
         self.token = b""
         """The token that the client has shown, and that was accepted."""
         self.claim = b""
@@ -174,9 +178,10 @@ class ClientState(Owner):
 
     @property
     def sole(self) -> Lane | None:
-        """The lane to the only server; None: there are several."""
+        """The lane to the only server; None: there are several, or it is away."""
         members = self.map.fleet.members
-        return self.lane_to(members[0]) if len(members) == 1 else None
+        lane = self.lane_to(members[0]) if len(members) == 1 else None
+        return None if lane is None or lane.server.away else lane
 
     def homes(self, tube: bytes) -> list[Lane]:
         """Return the lanes to the servers from which jobs of a tube are reserved."""
@@ -294,6 +299,7 @@ class ClientState(Owner):
 
     def say(self, reply: bytes) -> bool:
         """Answer a command that no server has to be asked for."""
+        self.said_bytes += len(reply)
         if self.order:
             ask = Ask()
             ask.reply = reply
@@ -303,7 +309,9 @@ class ClientState(Owner):
         return True
 
     def ask(self, lane: Lane, data: bytes, ask: Ask) -> bool:
-        """Send a command to a server, and have its reply in its place."""
+        """Send a command to a server, and have its reply in its place; return False if it may not be asked now."""
+        if not self.may_ask(lane):
+            return False
         self.order.append(ask)
         lane.send(data, ask)
         return True
@@ -318,6 +326,15 @@ class ClientState(Owner):
                 break
             out.append(reply)
             order.popleft()
+
+    def take(self) -> bytes:
+        """Return the replies that are to be sent now, once."""
+        out = self.out
+        data = out[0] if len(out) == 1 else b"".join(out)
+        out.clear()
+        if not self.order:
+            self.said_bytes = 0
+        return data
 
     def expect_body(self, ask: Ask, lane: Lane | None, size: int) -> None:
         """Have so many bytes passed on to a lane, or skipped, before the reply is given."""

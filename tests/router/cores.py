@@ -123,6 +123,8 @@ class Client:
         self.ends = {}
         """The sessions of the servers, by lane."""
         self.opening = []
+        self.said = b""
+        """The replies that were sent, and not taken yet."""
 
     def send(self, data):
         """Send data, and return the replies that come at once."""
@@ -132,8 +134,7 @@ class Client:
 
     def take(self):
         """Return the replies that have come."""
-        data = b"".join(self.session.out)
-        self.session.out.clear()
+        data, self.said = self.said + self.session.take(), b""
         return data
 
     def half_close(self):
@@ -193,10 +194,15 @@ class Client:
                 self.close(lane)
                 session.lost(lane, net.now_s)
             did = True
+        self.said += session.take()
+        if session.can_go_on:
+            session.tick(net.now_s)
+            did = True
         return did
 
     def _pass_on(self, lane, data):
         if data:
+            assert not lane.ended
             self.net.writes[lane.number].append(data)
             core = self.net.cores[lane.number]
             core.receive(self.ends[lane], data)

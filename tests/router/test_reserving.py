@@ -2,6 +2,7 @@
 
 import pytest
 
+from beanlite.router.state import ORDER_MAX
 from tests.router.cores import Net, job_at, put, stats_of_job
 
 # -- reserving from several servers
@@ -108,10 +109,42 @@ def test_half_close_ends_the_wait(net, worker):
     assert stats_of_job(net, 1, 1)["state"] == "ready"
 
 
-def test_half_close_ends_the_wait_at_one_server(client):
+def test_half_close_ends_the_wait_at_one_server(net, client):
     client.send(b"use b\r\n")
     assert client.send(b"reserve\r\n" + put(b"y")) == b""
-    assert client.half_close() == b"TIMED_OUT\r\nINSERTED 66\r\n"
+    client.half_close()
+    net.wait(1.5)
+    assert client.take() == b"TIMED_OUT\r\nINSERTED 66\r\n"
+    assert client.session.is_done
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_half_closed_client_keeps_its_jobs_until_its_last_command(net, client, late):
+    client.send(put(b"x") + (b"" if late else put(b"x")) + b"reserve\r\n")
+    net.halted.add(1)
+    client.send(b"reserve\r\nuse b\r\nrelease 65 0 0\r\n")
+    client.half_close()
+    net.halted.clear()
+    net.run()
+    if late:
+        job_at(net, 1, b"default")
+    assert client.take() == b"RESERVED 129 1\r\nx\r\nUSING b\r\nRELEASED\r\n"
+    assert client.session.is_done
+
+
+@pytest.mark.parametrize(
+    "data", [b"list-tube-used\r\n", b"list-tubes-watched\r\n", b"ignore default\r\n", b"ignore x\r\n", b"watch x\r\n"]
+)
+def test_half_closed_client_that_is_far_ahead_gets_all_replies(data):
+    net = Net([])
+    net.ends = False
+    client = net.client()
+    client.send(b"reserve\r\n" + data * (ORDER_MAX + 500))
+    client.half_close()
+    net.wait(1.5)
+    net.lose(1)
+    said = client.take()
+    assert said.count(b"\r\n") >= ORDER_MAX + 501
     assert client.session.is_done
 
 

@@ -147,6 +147,16 @@ def test_replies_that_wait_for_a_halted_server_are_not_gathered(fleet, wire):
     assert {wire.reply() for _ in range(900)} == {f"FOUND {job_id} 60000"}
 
 
+def test_client_that_reads_late_gets_each_reply_once(fleet, wire):
+    wire.ask("use a")
+    ids = [wire.put(b"x" * 60_000) for _ in range(3)]
+    asked = [ids[at * 7 // 5 % 3] for at in range(900)]
+    wire.send(b"".join(b"peek %d\r\n" % job_id for job_id in asked))
+    until(lambda: unsent_bytes(fleet) > 50_000)
+    assert [wire.reply() for _ in asked] == [f"FOUND {job_id} 60000" for job_id in asked]
+    assert wire.ask("list-tube-used") == "USING a"
+
+
 def resident(server):
     (kib,) = re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())
     return int(kib) << 10

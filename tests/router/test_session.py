@@ -2,6 +2,7 @@
 
 import pytest
 
+from beanlite.protocol.framing import READ_AHEAD_MAX
 from beanlite.router.state import ORDER_MAX
 from tests.router.cores import job_at, put, stats_of_job
 
@@ -55,12 +56,45 @@ def test_client_with_too_many_commands_in_flight_has_to_wait(net, client):
     net.halted.add(1)
     client.send(b"peek 1\r\n" * (ORDER_MAX + 500))
     assert len(client.session.order) == ORDER_MAX
-    client.send(b"peek 1\r\n" * 20_000)
+    client.send(b"peek 1\r\n" * 40_000)
     assert not client.session.wants_more
     net.halted.clear()
     net.run()
-    assert client.take() == b"NOT_FOUND\r\n" * (ORDER_MAX + 20_500)
+    assert client.take() == b"NOT_FOUND\r\n" * (ORDER_MAX + 40_500)
     assert client.session.wants_more
+
+
+def test_client_may_send_as_far_ahead_as_to_a_server(net, worker):
+    """Whoever sends more and goes is noticed late."""
+    core = net.cores[1]
+    direct = core.client()
+    core.send(direct, b"reserve\r\n")
+    worker.send(b"reserve\r\n")
+    half = b"list-tube-used\r\n" * (READ_AHEAD_MAX // 32)
+    for _ in range(2):
+        core.send(direct, half)
+        worker.send(half)
+        assert direct.wants_more
+        assert worker.session.wants_more
+    core.send(direct, b"x")
+    worker.send(b"x")
+    assert not direct.wants_more
+    assert not worker.session.wants_more
+
+
+def test_replies_of_the_router_are_not_gathered_without_limit(net, client):
+    client.send(b"".join(b"watch %b%d\r\n" % (b"t" * 190, number) for number in range(100)))
+    client.session.receive(b"list-tubes-watched\r\n" * 500, net.now_s)
+    assert len(client.session.take()) < 100_000
+    net.run()
+    assert client.take().count(b"OK ") == 500 - 4
+
+
+def test_small_parts_of_what_is_sent_ahead_are_joined(client):
+    client.send(b"reserve\r\nuse b\r\n")
+    for _ in range(10_000):
+        client.session.receive(b"xy", 0.0)
+    assert len(client.session._parts) < 10
 
 
 # -- tubes
