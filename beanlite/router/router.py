@@ -26,7 +26,7 @@ from beanlite.net.listener import BACKLOG, Listener, room_for
 from beanlite.net.refusals import Refusals
 from beanlite.router.known import Map
 from beanlite.router.sides import ClientSide, RouterHost
-from beanlite.router.upstream import Upstream
+from beanlite.router.upstream import PROBES, Upstream
 
 # How often the file of servers is looked at.
 LOOK_S: Final = 1.0
@@ -66,13 +66,12 @@ class Router:
         self._loop = asyncio.get_running_loop()
         self._mark = _mark_of(files.servers)
         self._contexts: dict[OverTls, ssl.SSLContext] = {}
-        fleet = Fleet.load(files.servers)
-        descriptors = 1 + len(fleet.members)  # for each client
-        self._most = most = room_for(CLIENTS_MAX * descriptors) // descriptors
-        self._map = Map(fleet)
         self._clients: set[ClientSide] = set()
         self._refusals = Refusals()
-        self._refusals.limits["connections"] = most
+        self._most = CLIENTS_MAX
+        fleet = Fleet.load(files.servers)
+        self._make_room(fleet)
+        self._map = Map(fleet)
         self._stopped = asyncio.Event()
         self._looks = asyncio.Event()
         self._began_s = time.monotonic()
@@ -145,6 +144,18 @@ class Router:
         self._clients.add(client)
         return True
 
+    def _make_room(self, fleet: Fleet) -> None:
+        """Serve as many clients as the limit of open files allows. ConfigError: none."""
+        servers = len(fleet.members)
+        each = 1 + servers
+        others = servers * PROBES + (0 if self._tls is None else most_pending(CLIENTS_MAX))
+        there = sum(client.descriptors for client in self._clients)
+        # One descriptor is left at least; the others of a first client are counted apart, so that there is room for it.
+        room = (room_for(CLIENTS_MAX * each, there, others + servers) + servers) // each
+        if room not in {CLIENTS_MAX, self._most}:
+            log.warning("the limit of open files allows fewer clients", max_clients=CLIENTS_MAX, room=room)
+        self._most = self._refusals.limits["connections"] = room
+
     def _forget(self, client: ClientSide) -> None:
         self._clients.discard(client)
 
@@ -183,6 +194,7 @@ class Router:
         try:
             fleet = Fleet.load(self._files.servers)
             addresses = self._addresses_of(fleet)
+            self._make_room(fleet)
         except ConfigError as error:
             log.error("file of servers not taken; the one before stays", error=error)
             return

@@ -18,7 +18,14 @@ CONNECT_S: Final = 2.0
 # How often it is tried again, and how long clients wait for it before they are told that it is away.
 AGAIN_S: Final = 0.2
 AWAY_S: Final = 5.0
+# One that does not trust the router is tried ever more seldom, until it is this long between two tries.
+REFUSED_AGAIN_S: Final = 5.0
 _TRIES: Final = 3
+# So many connections to a server are being made at a time. When thousands of clients need one at once, as after its
+# restart, it could not accept all before its kernel drops some, which these would notice very late.
+_DIALS_MAX: Final = 100
+# So many connections of its own the router has to a server at most.
+PROBES: Final = 2
 _QUESTIONS: Final = b"take 0\r\nnote 0 0\r\n\r\n"
 
 
@@ -50,6 +57,7 @@ class Upstream:
         self.looked = asyncio.Event()
         """Set once it was reached, or could not be."""
         self._look: asyncio.Task[None] | None = None
+        self._dialing = asyncio.Semaphore(_DIALS_MAX)
 
     def suspect(self) -> None:
         """Find out whether it can be reached, and at which address."""
@@ -69,15 +77,16 @@ class Upstream:
     async def connect(self, end: asyncio.Protocol, introduction: bytes) -> bool:
         """Make a connection, which ``end`` then looks after. False: the server has been away for too long."""
         for _ in range(_TRIES):
-            if not await self._is_reached() or self._address is None:
-                return False
-            try:
-                async with asyncio.timeout(CONNECT_S):
-                    await dial(self._address, end, self._context_of, introduction)
-            except OSError:
-                self.suspect()
-            else:
-                return True
+            async with self._dialing:
+                if not await self._is_reached() or self._address is None:
+                    return False
+                try:
+                    async with asyncio.timeout(CONNECT_S):
+                        await dial(self._address, end, self._context_of, introduction)
+                except OSError:
+                    self.suspect()
+                else:
+                    return True
         return False
 
     async def _is_reached(self) -> bool:
@@ -91,6 +100,7 @@ class Upstream:
         return self._address is not None
 
     async def _look_for_it(self) -> None:
+        again_s = AGAIN_S
         while True:
             reasons = []
             for address in self.addresses:
@@ -104,7 +114,8 @@ class Upstream:
             if not self.server.away or is_refused > self._is_refused:
                 self.server.away, self._is_refused = True, is_refused
                 log.warning("server away", server=self.server.name, reason="; ".join(reasons))
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(again_s)
+            again_s = min(2 * again_s, REFUSED_AGAIN_S) if is_refused else AGAIN_S
 
     async def _try(self, address: Server) -> str:
         """Ask the server what it understands; return why that fails."""
@@ -112,10 +123,10 @@ class Upstream:
         relayed = _Answers(self._loop.create_future(), b"")
         try:
             async with asyncio.timeout(CONNECT_S):
-                await dial(address, answers, self._context_of)
-                await answers.complete
                 if self._relays:  # on a connection of its own: its client may do nothing, and is not answered
                     await dial(address, relayed, self._context_of, introduction("unix", [], is_private=False))
+                await dial(address, answers, self._context_of)
+                await answers.complete
         except TimeoutError:
             return "no answer in time"
         except OSError as error:

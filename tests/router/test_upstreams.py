@@ -1,0 +1,136 @@
+"""How the router finds its servers and connects to them, and how many clients it has room for."""
+
+import asyncio
+import contextlib
+import resource
+import signal
+
+import pytest
+
+from beanlite.beanstalk.over_tls import context_for
+from beanlite.host.loop import loop_factory
+from beanlite.router import upstream as module
+from beanlite.router.dial import dial
+from beanlite.router.known import KnownServer
+from beanlite.router.upstream import AGAIN_S, REFUSED_AGAIN_S, Upstream
+from tests.router.routers import servers_file, start_router
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire, until
+
+
+@contextlib.asynccontextmanager
+async def looking(answer, told, **options):
+    """Yield an upstream of a server that answers each connection with a function of its first line."""
+    answering: set[asyncio.Task] = set()
+
+    async def serve(reader, writer):
+        task = asyncio.current_task()
+        assert task is not None
+        answering.add(task)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            writer.write(answer(await reader.readuntil()))
+            await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        upstream = Upstream(KnownServer(1, "s1"), [server.sockets[0].getsockname()], context_for, told, **options)
+        upstream.suspect()
+        yield upstream
+        if answering:
+            await asyncio.wait(answering)
+
+
+def test_server_that_does_not_trust_the_router_is_tried_less_often(monkeypatch):
+    waits = []
+
+    async def wait(seconds):
+        waits.append(seconds)
+
+    def answer(word):
+        if word == b"take 0\r\n":
+            return b"NOT_FOUND\r\n" * 2
+        return b"OK 2\r\n{}\r\n" if len(waits) % 7 == 6 else b"UNAUTHORIZED\r\n"  # in the end, twice
+
+    async def look():
+        back = asyncio.Event()
+        async with looking(answer, back.set, relays=True) as upstream:
+            await back.wait()
+            waits.append(None)
+            back.clear()
+            upstream.suspect()
+            await back.wait()
+
+    monkeypatch.setattr(asyncio, "sleep", wait)
+    asyncio.run(look())
+    once = [*(AGAIN_S * 2**times for times in range(5)), REFUSED_AGAIN_S]
+    assert waits == [*once, None, *once]
+
+
+def test_thousands_of_connections_are_made_a_few_at_a_time(monkeypatch):
+    pending = set()
+    most = 0
+
+    async def dial(_address, end, *_more):
+        nonlocal most
+        pending.add(end)
+        most = max(most, len(pending))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        pending.discard(end)
+
+    async def connect():
+        async with looking(lambda _word: b"NOT_FOUND\r\n" * 2, lambda: None) as upstream:
+            await upstream.looked.wait()
+            monkeypatch.setattr(module, "dial", dial)
+            return await asyncio.gather(*(upstream.connect(number, b"") for number in range(3000)))
+
+    assert all(asyncio.run(connect()))
+    assert 10 <= most <= 200
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, loop_factory()])
+def test_connection_that_is_made_is_not_given_up(new_loop):
+    """A timeout at the same moment would leave a client with a closed connection of which it is not told."""
+    made, given_up = [], []
+
+    class End(asyncio.Protocol):
+        def __init__(self, task):
+            self.task = task
+
+        def connection_made(self, transport):
+            made.append(transport)
+            self.task.cancel()
+
+    async def connect(address):
+        try:
+            await dial(address, End(asyncio.current_task()), context_for)
+        except asyncio.CancelledError:
+            given_up.append(address)
+
+    async def serve():
+        async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0) as server:
+            await asyncio.wait([asyncio.create_task(connect(server.sockets[0].getsockname()))])
+            made[0].abort()
+            await asyncio.sleep(0)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve())
+    assert not given_up
+
+
+def test_file_of_more_servers_leaves_room_for_fewer_clients(tmp_path):
+    servers = [start_beanlite(tmp_path / str(number)) for number in range(3)]
+    with start_router(tmp_path / "router", servers[:1]) as router:
+        resource.prlimit(router.process.pid, resource.RLIMIT_NOFILE, (120, 120))
+        router.upstreams = servers
+        with Wire(router.connect()) as first:
+            first.stats()
+            servers_file(router.directory / "servers.toml", servers, version=2)
+            router.process.send_signal(signal.SIGHUP)
+            until(lambda: "map_version=2" in router.log_text())
+            assert "the limit of open files allows fewer clients max_clients=10000" in router.log_text()
+            with contextlib.ExitStack() as stack:
+                wires = [stack.enter_context(Wire(router.connect())) for _ in range(40)]
+                wires[0].stats()
+                assert wires[-1].is_closed()
+            assert first.stats()["router-servers"] == "3"
