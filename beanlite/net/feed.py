@@ -24,11 +24,13 @@ KEPT_MAX: Final = 10_000
 # What is done in one go, before others have their turn: counted in events looked at, where sending counts as some more.
 AT_ONCE: Final = 200
 SEND_COST: Final = 5
-# Events looked at for one client in one go.
+# Events looked at for one client in one go; more if there are few clients, but each is served once.
 SHARE: Final = 50
 # A client with more unread bytes than this is sent no events, nor is one that still waits for the reply to its
 # watch-events; it is tried again after RETRY_S.
 UNREAD_MAX: Final = 1 << 16
+# With many clients it is a part of this: what is unread leaves in a single turn of the loop if all read it at once.
+UNREAD_ALL: Final = 1 << 23
 RETRY_S: Final = 0.1
 # How often a client can change what it watches before it has been sent the events from before the first change.
 CHANGES_MAX: Final = 10
@@ -152,11 +154,13 @@ class Feed:
         """Send what fits in one go."""
         self._timer = None
         left = AT_ONCE
+        share = max(SHARE, AT_ONCE // max(1, len(self._round)))
+        unread_max = min(UNREAD_MAX, UNREAD_ALL // max(1, len(self._watchers)))
         while self._round and left > 0:
-            left -= self._serve(self._round.popleft())
+            left -= self._serve(self._round.popleft(), share, unread_max)
         self._go_on()
 
-    def _serve(self, client: Client) -> int:
+    def _serve(self, client: Client, share: int, unread_max: int) -> int:
         """Send a client its share of the events; returns what that cost."""
         watcher, connection = self._watchers.get(client), self._connections.get(client)
         if watcher is None:
@@ -165,24 +169,24 @@ class Feed:
             self._drop(client)
             return 1
         watcher.is_answered = watcher.is_answered or not connection.owes
-        if not watcher.is_answered or connection.transport.get_write_buffer_size() > UNREAD_MAX:
+        if not watcher.is_answered or connection.transport.get_write_buffer_size() > unread_max:
             self._try_again(client)
             return 1
         before = watcher.place
-        told = self._take(watcher, connection.session.rights)
+        told = self._take(watcher, connection.session.rights, share)
         if told:
             connection.transport.write(told)
         if watcher.place < self._round_end:
             self._round.append(client)
         return watcher.place - before + SEND_COST if told else 1 + watcher.place - before
 
-    def _take(self, watcher: Watcher, rights: Rights | None) -> bytes:
-        """Pass over some events for a watcher, and return those that it wants to hear of and may."""
+    def _take(self, watcher: Watcher, rights: Rights | None, share: int) -> bytes:
+        """Pass over a share of the events for a watcher, and return those that it wants to hear of and may."""
         told: list[bytes] = []
         if watcher.place < self._first:
             told.append(lost_reply(self._first - watcher.place))
             watcher.place = self._first
-        stop = min(watcher.place + SHARE, self._end)
+        stop = min(watcher.place + share, self._end)
         for place in range(watcher.place, stop):
             at = place - self._first
             event = self._events[at]

@@ -144,6 +144,7 @@ def test_many_events_are_told_in_slices(monkeypatch):
 
 
 def test_clients_that_watch_take_turns(monkeypatch):
+    monkeypatch.setattr(feed, "AT_ONCE", 1)
     monkeypatch.setattr(feed, "SHARE", 2)
 
     async def play(server, _journal):
@@ -172,6 +173,48 @@ def test_very_many_clients_that_watch_are_sent_an_event_in_slices():
             before, told = told, sum(bool(watcher.said) for watcher in watchers)
             assert told - before <= feed.AT_ONCE // feed.SEND_COST
         assert [words(watcher.said) for watcher in watchers] == [["put"]] * 200
+
+    assert simulated(play) is None
+
+
+def test_few_clients_that_watch_are_each_sent_events_once_in_a_turn(monkeypatch):
+    async def play(server, _journal):
+        watchers, producer = [Client(server) for _ in range(2)], Client(server)
+        written = []
+        for watcher in watchers:
+            await watcher.ask(WATCH)
+            monkeypatch.setattr(watcher, "write", lambda part, to=watcher: written.append((to, len(events(part)))))
+        producer.send(PUT * 300)
+        told = 0
+        for _ in range(100):
+            await asyncio.sleep(0)
+            part, told = written[told:], len(written)
+            assert len(part) == len({watcher for watcher, _ in part})
+        assert [sum(count for to, count in written if to is watcher) for watcher in watchers] == [300, 300]
+
+    assert simulated(play) is None
+
+
+def test_many_clients_that_do_not_read_leave_little_for_one_turn(monkeypatch):
+    monkeypatch.setattr(feed, "UNREAD_ALL", 20_000)
+
+    async def play(server, _journal):
+        watchers, producer = [Client(server) for _ in range(20)], Client(server)
+        for watcher in watchers:
+            await watcher.ask(WATCH)
+            watcher.said = b""
+            monkeypatch.setattr(watcher, "get_write_buffer_size", lambda of=watcher: len(of.said))
+        await producer.ask(PUT * 400)
+        await asyncio.sleep(2 * feed.RETRY_S)
+        most = feed.UNREAD_ALL + len(watchers) * feed.SHARE * 500
+        assert sum(len(watcher.said) for watcher in watchers) <= most
+        told = [0] * len(watchers)
+        for _ in range(400):
+            for number, watcher in enumerate(watchers):
+                told[number] += len(events(watcher.said))
+                watcher.said = b""
+            await asyncio.sleep(feed.RETRY_S)
+        assert told == [400] * len(watchers)
 
     assert simulated(play) is None
 
