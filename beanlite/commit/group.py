@@ -90,8 +90,8 @@ class GroupCommit:
         self.in_doubt = False
         """Whether another server may have taken over: if so, no reply leaves without a batch."""
         self._closed = False
-        self._progress = asyncio.Event()
-        """Set whenever something happens that ``flush`` may be waiting for."""
+        self._progress: asyncio.Event | None = None
+        """Set whenever something happens that ``flush`` may be waiting for; None before."""
         journal.attach(self)
 
     # -- for connections and turns
@@ -216,7 +216,7 @@ class GroupCommit:
     def durable(self, batch: int, last_id: int) -> None:
         """Release the replies of batches that the journal reports durable, whatever has changed since."""
         self._engine.stored(batch, last_id)
-        self._progress.set()
+        self._note_progress()
         self.look()
         brimmed = self._brims
         if self._latencies is not None:
@@ -240,7 +240,7 @@ class GroupCommit:
         The batch is made at the end of the loop's next turn rather than this one, so that what clients sent during the
         last sync is read first. That makes batches larger and the server faster.
         """
-        self._progress.set()
+        self._note_progress()
         if not self._turn_due and (self._held or self._deferred_due or self._totals_due):
             self._turn_due = True
             self._loop.call_soon(self._loop.call_soon, self._turn)
@@ -255,19 +255,24 @@ class GroupCommit:
     def close(self) -> None:
         """Commit nothing more: changes that are not durable yet are never acknowledged."""
         self._closed = True
-        self._progress.set()
+        self._note_progress()
 
     async def flush(self) -> None:
         """Commit everything and release all replies; to be called at the stop. Raises JournalFailed if it can't."""
+        self._progress = asyncio.Event()
         self._journal.begin_stop()
-        await self._until_idle()
+        await self._until_idle(self._progress)
         self._totals_due = True
         self._take_deferred()
-        await self._until_idle()
+        await self._until_idle(self._progress)
         if not self._closed:
             await self._journal.flush()
 
-    async def _until_idle(self) -> None:
+    def _note_progress(self) -> None:
+        if self._progress is not None:
+            self._progress.set()
+
+    async def _until_idle(self, progress: asyncio.Event) -> None:
         ledger = self._engine.ledger
         batch, looks = ledger.stored_batch, 0
         while not self._closed and (
@@ -279,9 +284,9 @@ class GroupCommit:
                 raise JournalFailed(
                     f"the last batch could not be stored within {FLUSH_S:.0f} s; none of it was acknowledged"
                 )
-            self._progress.clear()
+            progress.clear()
             try:
                 async with asyncio.timeout(LOOK_S):
-                    await self._progress.wait()
+                    await progress.wait()
             except TimeoutError:
                 looks += 1

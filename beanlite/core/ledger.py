@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from beanlite.core.events import PAUSE, POLICY, RESTART, TOUCH, Event
 from beanlite.core.flows import Flows
@@ -24,37 +24,53 @@ UNCOUNTED_EACH: Final = 2
 TALLIES: Final = 200
 
 
-class Changes(NamedTuple):
+class Changes:
     """A batch: everything that has changed since the last one, each job once and in its latest state.
 
     ``StoredJob`` in ``core/restore.py`` specifies what a journal has to keep of a job.
     """
 
-    batch: int
-    """The number of the batch; numbers are consecutive."""
-    last_id: int
-    """The highest id given out so far, to be stored with the batch: it must never be given out again."""
-    first_id: int
-    """Jobs from this id on are new."""
-    jobs: list[Job]
-    """The changed jobs; deleted ones have the state GONE."""
-    pauses: list[Tube]
-    """Tubes whose pause has begun or, where ``pause_until_ns`` is 0, ended."""
-    policies: list[tuple[tuple[bytes, str], PolicyRow | None]]
-    """The pattern and key of each policy that was set, with its row, or with None if it was unset."""
-    schedules: list[tuple[str, Schedule | None]]
-    """The name of each schedule that was set or has advanced, with the schedule, or with None if it was unset."""
-    notes: list[tuple[int, bytes]]
-    """The id of each job whose note has changed, with the note, which is empty if it has none any more."""
-    events: list[Event]
-    """What was recorded, in order for each job; an event is in the same batch as the change that it describes."""
-    tallies: list[Tally]
-    """What is to be added to the totals of some tubes, with at most one tally for each tube."""
+    __slots__ = (
+        "batch",
+        "events",
+        "first_id",
+        "jobs",
+        "last_id",
+        "notes",
+        "pauses",
+        "policies",
+        "schedules",
+        "tallies",
+    )
+
+    def __init__(self, batch: int, last_id: int, first_id: int, jobs: list[Job], events: list[Event]) -> None:
+        self.batch = batch
+        """The number of the batch; numbers are consecutive."""
+        self.last_id = last_id
+        """The highest id given out so far, to be stored with the batch: it must never be given out again."""
+        self.first_id = first_id
+        """Jobs from this id on are new."""
+        self.jobs = jobs
+        """The changed jobs; deleted ones have the state GONE."""
+        self.events = events
+        """What was recorded, in order for each job; an event is in the same batch as the change that it describes."""
+        self.pauses: list[Tube] = []
+        """Tubes whose pause has begun or, where ``pause_until_ns`` is 0, ended."""
+        self.policies: list[tuple[tuple[bytes, str], PolicyRow | None]] = []
+        """The pattern and key of each policy that was set, with its row, or with None if it was unset."""
+        self.schedules: list[tuple[str, Schedule | None]] = []
+        """The name of each schedule that was set or has advanced, with the schedule, or with None if it was unset."""
+        self.notes: list[tuple[int, bytes]] = []
+        """The id of each job whose note has changed, with the note, which is empty if it has none any more."""
+        self.tallies: list[Tally] = []
+        """What is to be added to the totals of some tubes, with at most one tally for each tube."""
 
     @property
     def has_content(self) -> bool:
         """Whether there is anything to be stored."""
-        return any(self[3:])
+        return bool(
+            self.jobs or self.events or self.pauses or self.policies or self.schedules or self.notes or self.tallies
+        )
 
 
 class Ledger:
@@ -240,29 +256,22 @@ class Ledger:
         """
         if deferred:
             self._take_deferred()
-        tallies = self._take_tallies(ready, now_ns) if totals else []
-        jobs, pauses = list(self.changed.values()), list(self.pauses.values())
-        changes = Changes(
-            self.batch,
-            last_id,
-            self.taken_id + 1,
-            jobs,
-            pauses,
-            list(self.policies.items()),
-            list(self.schedules.items()),
-            list(self.notes.items()),
-            self.events,
-            tallies,
-        )
+        changes = Changes(self.batch, last_id, self.taken_id + 1, list(self.changed.values()), self.events)
         self.batch += 1
         self.taken_id = last_id
         self.changed = {}
-        self.pauses = {}
-        self.policies = {}
-        self.schedules = {}
-        self.notes = {}
+        if totals:
+            changes.tallies = self._take_tallies(ready, now_ns)
         self.events = []
         self._touches.clear()  # an event that has been taken does not change any more
+        if self.pauses:
+            changes.pauses, self.pauses = list(self.pauses.values()), {}
+        if self.policies:
+            changes.policies, self.policies = list(self.policies.items()), {}
+        if self.schedules:
+            changes.schedules, self.schedules = list(self.schedules.items()), {}
+        if self.notes:
+            changes.notes, self.notes = list(self.notes.items()), {}
         return changes
 
     def take_restarted(self, now_ns: int) -> Changes:

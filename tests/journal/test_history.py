@@ -15,7 +15,7 @@ from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.room import Room
 from beanlite.journal.sqlite.file.wal import commit_frames
 from beanlite.journal.sqlite.served.batch import batch_of
-from beanlite.journal.sqlite.served.history import INSERT
+from beanlite.journal.sqlite.served.history import INSERTS
 from beanlite.journal.sqlite.served.totals import prune_totals
 from beanlite.journal.sqlite.served.writer import Writer
 from beanlite.journal.totals import DAY_S, HOUR_S, Totals
@@ -403,7 +403,7 @@ async def test_what_is_too_old_goes_in_one_commit(keep):
     path = writer._database.path
     for row in Totals().rows([Tally(b"default")], DAY_S):
         writer._db.execute(f"INSERT INTO totals VALUES ({MARKS})", row)  # noqa: S608
-    writer._db.execute(INSERT, (60, DAY_S, 1, "default", "put", None, None, 0, 0))
+    writer._db.execute(INSERTS[0], (60, DAY_S, 1, "default", "put", None, None, 0, 0))
     writer.chronicle.history.read(writer._db)
     before = len(commit_frames(path))
     assert writer.write_slice(3, writer.chronicle.prune) is False

@@ -10,7 +10,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.host.clock import EPOCH_S, Clock
 from beanlite.journal.event_rows import ROW_BYTES, HistoryBounds
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.served.history import INSERT, History
+from beanlite.journal.sqlite.served.history import INSERTS, History
 from beanlite.journal.totals import DAY_S
 from tests.support.core import Core, put
 from tests.support.journal_files import unchecked
@@ -21,7 +21,7 @@ ALL = HistoryBounds(7 * DAY_S, 1 << 30, bodies=False)
 @pytest.mark.parametrize("n", [(1 << 62), (1 << 63) - 61, (1 << 63) - 1])
 def test_event_with_too_high_a_number_does_not_count_and_ages_out(tmp_path, n):
     with closing(open_database(tmp_path / "queue.db")) as database:
-        database.connection.executemany(INSERT, [(each, 1e9, 1, "t", "put", None, None, 0, 0) for each in (60, n)])
+        database.connection.executemany(INSERTS[0], [(each, 1e9, 1, "t", "put", None, None, 0, 0) for each in (60, n)])
         history = History(ALL, Clock())
         history.read(database.connection)
         history.prune(database.connection, 500, 1e9)
@@ -38,7 +38,7 @@ def test_event_with_too_high_a_number_does_not_count_and_ages_out(tmp_path, n):
 def test_an_event_whose_time_is_none_goes_first(tmp_path, value):
     path = tmp_path / "queue.db"
     with closing(open_database(path)) as database:
-        database.connection.executemany(INSERT, [(n, 1e9, n, "t", "put", None, None, 0, 0) for n in (60, 120)])
+        database.connection.executemany(INSERTS[0], [(n, 1e9, n, "t", "put", None, None, 0, 0) for n in (60, 120)])
     with unchecked(path) as connection:
         connection.execute(f"UPDATE history SET at = {value} WHERE n = 60")  # noqa: S608 - our own words
     with closing(open_database(path)) as database:
@@ -53,7 +53,7 @@ def test_events_in_the_future_do_not_keep_those_behind_them(tmp_path):
     with closing(open_database(tmp_path / "queue.db")) as database:
         times = [1e9, *[2e9] * 1000, 1e9 + 1, 2e9, 1e9 + 2, 1e9 + 5 * DAY_S]
         events = [(n, at_s, n, "t", "put", None, None, 0, 0) for n, at_s in enumerate(times, 1)]
-        database.connection.executemany(INSERT, events)
+        database.connection.executemany(INSERTS[0], events)
         history = History(ALL, Clock())
         history.read(database.connection)
 
@@ -72,13 +72,13 @@ def test_events_in_the_future_do_not_keep_those_behind_them(tmp_path):
 def test_future_events_keep_none_behind_them_if_the_clock_is_ahead(tmp_path):
     """A server's clock may be, by half a second, so that whatever it records is in the future for a moment."""
     with closing(open_database(tmp_path / "queue.db")) as database:
-        database.connection.execute(INSERT, (1, 2e9, 1, "t", "put", None, None, 0, 0))
+        database.connection.execute(INSERTS[0], (1, 2e9, 1, "t", "put", None, None, 0, 0))
         history = History(ALL, Clock(lambda: 0, lambda: 0))
         history.read(database.connection)
         tube = Core().engine.tubes[b"default"]
         for number in range(3):
             event = Event(number * SECOND_NS, 1, tube, PUT, None, 0, 0, 0, None, by_operator=False)
-            database.connection.execute(INSERT, history.rows_of([event]).values)
+            database.connection.execute(INSERTS[0], history.rows_of([event]).values)
             history.prune(database.connection, 100, EPOCH_S + number - 0.4)
         history.prune(database.connection, 100, EPOCH_S + 8 * DAY_S)
         assert database.connection.execute("SELECT at FROM history").fetchall() == [(2e9,)]

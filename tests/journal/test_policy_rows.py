@@ -149,7 +149,8 @@ async def test_totals_have_what_happens_without_a_command(keep):
     tally.client_gone, tally.delay_over = 6, 7
     for _ in range(2):
         kept.writer._db.execute("BEGIN")
-        changes = kept.core.engine.take_changes(deferred=True)._replace(tallies=[tally])
+        changes = kept.core.engine.take_changes(deferred=True)
+        changes.tallies = [tally]
         kept.writer._db.execute("COMMIT")
         kept.writer.write(batch_of(changes, kept.writer.chronicle.history))
     for view in ("hours", "days"):

@@ -15,8 +15,6 @@ from beanlite.journal.sqlite.tools.verify import verify
 from beanlite.journal.totals import DAY_S, HOUR_S, REST, TUBES_MAX, Totals
 from tests.support.journal_files import NO_HISTORY, unchecked
 
-BATCH = Batch(1, 0, 0, 0, changes=[], settings=[], tallies=[], events=0, frames=0, body_bytes=0)
-
 
 def tallies_of(names):
     made = [Tally(name) for name in names]
@@ -64,7 +62,10 @@ async def test_totals_go_on_where_the_last_server_left_off(tmp_path, monkeypatch
         writer = Writer(open_database(tmp_path / "queue.db"), "unix:socket", NO_HISTORY, Clock(), 0)
         writer.prepare()
         await writer.start()
-        writer.chronicle.write(BATCH._replace(tallies=tallies_of([b"%c" % tube for tube in tubes])))
+        tallies = tallies_of([b"%c" % tube for tube in tubes])
+        writer.chronicle.write(
+            Batch(1, 0, 0, 0, changes=[], settings=[], tallies=tallies, events=0, frames=0, body_bytes=0)
+        )
         told = writer._db.execute("SELECT tube, sum(put) / 2 FROM totals GROUP BY tube ORDER BY tube").fetchall()
         await writer.close()
     assert told == [("[rest]", 1), ("a", 1), ("b", 2)]

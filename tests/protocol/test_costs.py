@@ -111,7 +111,7 @@ def statements_of(journal, core):
 def test_statements_of_a_batch(core, journal):
     client = core.client()
     fixed = ["BEGIN", "COMMIT"]
-    inserts = ["INSERT"] * (100 // 16 + 100 % 16)
+    inserts = ["INSERT"] * -(-100 // 16)
     core.send(client, PUT * 100)
     assert sorted(statements_of(journal, core)) == sorted([*fixed, "PRAGMA", *inserts, "UPDATE"])  # ids are promised
     core.send(client, PUT * 100)

@@ -8,7 +8,6 @@ Only the frame headers are read, 24 bytes each.
 import errno
 import os
 import struct
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from itertools import islice
@@ -32,11 +31,8 @@ _BYTE_ORDERS = {0x377F0682: "<", 0x377F0683: ">"}
 # the number of committed frames, which no SQL statement returns without a checkpoint.
 _INDEX_HEADER = struct.Struct("=I8xBxxxI12s8s8s")
 _INDEX_HEADER_BYTES: Final = 48
-# Where the counter of commits and the number of frames are in that header.
-_COMMITS_OFFSET: Final = 8
-_COMMITS_END: Final = 12
-_FRAMES_OFFSET: Final = 16
-_FRAMES_END: Final = 20
+# The counter of commits and the number of frames in that header.
+_COUNTS: Final = struct.Struct("=8xI4xI").unpack_from
 # After the copies come the number of frames that have been moved into the file, and further on the number that the last
 # checkpoint set out to move, which is written before it moves the first. This struct begins at the first copy's salts.
 _SALTS_OFFSET: Final = 32
@@ -47,6 +43,10 @@ _INDEX_PART_BYTES: Final = 32 << 10
 _INDEX_PART_FRAMES: Final = 4096
 # In the first block, the header takes the place of this many entries.
 _INDEX_HEADER_FRAMES: Final = 34
+
+
+# As a constant of this module, which compiled code need not look up.
+_pread: Final = os.pread
 
 
 class Index(NamedTuple):
@@ -90,22 +90,20 @@ def index_size(frames: int) -> int:
 
 def read_index_header(index: int) -> bytes:
     """Read the header of an open -shm. OSError: it can't be read."""
-    return os.pread(index, _INDEX_HEADER_BYTES, 0)
+    return _pread(index, _INDEX_HEADER_BYTES, 0)
 
 
-def frame_count(header: bytes) -> int:
-    """Return the number of committed frames according to the header of the -shm."""
-    return int.from_bytes(header[_FRAMES_OFFSET:_FRAMES_END], sys.byteorder)
-
-
-def commit_count(header: bytes) -> int:
-    """Return the counter in the header of the -shm, which each commit increases by one, modulo 2 ** 32."""
-    return int.from_bytes(header[_COMMITS_OFFSET:_COMMITS_END], sys.byteorder)
+def counts_in(header: bytes) -> tuple[int, int]:
+    """Return what the header of the -shm counts: commits, modulo 2 ** 32, and the committed frames."""
+    if len(header) < _INDEX_HEADER_BYTES:
+        return 0, 0
+    counts: tuple[int, int] = _COUNTS(header)
+    return counts
 
 
 def read_frame_count(index: int) -> int:
     """Read the number of committed frames from an open -shm. OSError: it can't be read."""
-    return frame_count(read_index_header(index))
+    return counts_in(read_index_header(index))[1]
 
 
 def read_progress(index: int) -> Progress:

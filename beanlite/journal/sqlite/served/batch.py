@@ -4,7 +4,7 @@ A job that was put and deleted within the same batch is never written at all.
 """
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 from zlib import crc32
 
 from beanlite.core.job import GONE, NO_PAST, READY, Job
@@ -19,12 +19,11 @@ from beanlite.journal.rows import row_of
 from beanlite.journal.schedule_rows import row_of_schedule
 from beanlite.journal.sqlite.file.note_table import SET_NOTE, UNSET_NOTE, row_of_note
 from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE, UNSET_POLICY, UNSET_SCHEDULE
-from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, INSERT_BODY, INSERT_JOB, SET_PAUSE, UNSET_PAUSE
+from beanlite.journal.sqlite.file.rows import IN_TABLE, INLINE_MAX, INSERT_BODY, INSERT_JOB, SET_PAUSE, UNSET_PAUSE
 from beanlite.journal.sqlite.served.history import (
     AT_ONCE,
     FETCH_BODY,
-    INSERT,
-    INSERT_SEVERAL,
+    INSERTS,
     PRUNED_EACH,
     STORE_BODY,
     History,
@@ -34,29 +33,41 @@ from beanlite.journal.totals import KEPT_S
 Statement = tuple[str, int, Sequence[Sequence[object]]]
 """A statement, how many rows it has to change in all, and the parameters of each execution."""
 
-# The parameters of the row as which most jobs are first written, ready since they were put: binding fewer of them, and
-# several rows per statement, is much cheaper.
-_PUT: Final = (*(column.name for column in PUT), "row_crc32", "crc32", "body")
-_READY_PARAMETERS: Final = len(_PUT)
+# The parameters of the row as which most jobs are first written, ready since they were put: those that jobs mostly have
+# in common, and those that each has for itself. Binding fewer of them, and several rows per statement, is much cheaper.
+_OWN: Final = ("id", "created_at", "row_crc32", "crc32", "body")
+_COMMON: Final = tuple(column.name for column in PUT if column.name not in _OWN)
+_OWN_PARAMETERS: Final = len(_OWN)
+_READY_PARAMETERS: Final = len(_COMMON) + _OWN_PARAMETERS
+_READY_VALUES: Final = {column.name: column.ready or column.name for column in JOB}
+# So many rows with the same common parameters have them once, in a statement of their own.
+_ALIKE_LEAST: Final = 4
 
 
-def _insert_ready(rows: int) -> str:
-    """Return a statement that inserts this many such rows."""
+def _insert_ready(rows: int, common: tuple[str, ...]) -> str:
+    """Return a statement that inserts this many such rows; ``common``: the parameters that all of them share."""
+    numbers = {name: f"?{number}" for number, name in enumerate(common, 1)}
+    own = [name for name in (*_COMMON, *_OWN) if name not in common]
     values = []
-    for first in range(1, rows * _READY_PARAMETERS, _READY_PARAMETERS):
-        numbers = {name: f"?{number}" for number, name in enumerate(_PUT, first)}
-        row = [column.ready or column.name for column in JOB] + ["row_crc32", "crc32", "body"]
+    for first in range(1 + len(common), 1 + len(common) + rows * len(own), len(own)):
+        numbers |= {name: f"?{number}" for number, name in enumerate(own, first)}
+        row = [_READY_VALUES.get(name, name) for name in IN_TABLE]
         values.append(f"({as_list(tuple(numbers.get(value, value) for value in row))})")
-    return f"INSERT INTO jobs ({COLUMNS}) VALUES {', '.join(values)}"
+    return f"INSERT INTO jobs ({as_list(IN_TABLE)}) VALUES {', '.join(values)}"
 
 
-_INSERT_READY: Final = _insert_ready(1)
-_INSERT_SEVERAL: Final = _insert_ready(AT_ONCE)
+_INSERTS_READY: Final = [_insert_ready(rows, ()) for rows in range(1, AT_ONCE + 1)]
+_INSERTS_ALIKE: Final = [_insert_ready(rows, _COMMON) for rows in range(1, AT_ONCE + 1)]
 _SET: Final = as_list(tuple(f"{name} = ?{number}" for number, name in enumerate((*NAMES[1:], "row_crc32"), 2)))
 _UPDATE: Final = f"UPDATE jobs SET {_SET} WHERE id = ?1"
 # Jobs are mostly deleted in the order of their ids, so runs of consecutive ids are deleted by one statement.
 _DELETE: Final = "DELETE FROM jobs WHERE id BETWEEN ? AND ?"
 _DELETE_BODY: Final = "DELETE FROM bodies WHERE id = ?"
+
+# What the low byte of an id changes in a checksum, whatever comes before it and whatever the other bytes are: a CRC is
+# linear. To look it up costs a part of a call of crc32.
+_LOW: Final = 255
+_OF_LOW: Final = [with_id(low, 0) ^ with_id(0, 0) for low in range(_LOW + 1)]
 
 # These give an upper bound on the frames (pages of the -wal) that a transaction takes.
 BODY_BYTES_PER_FRAME: Final = 4000
@@ -64,25 +75,51 @@ FRAMES_PER_ROW: Final = 3
 FRAMES_BESIDE_ROWS: Final = 50
 
 
-class Batch(NamedTuple):
+class Batch:
     """The rows of a batch, as of when it was taken: the jobs may change again before the batch is stored."""
 
-    number: int
-    last_id: int
-    jobs: int
-    growth: int
-    """By how much the batch changes the number of stored jobs; negative if it falls."""
-    changes: list[Statement]
-    settings: list[tuple[str, Row]]
-    """Statements about pauses, policies, schedules and notes, each with its parameters."""
-    tallies: list[Tally]
-    """The amounts to be added to the totals."""
-    events: int
-    """How many rows the batch adds to the history."""
-    frames: int
-    """The most frames that the batch can take in the -wal."""
-    body_bytes: int
-    """The total size of its large bodies."""
+    __slots__ = (
+        "body_bytes",
+        "changes",
+        "events",
+        "frames",
+        "growth",
+        "jobs",
+        "last_id",
+        "number",
+        "settings",
+        "tallies",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        last_id: int,
+        jobs: int,
+        growth: int,
+        changes: list[Statement],
+        settings: list[tuple[str, Row]],
+        tallies: list[Tally],
+        events: int,
+        frames: int,
+        body_bytes: int,
+    ) -> None:
+        self.number = number
+        self.last_id = last_id
+        self.jobs = jobs
+        self.growth = growth
+        """By how much the batch changes the number of stored jobs; negative if it falls."""
+        self.changes = changes
+        self.settings = settings
+        """Statements about pauses, policies, schedules and notes, each with its parameters."""
+        self.tallies = tallies
+        """The amounts to be added to the totals."""
+        self.events = events
+        """How many rows the batch adds to the history."""
+        self.frames = frames
+        """The most frames that the batch can take in the -wal."""
+        self.body_bytes = body_bytes
+        """The total size of its large bodies."""
 
 
 def _runs(ids: list[int]) -> list[tuple[int, int]]:
@@ -106,27 +143,109 @@ def _add(statements: list[Statement], statement: str, rows: list[Row]) -> None:
         statements.append((statement, len(rows), rows))
 
 
-def _add_several(statements: list[Statement], several: str, one: str, values: list[object], width: int) -> None:
-    """Split the values of rows into parameters for ``several``, which takes AT_ONCE rows, and for ``one``."""
+def _add_several(
+    statements: list[Statement], inserts: list[str], common: list[object], values: list[object], width: int
+) -> None:
+    """Split the values of rows into parameters for ``inserts``: statements for one row and more, up to AT_ONCE.
+
+    ``common`` are the parameters before them that all rows share.
+    """
     rows = len(values) // width
     most = rows // AT_ONCE * AT_ONCE
     if most:
         step, end = AT_ONCE * width, most * width
-        statements.append((several, most, [values[at : at + step] for at in range(0, end, step)]))
+        statements.append((inserts[-1], most, [common + values[at : at + step] for at in range(0, end, step)]))
         values = values[end:]
     if rows > most:
-        statements.append((one, rows - most, [values[at : at + width] for at in range(0, len(values), width)]))
+        statements.append((inserts[rows - most - 1], rows - most, [common + values]))
 
 
-def _are_alike(job: Job, other: Job) -> bool:
-    """Whether two jobs were put at the same time with the same tube, pri, delay and ttr."""
-    return (
-        job.created_ns == other.created_ns
-        and job.tube is other.tube
-        and job.pri == other.pri
-        and job.delay_s == other.delay_s
-        and job.ttr_s == other.ttr_s
+class _Ready:
+    """Makes statements of jobs that are ready and unchanged since their put, in the order in which they are added."""
+
+    __slots__ = (
+        "_checksum",
+        "_common",
+        "_created",
+        "_created_ns",
+        "_last",
+        "_near_checksum",
+        "_near_id",
+        "_own",
+        "_statements",
+        "_whole",
+        "rows",
     )
+
+    def __init__(self, statements: list[Statement]) -> None:
+        self.rows = 0
+        """How many have been added."""
+        self._statements = statements
+        self._whole: list[object] = []
+        """All parameters of the first jobs that no statement has yet ..."""
+        self._own: list[object] = []
+        """... and those that each of the others has for itself: they were put alike."""
+        self._common: list[object] = []
+        """The parameters that these have in common."""
+        self._last: Job | None = None
+        """One of these."""
+        self._created_ns = -1
+        """When the last one was put, and the same as a parameter."""
+        self._created: object = 0.0
+        self._checksum = 0
+        """What jobs have in their checksum that were put with the last one."""
+        self._near_id = -1
+        """Ids that differ from this one only in the low byte have this checksum, changed by that byte."""
+        self._near_checksum = 0
+
+    def add(self, job: Job, crc32_of_body: int, body: bytearray | None) -> None:
+        """Add a job."""
+        last = self._last
+        if last is None or not (
+            job.tube is last.tube and job.pri == last.pri and job.delay_s == last.delay_s and job.ttr_s == last.ttr_s
+        ):
+            self._end_alike()
+            self._last = job
+            self._common = [job.tube.name.decode(), job.pri, job.delay_s, job.ttr_s]
+            self._created_ns = -1
+        if job.created_ns != self._created_ns:
+            self._created_ns = job.created_ns
+            created_s = utc_s(job.created_ns)
+            self._created = created_s
+            self._checksum = checksum_of_put(job.tube.name, job.pri, job.delay_s, job.ttr_s, created_s)
+            self._near_id = -1
+        low = job.id & _LOW
+        if job.id - low != self._near_id:
+            self._near_id = job.id - low
+            self._near_checksum = with_id(self._near_id, self._checksum)
+        own = self._own
+        own.append(job.id)  # appending each value is cheaper than building a tuple
+        own.append(self._created)
+        own.append(self._near_checksum ^ _OF_LOW[low])
+        own.append(crc32_of_body)
+        own.append(body)
+        self.rows += 1
+
+    def _end_alike(self) -> None:
+        own = self._own
+        if len(own) >= _ALIKE_LEAST * _OWN_PARAMETERS:
+            self._end_whole()
+            _add_several(self._statements, _INSERTS_ALIKE, self._common, own, _OWN_PARAMETERS)
+        elif own:
+            for at in range(0, len(own), _OWN_PARAMETERS):
+                self._whole += self._common
+                self._whole += own[at : at + _OWN_PARAMETERS]
+        self._own = []
+
+    def _end_whole(self) -> None:
+        if self._whole:
+            _add_several(self._statements, _INSERTS_READY, [], self._whole, _READY_PARAMETERS)
+            self._whole = []
+
+    def end(self) -> None:
+        """Make statements of all that have been added."""
+        self._end_alike()
+        self._end_whole()
 
 
 def batch_of(changes: Changes, history: History) -> Batch:
@@ -139,7 +258,7 @@ def batch_of(changes: Changes, history: History) -> Batch:
         past = history.rows_of(changes.events)
         events, body_bytes = past.rows, past.body_bytes
         rows += (1 + PRUNED_EACH) * events
-        _add_several(statements, INSERT_SEVERAL, INSERT, past.values, WIDTH)
+        _add_several(statements, INSERTS, [], past.values, WIDTH)
         _add(statements, STORE_BODY, past.bodies)
         _add(statements, FETCH_BODY, past.to_fetch)  # before the job is deleted
     frames = FRAMES_BESIDE_ROWS + FRAMES_PER_ROW * rows + (body_bytes + settings_bytes) // BODY_BYTES_PER_FRAME
@@ -162,15 +281,12 @@ def batch_of(changes: Changes, history: History) -> Batch:
 
 def _add_jobs(statements: list[Statement], changes: Changes) -> tuple[int, int]:
     """Add the statements for the jobs; returns the size of their large bodies, and the growth of the file in jobs."""
-    ready: list[object] = []
+    ready = _Ready(statements)
     inserts: list[Row] = []
     updates: list[Row] = []
     deletes: list[int] = []
     bodies: list[Row] = []
     body_deletes: list[Row] = []
-    alike: Job | None = None  # the last job unchanged since its put; jobs put along with it share most of its values
-    put_values: tuple[object, ...] = ()
-    put_checksum = 0
     first_id = changes.first_id
     large_bytes = 0
     for job in changes.jobs:
@@ -194,25 +310,18 @@ def _add_jobs(statements: list[Statement], changes: Changes) -> tuple[int, int]:
             bodies.append((job.id, body))
             large_bytes += job.size
         if state is READY and not job.reserves and job.past is NO_PAST and job.since_ns == job.created_ns:
-            if not (alike is not None and _are_alike(job, alike)):
-                alike = job
-                as_put = (job.pri, job.delay_s, job.ttr_s, utc_s(job.created_ns))
-                put_values = (job.tube.name.decode(), *as_put)
-                put_checksum = checksum_of_put(job.tube.name, *as_put)
-            ready.append(job.id)  # appending each value is cheaper than building one tuple
-            ready += put_values
-            ready += (with_id(job.id, put_checksum), checksum, inline)
+            ready.add(job, checksum, inline)
         else:
             row = row_of(job)
             inserts.append((*row, checksum_of_row(row), checksum, inline))
-    _add_several(statements, _INSERT_SEVERAL, _INSERT_READY, ready, _READY_PARAMETERS)
+    ready.end()
     _add(statements, INSERT_JOB, inserts)
     _add(statements, INSERT_BODY, bodies)
     _add(statements, _UPDATE, updates)
     if deletes:
         statements.append((_DELETE, len(deletes), _runs(deletes)))
     _add(statements, _DELETE_BODY, body_deletes)
-    return large_bytes, len(ready) // _READY_PARAMETERS + len(inserts) - len(deletes)
+    return large_bytes, ready.rows + len(inserts) - len(deletes)
 
 
 def _settings_of(changes: Changes) -> tuple[list[tuple[str, Row]], int]:

@@ -3,7 +3,7 @@
 import os
 from typing import Final
 
-from beanlite.journal.sqlite.file.wal import commit_count, frame_count, index_size, read_index_header
+from beanlite.journal.sqlite.file.wal import counts_in, index_size, read_index_header
 
 # A checkpoint is due when this many frames (pages of 4 KiB) have been added to the -wal. Commits wait for a checkpoint,
 # and the time it takes grows with their number.
@@ -34,6 +34,8 @@ class Frames:
         """The number of frames at the last warning of that; 0: none since the -wal shrank."""
         self._header = b""
         """The header of the -shm when only known commits had been made; empty: SQLite has to be asked."""
+        self._commits = 0
+        """The number of commits in that header."""
 
     @property
     def checkpoint_due(self) -> bool:
@@ -51,10 +53,11 @@ class Frames:
     def trust(self) -> None:
         """Note that SQLite has been asked about all frames so far; to be called in a transaction. Raises OSError."""
         self._header = read_index_header(self._index)
+        self._commits, _ = counts_in(self._header)
 
     def read(self) -> None:
         """Read the number of frames, because another program has committed some. Raises OSError."""
-        self.committed = frame_count(read_index_header(self._index))
+        _, self.committed = counts_in(read_index_header(self._index))
 
     def distrust(self) -> None:
         """Have SQLite asked before the next batch, since others' commits before the next ``count`` are not noticed."""
@@ -63,9 +66,11 @@ class Frames:
     def count(self) -> int:
         """Count the frames of the last commit; returns how many of the earlier frames remain. Raises OSError."""
         known, header = self._header, read_index_header(self._index)
-        only_one = header == known or commit_count(header) == (commit_count(known) + 1) % _COMMITS
+        commits, now = counts_in(header)
+        only_one = header == known or commits == (self._commits + 1) % _COMMITS
         self._header = header if known and only_one else b""  # else another program may have committed after us
-        before, now = self.committed, frame_count(header)
+        self._commits = commits
+        before = self.committed
         # Fewer than before: all frames had been moved into the file, and SQLite has restarted the -wal.
         self.added += now - before if now >= before else now
         self.committed = now

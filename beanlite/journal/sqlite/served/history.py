@@ -21,10 +21,12 @@ _END_N: Final = 1 << 62
 _MAX_N: Final = (1 << 63) - 1
 
 _ROW: Final = "(?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)"
-INSERT: Final = f"INSERT INTO history ({COLUMNS}) VALUES {_ROW}"
 # Inserting several rows per statement is cheaper.
 AT_ONCE: Final = 16
-INSERT_SEVERAL: Final = f"INSERT INTO history ({COLUMNS}) VALUES {', '.join([_ROW] * AT_ONCE)}"
+INSERTS: Final = [
+    f"INSERT INTO history ({COLUMNS}) VALUES {', '.join([_ROW] * rows)}" for rows in range(1, AT_ONCE + 1)
+]
+"""Statements that insert one row, two rows, and so on."""
 STORE_BODY: Final = "UPDATE history SET body = ? WHERE n = ?"
 # Copies the body of a job that is being deleted, if it was not in memory; runs before the job itself is deleted.
 FETCH_BODY: Final = """

@@ -1,7 +1,6 @@
 """Syncs a file to the disk without keeping clients waiting longer than necessary."""
 
 import asyncio
-import contextlib
 import errno
 import os
 import time
@@ -73,8 +72,10 @@ class KernelSync:
         self._ends.append((report, result))
 
     def _on_ends(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # ``poll`` has already handled the event
+        try:  # noqa: SIM105 - it would take as long as the rest
             self._context.poll()
+        except BlockingIOError:  # ``poll`` has already handled the event
+            pass
         self.poll()
 
     def poll(self) -> None:
@@ -90,8 +91,12 @@ class KernelSync:
             return
         ends, self._ends = self._ends, []
         for report, result in ends:
-            number = (1 << 64) - result  # the kernel's negative errno, which caio treats as unsigned
-            report(OSError(number, os.strerror(number)) if result else None)
+            report(_error_of(result) if result else None)
+
+
+def _error_of(result: int) -> OSError:
+    number = (1 << 64) - result  # the kernel's negative errno, which caio treats as unsigned
+    return OSError(number, os.strerror(number))
 
 
 class ThreadSync:

@@ -26,6 +26,11 @@ _FORMAT: Final = ("application_id", "user_version", "auto_vacuum", "encoding")
 _CUT_TRIES: Final = 3
 # The page number in a frame that is a hole.
 _NO_PAGE: Final = bytes(4)
+# As constants of this module, which compiled code need not look up: these are called for each batch.
+_fstat: Final = os.fstat
+_lseek: Final = os.lseek
+_pread: Final = os.pread
+_END: Final[int] = os.SEEK_END
 # Longer than the tick of any kernel's clock: once a modification time is older than this, no new change can share it.
 _TICK_NS: Final = 1_000_000_000
 
@@ -95,9 +100,9 @@ class Watch:
     def check(self, frames: int) -> None:
         """Raise JournalFailed unless all files are intact, given the number of frames committed in the -wal."""
         try:
-            folder_ns = os.fstat(self._folder).st_mtime_ns
-            size = os.lseek(self._file, 0, os.SEEK_END)
-            header = os.pread(self._file, HEADER_BYTES, 0)
+            folder_ns = _fstat(self._folder).st_mtime_ns
+            size = _lseek(self._file, 0, _END)
+            header = _pread(self._file, HEADER_BYTES, 0)
         except OSError as error:
             raise JournalFailed(f"{self._path} can't be looked at: {error.strerror}") from error
         if folder_ns != self._folder_ns:
@@ -111,7 +116,7 @@ class Watch:
     def check_wal(self, frames: int) -> None:
         """Raise JournalFailed if the -wal is too short for this many frames."""
         try:
-            size = os.lseek(self._wal, 0, os.SEEK_END)
+            size = _lseek(self._wal, 0, _END)
         except OSError as error:
             raise JournalFailed(f"{self._wal_path} can't be looked at: {error.strerror}") from error
         if size < min_wal_size(frames):
@@ -120,7 +125,7 @@ class Watch:
     def _check_no_hole(self, frames: int) -> None:
         """Raise JournalFailed if the -wal was truncated when it had this many frames, and has grown again since."""
         try:
-            has_hole = frames and os.pread(self._wal, len(_NO_PAGE), last_frame_offset(frames)) == _NO_PAGE
+            has_hole = frames and _pread(self._wal, len(_NO_PAGE), last_frame_offset(frames)) == _NO_PAGE
         except OSError as error:
             raise JournalFailed(f"{self._wal_path} can't be looked at: {error.strerror}") from error
         if has_hole:
