@@ -264,11 +264,12 @@ class ClientSide(asyncio.Protocol):
         self.flush()
 
     async def _open(self, lane: Lane) -> None:
-        upstream = self._host.upstreams.get(lane.number)
+        upstream = None
         end = ServerSide(self, lane)
         is_made = False
         try:
-            is_made = upstream is not None and await upstream.connect(end, self._introduction)
+            while not is_made and upstream is not (upstream := self._host.upstreams.get(lane.number)):  # it may change
+                is_made = upstream is not None and await upstream.connect(end, self._introduction)
         finally:
             self._tasks.pop(lane, None)
             if not is_made:
