@@ -76,6 +76,7 @@ class RouterSession(Routed):
             data = self._take_parts()
         self._carry_out(data)
         self.release()
+        self._carry_on()
 
     def half_close(self, now_s: float) -> None:
         """Note that the client sends no more, but may still read: none of its reserves waits from now on."""
@@ -217,14 +218,21 @@ class RouterSession(Routed):
         self.release()
         if self.orphans:
             self._adopt()
-        if self._stuck and not self._is_barred():
-            self._stuck = False
-            self._carry_out(self._take_parts())
-            self.release()
+        self._carry_on()
         if self.half_closed and self.body_bytes and not self._stuck:  # the rest of the body will never come
             self.body_bytes = 0
             self.body_ask = self.body_lane = None
             self.order.pop()
+
+    def _carry_on(self) -> None:
+        """Carry out what has waited, as far as that goes: a reserve may be answered while it begins to wait."""
+        left = -1
+        while self._stuck and not self._is_barred() and self.pending != left:
+            left = self.pending
+            self._stuck = False
+            self._carry_out(self._take_parts())
+            self.release()
+        self._is_replete = self._stuck and self.said_bytes > SAID_MAX
 
     def _is_barred(self) -> bool:
         return (
@@ -290,7 +298,6 @@ class RouterSession(Routed):
 
     def _carry_out(self, data: bytes) -> None:
         at, size = 0, len(data)
-        self._is_replete = False
         if self._skipped_bytes:
             at = self._skip_long_line(data, 0)
         while at < size and not self.is_over:
@@ -299,7 +306,6 @@ class RouterSession(Routed):
                 continue
             if self.barrier is not None or len(self.order) >= ORDER_MAX or self.said_bytes > SAID_MAX:
                 self._stuck = True
-                self._is_replete = self.said_bytes > SAID_MAX
                 break
             end = data.find(b"\r\n", at, at + LINE_MAX)
             if end < 0:

@@ -49,6 +49,10 @@ class PartAsk(LookAsk):
         """Take the reply."""
         self._merge.part(lane, line, body)
 
+    def is_for(self, ask: Ask) -> bool:
+        """Whether it is a part of that command."""
+        return self._merge is ask
+
     def fail(self, lane: Lane) -> None:  # noqa: ARG002 - as for any command
         """Leave the server out."""
         self._merge.part(None, INTERNAL_ERROR, b"")

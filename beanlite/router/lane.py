@@ -47,6 +47,10 @@ class Ask:
         """Take note that the command was not sent, because the server is away."""
         self.reply = INTERNAL_ERROR
 
+    def is_for(self, ask: Ask) -> bool:
+        """Whether another command, or this one, is answered with its reply."""
+        return self is ask
+
     def refuse(self, lane: Lane, line: bytes) -> None:
         """Take note that it was not sent, because the server has answered the greeting with this line."""
         self.fail(lane)

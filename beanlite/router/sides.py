@@ -214,14 +214,14 @@ class ClientSide(asyncio.Protocol):
     def _hold(self, end: ServerSide, size: int) -> None:
         """Count what came from a server, and read no more from it if too much has to wait for another server's reply.
 
-        It has answered a command behind the first one, and so owes nothing to that.
+        One that owes something to the first command is read from: what it has answered may be the router's own.
         """
         first = self.session.order[0]
         if first is not self._first:
             self._first, self._held_bytes = first, 0
             self._read_on()
         self._held_bytes += size
-        if self._held_bytes > HELD_MAX and end.transport is not None:
+        if self._held_bytes > HELD_MAX and not any(ask.is_for(first) for ask in end.lane.asks) and end.transport:
             end.transport.pause_reading()
             self._held.append(end)
 
@@ -264,11 +264,12 @@ class ClientSide(asyncio.Protocol):
         self.flush()
 
     async def _open(self, lane: Lane) -> None:
-        upstream = self._host.upstreams.get(lane.number)
+        upstream = None
         end = ServerSide(self, lane)
         is_made = False
         try:
-            is_made = upstream is not None and await upstream.connect(end, self._introduction)
+            while not is_made and upstream is not (upstream := self._host.upstreams.get(lane.number)):  # it may change
+                is_made = upstream is not None and await upstream.connect(end, self._introduction)
         finally:
             self._tasks.pop(lane, None)
             if not is_made:

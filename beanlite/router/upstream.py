@@ -57,11 +57,12 @@ class Upstream:
         self.looked = asyncio.Event()
         """Set once it was reached, or could not be."""
         self._look: asyncio.Task[None] | None = None
+        self._is_closed = False
         self._dialing = asyncio.Semaphore(_DIALS_MAX)
 
     def suspect(self) -> None:
         """Find out whether it can be reached, and at which address."""
-        if self._look is not None:
+        if self._look is not None or self._is_closed:
             return
         if self._address is not None:
             self._doubtful_since_s = self._loop.time()
@@ -70,7 +71,10 @@ class Upstream:
         self._look = self._loop.create_task(self._look_for_it())
 
     def close(self) -> None:
-        """Look for it no more."""
+        """Look for it no more, and make no more connections to it."""
+        self._is_closed = True
+        self._address = None
+        self._reached.set()
         if self._look is not None:
             self._look.cancel()
 

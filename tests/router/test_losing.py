@@ -102,6 +102,21 @@ def test_server_that_is_away_blocks_its_tubes_only(net, worker):
     assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
 
 
+def test_commands_go_on_behind_a_reserve_that_is_answered_at_once(net, client):
+    net.leave(1)
+    using = b"%b\r\n" % (b"t" * 150)
+    pairs = b"reserve-with-timeout 0\r\nlist-tube-used\r\n" * 1000
+    said = client.send(b"use " + using + pairs)
+    assert said == b"USING " + using + (b"TIMED_OUT\r\nUSING " + using) * 1000
+
+
+def test_half_closed_client_whose_server_is_away_is_done(net, client):
+    net.leave(1)
+    client.send(b"reserve\r\nuse c\r\nreserve\r\nlist-tube-used\r\n")
+    assert client.half_close() == b"TIMED_OUT\r\nUSING c\r\nTIMED_OUT\r\nUSING c\r\n"
+    assert client.session.is_done
+
+
 def test_put_for_a_server_that_is_away_is_an_error(net, client):
     net.leave(2)
     assert (

@@ -147,6 +147,22 @@ def test_replies_that_wait_for_a_halted_server_are_not_gathered(fleet, wire):
     assert {wire.reply() for _ in range(900)} == {f"FOUND {job_id} 60000"}
 
 
+def test_lost_server_for_whose_reply_others_wait_is_read_from(fleet, wire):
+    wire.ask("use a")
+    job_id = wire.put(b"x" * 60_000)
+    wire.ask("use b")
+    other_id = wire.put(b"y")
+    two = fleet.upstreams[1]
+    two.signal(signal.SIGSTOP)
+    wire.send(b"list-tubes\r\npeek %d\r\n" % other_id + b"peek %d\r\n" % job_id * 900)
+    until(lambda: unsent_bytes(fleet.upstreams[0]) > 500_000)
+    two.kill()
+    start_again(two)
+    assert wire.reply().startswith("OK ")
+    assert wire.reply() == f"FOUND {other_id} 1"
+    assert {wire.reply() for _ in range(900)} == {f"FOUND {job_id} 60000"}
+
+
 def test_client_that_reads_late_gets_each_reply_once(fleet, wire):
     wire.ask("use a")
     ids = [wire.put(b"x" * 60_000) for _ in range(3)]

@@ -118,6 +118,29 @@ def test_connection_that_is_made_is_not_given_up(new_loop):
     assert not given_up
 
 
+def test_server_at_a_changed_address_is_not_looked_for_at_the_old(monkeypatch):
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def dial(*_more):
+        begun.set()
+        await over.wait()
+        raise ConnectionRefusedError("nobody is there")
+
+    async def connect():
+        async with looking(lambda _word: b"NOT_FOUND\r\n" * 2, lambda: None) as upstream:
+            await upstream.looked.wait()
+            monkeypatch.setattr(module, "dial", dial)
+            connecting = asyncio.create_task(upstream.connect(asyncio.Protocol(), b""))
+            await begun.wait()
+            upstream.close()
+            over.set()
+            assert not await connecting
+            assert len(asyncio.all_tasks()) == 1
+            assert not upstream.server.away
+
+    asyncio.run(connect())
+
+
 def test_file_of_more_servers_leaves_room_for_fewer_clients(tmp_path):
     servers = [start_beanlite(tmp_path / str(number)) for number in range(3)]
     with start_router(tmp_path / "router", servers[:1]) as router:
