@@ -136,7 +136,7 @@ def test_move_changes_nothing_else_in_the_file(tmp_path):
     assert list(Fleet.load(file).by_name) == ["mail", "a", "b"]
 
 
-def test_file_that_a_move_changes_keeps_its_owner_its_mode_and_the_link_to_it(tmp_path):
+def test_changed_file_keeps_its_owner_its_mode_and_the_link_to_it(tmp_path):
     """A router of another user reads it again."""
     file, link = tmp_path / "kept.toml", tmp_path / "servers.toml"
     file.write_text(THREE.replace("    ", ""))
