@@ -211,7 +211,7 @@ class ServerOption(OptionGroup):
                 raise ConfigError(f"--connect {name}: a name has letters, digits, - and _, 32 at most")
         by_name = {name: _texts_of(text) for name, text in pairs}
         addresses = self._addresses([text for several in by_name.values() for text in several])
-        if len(by_name) < len(pairs):
+        if len(by_name) < len(pairs) or len(addresses) < sum(map(len, by_name.values())):
             raise ConfigError("--connect: two servers have the same name, or the same address")
         return Places(
             tuple(

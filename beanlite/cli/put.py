@@ -17,7 +17,7 @@ from beanlite.cli.source import STDIN, reader
 from beanlite.console.filters import encode_tube
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all, read_jobs
-from beanlite.console.routing import home
+from beanlite.console.routing import home, naming
 from beanlite.console.several import Several
 from beanlite.core.job import U32_MAX
 from beanlite.errors import ConfigError
@@ -86,7 +86,7 @@ def put(
             servers = server.open(TIMEOUT_S)
             stack.enter_context(servers)
             data = (
-                _read_bodies(home(servers, tube)[1], tube, lines=lines)
+                _read_bodies(*home(servers, tube), tube, lines=lines)
                 if not bodies
                 else (body.encode(errors="surrogateescape") for body in bodies)
             )
@@ -103,9 +103,10 @@ def put(
             servers.away.clear()  # none of those was needed
 
 
-def _read_bodies(live: Live, tube: str, *, lines: bool) -> Iterator[bytes]:
+def _read_bodies(server: str, live: Live, tube: str, *, lines: bool) -> Iterator[bytes]:
     """Yield the lines of stdin, or all of it as one body; no more of it than it takes for the server to refuse it."""
-    too_many_bytes = live.stats()["max-job-size"] + 1
+    with naming(server):
+        too_many_bytes = live.stats()["max-job-size"] + 1
     source = reader(
         STDIN, f"jobs for the tube {tube}, one a line," if lines else f"the body of a job for the tube {tube}"
     )

@@ -17,8 +17,18 @@ from beanlite.cli.groups import FleetOption, Json, grouped
 from beanlite.cli.options import counting
 from beanlite.console import units
 from beanlite.console.filters import encode_tube
+from beanlite.console.listing import slices
 from beanlite.console.live import Live
-from beanlite.console.moving import Moved, check_name, is_cut_off, move_jobs
+from beanlite.console.moving import (
+    Moved,
+    check_name,
+    claim,
+    has_jobs,
+    is_cut_off,
+    leaving,
+    move_jobs,
+    pause_likewise,
+)
 from beanlite.console.routing import all_of, naming
 from beanlite.console.several import Place, Places, connect, reach
 from beanlite.errors import BeanliteError, ConfigError
@@ -32,8 +42,6 @@ EPILOG: Final = (
 EXAMPLES: Final = """
 beanlite shard move mail --to two --servers servers.toml
 """
-
-_STATES: Final = ("ready", "reserved", "delayed", "buried")
 
 shard = typer.Typer(help="Move tubes between several servers.\n\ndocs/several-servers.md says what for.")
 
@@ -61,20 +69,25 @@ def move(
     """
     encode_tube(tube)
     check_name(tube)
-    file, places, fleet = server.fleet()
-    with _alone_with(file):
+    with _alone_with(server.fleet()[0]):
+        file, places, fleet = server.fleet()  # which the last move may have changed
         if to not in fleet.by_name:
             raise ConfigError(f"--to: there is no server {to} in {file}, only {', '.join(fleet.by_name)}")
-        source = _source(fleet, tube, to)
+        is_begun, source = _source(fleet, places, tube, to)
         by_name = {place.name: place for place in places.places}
         with _reached(by_name[source]) as here, _reached(by_name[to]) as there:
-            if fleet.home(tube.encode()).name != to:
+            if not is_begun:
                 _check_last_move(fleet, by_name, tube, to)
                 _check_there_is(tube, (here, there), places, is_known=new or fleet.names(tube.encode()))
+            claim(here, there, tube)
+            if not is_begun:
+                pause_likewise(here, there, tube)
                 fleet = write_move(file, tube, source, to)
+            parts = slices(here.list_schedules, {}, "schedules")
+            schedules = [each["name"] for part, _ in parts for each in part if each["tube"] == tube]
             with counting("jobs copied") as progress:
                 moved = move_jobs(here, there, source, tube, progress)
-    _report(tube, source, to, fleet.version, moved, as_json=as_json)
+    _report(tube, source, to, fleet.version, moved, schedules, as_json=as_json)
 
 
 def _reached(place: Place) -> Live:
@@ -98,16 +111,34 @@ def _alone_with(file: Path) -> Iterator[None]:
         os.close(folder)
 
 
-def _source(fleet: Fleet, tube: str, to: str) -> str:
-    """Return the server from which a tube moves: to be taken up again, that of the file. ConfigError: there is none."""
+def _source(fleet: Fleet, places: Places, tube: str, to: str) -> tuple[bool, str]:
+    """Return whether the file has the move already, and the server from which a tube moves. BeanliteError: not known.
+
+    A tube that was given to the server by hand, or by the hash of one more server, moves from where its jobs are.
+    """
     name = tube.encode()
     move = fleet.moved.get(name)
     home = fleet.home(name).name
     if move is not None and move.target.name == to:
-        return move.source.name
-    if home == to:
-        raise ConfigError(f"{tube} belongs to {to} already")
-    return home
+        return True, move.source.name
+    if home != to:
+        return False, home
+    with connect(places) as servers:
+        have = servers.each(lambda live: has_jobs(live, tube) or has_jobs(live, leaving(tube)))
+        sources = [server for server, has in have.items() if has and server not in {"", to}]
+        away = [server for server in servers.away if server != to]
+    if len(sources) == 1:
+        return False, sources[0]
+    if sources:
+        raise BeanliteError(
+            f"{all_of(sources)} have jobs of {tube}: first name one of them in [moved] of the file, as in"
+            f' "{tube}" = {{ from = "{sources[0]}", to = "{to}" }}'
+        )
+    if away:
+        raise BeanliteError(
+            f"{tube} belongs to {to} already, and whether {' or '.join(away)} has jobs of it is not known"
+        )
+    raise ConfigError(f"{tube} belongs to {to} already, and no other server has jobs of it")
 
 
 def _check_last_move(fleet: Fleet, by_name: Mapping[str, Place], tube: str, to: str) -> None:
@@ -116,9 +147,8 @@ def _check_last_move(fleet: Fleet, by_name: Mapping[str, Place], tube: str, to: 
     if move is None:
         return
     names = move.source.name, move.target.name
-    with reach(by_name[names[0]]) as old, reach(by_name[names[1]]) as new:
-        left = old.list_tubes({"names": [tube]})["tubes"] if to != names[0] else []
-        if is_cut_off(old, new, tube) or any(each[state] for each in left for state in _STATES):
+    with _reached(by_name[names[0]]) as old, _reached(by_name[names[1]]) as new:
+        if is_cut_off(old, new, tube) or (to != names[0] and has_jobs(old, tube)):
             raise BeanliteError(
                 f"{names[0]} still has jobs of {tube}: first have beanlite shard move {tube} --to {names[1]} move them"
             )
@@ -135,11 +165,17 @@ def _check_there_is(tube: str, pair: tuple[Live, Live], places: Places, *, is_kn
     raise BeanliteError(f"nothing is moved without --new: {why}")
 
 
-def _report(tube: str, source: str, to: str, version: int, moved: Moved, *, as_json: bool) -> None:
+def _report(
+    tube: str, source: str, to: str, version: int, moved: Moved, schedules: list[str], *, as_json: bool
+) -> None:
     if as_json:
         facts = {"tube": tube, "from": source, "to": to, "version": version}
-        print(json.dumps({**facts, "copied": moved.copied, "reserved": moved.reserved}))
+        print(json.dumps({**facts, "copied": moved.copied, "reserved": moved.reserved, "schedules": schedules}))
         return
     print(f"{tube} is on {to} now, by version {version} of the file: {units.jobs(moved.copied)} copied")
     if moved.reserved:
         print(f"{units.jobs(moved.reserved)} reserved on {source}: they end there, or this command moves them later")
+    if schedules:
+        print(
+            f"schedules that put into {tube} stay on {source}: {', '.join(schedules)}; unset them, and set them again"
+        )

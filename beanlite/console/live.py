@@ -199,6 +199,13 @@ class Live(Names):
         grants = [(each["role"], each["tubes"].encode()) for each in reply["rights"]]
         return EVERYTHING if reply["everything"] else Rights(grants)
 
+    def use(self, tube: str) -> None:
+        """Use a tube, which exists from then on, and until the connection ends."""
+        try:
+            self.client.ask(calls.list_tube_used(), tube)
+        except Declined as error:
+            raise self._refusal("use", error) from error
+
     def pause(self, tube: str, pause_s: int, by: Record) -> None:
         """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name.
 

@@ -4,6 +4,7 @@ Meanwhile the jobs wait in tubes that nobody watches: in ``mail(leaving)`` on th
 ``mail(coming)`` on the new one. Each copy has a note that names its original. When all have a copy the originals are
 deleted, and only then are the copies moved into the tube itself. So it can be told at any moment what is to be done: a
 copy without such a note is of a job that is still there, and is made again; a copy without an original is the job.
+This holds for one move at a time: each uses both tubes as long as it is connected, and one that sees another stops.
 """
 
 import re
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from beanlite.console import changes
-from beanlite.console.filters import Record, filter_by
+from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.listing import everything
 from beanlite.console.live import Live, login_name, on_behalf_of
 from beanlite.console.putting import NewJob, batches, put_batch
@@ -53,8 +54,34 @@ def check_name(tube: str) -> None:
 
 def is_cut_off(old: Live, new: Live, tube: str) -> bool:
     """Whether a move of a tube has begun and not ended. BeanliteError."""
-    tubes = [old.list_tubes({"names": [leaving(tube)]}), new.list_tubes({"names": [coming(tube)]})]
-    return any(reply["tubes"] for reply in tubes)
+    return has_jobs(old, leaving(tube)) or has_jobs(new, coming(tube))
+
+
+def has_jobs(server: Live, tube: str) -> bool:
+    """Whether a server has jobs of a tube. BeanliteError."""
+    return any(each[state] for each in server.list_tubes({"names": [tube]})["tubes"] for state in STATES)
+
+
+def claim(old: Live, new: Live, tube: str) -> None:
+    """Keep other moves of a tube away for as long as we are connected. BeanliteError: there is one.
+
+    So the commands of a move that was killed are over as well, of which a server may still have received some.
+    """
+    for server, own in ((old, leaving(tube)), (new, coming(tube))):
+        server.use(own)
+        if any(each["using"] for each in server.list_tubes({"names": [own]})["tubes"]):
+            raise BeanliteError(f"another move of {tube} is under way: a client uses {own} on {server.name}")
+
+
+def pause_likewise(old: Live, new: Live, tube: str) -> None:
+    """Pause a tube on the new server for as long as on the old one, unless it is for longer. BeanliteError."""
+    left_s, own_s = (
+        max((each["pause_left_s"] for each in server.list_tubes({"names": [tube]})["tubes"]), default=0)
+        for server in (old, new)
+    )
+    if left_s > own_s:
+        new.use(tube)  # only a tube that exists can be paused
+        new.pause(tube, left_s, _by())
 
 
 def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[int], None] | None) -> Moved:

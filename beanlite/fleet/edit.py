@@ -32,16 +32,25 @@ def write_move(path: Path, tube: str, source: str, target: str) -> Fleet:
             f"{path} is written in a way that is only changed by hand: set version = {fleet.version + 1}, and in"
             f' [moved] "{tube}" = {{ from = "{source}", to = "{target}" }}'
         )
-    partial = path.with_name(f"{path.name}.partial")
     try:
-        partial.write_text(new_text, encoding="utf-8")
-        partial.chmod(path.stat().st_mode)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
+        _replace(path.resolve(), new_text)  # where a link leads, which stays
     except OSError as error:
         raise ConfigError(f"{path} can't be written: {error.strerror}") from error
     return Fleet.load(path)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Replace a file whole or not at all; it stays as readable as it is, to a router of another user as well."""
+    partial = path.with_name(f"{path.name}.partial")
+    was = path.stat()
+    partial.write_text(text, encoding="utf-8")
+    new = partial.stat()
+    if (new.st_uid, new.st_gid) != (was.st_uid, was.st_gid):
+        os.chown(partial, was.st_uid, was.st_gid)
+    partial.chmod(was.st_mode)
+    with partial.open("rb") as file:
+        os.fsync(file.fileno())
+    partial.replace(path)
 
 
 def _with_move(text: str, tube: str, source: str, target: str) -> str:

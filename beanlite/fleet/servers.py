@@ -165,12 +165,17 @@ def _parse(path: Path, contents: dict[str, Any]) -> _ServersFile:
 def _faults_of_servers(file: _ServersFile) -> Iterator[str]:
     numbers: dict[int, str] = {}
     patterns: dict[str, str] = {}
+    addresses: dict[str, str] = {}
     for name, server in file.servers.items():
         if not re.fullmatch("[A-Za-z0-9][A-Za-z0-9_-]{0,31}", name):
             yield f"servers.{name}: a name has letters, digits, - and _, 32 at most"
         other = numbers.setdefault(server.number, name)
         if other != name:
             yield f"servers.{name}: number {server.number} is that of {other}"
+        for address in server.connect:
+            other = addresses.setdefault(address, name)
+            if other != name:
+                yield f"servers.{name}: {address} is an address of {other}"
         for pattern in server.tubes:
             other = patterns.setdefault(pattern, name)
             if other != name:

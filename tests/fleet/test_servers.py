@@ -1,5 +1,6 @@
 """The file of servers: which server has a tube, and what is wrong with a file."""
 
+import os
 import re
 
 import pytest
@@ -97,6 +98,7 @@ def test_moved_tube_is_put_into_the_new_server_and_reserved_from_both(tmp_path):
         ('"*.slow"', '"ma il"', "servers.two.tubes: 'ma il' is neither the name of a tube nor a pattern"),
         ("hashed = false", "hashes = false", "servers.three.hashes: unknown key"),
         ("hashed = false", 'metrics = "10.0.0.3"', "servers.three.metrics: '10.0.0.3' is not HOST:PORT"),
+        ('"10.0.0.1:11300"', '"unix:/run/three"', "servers.three: unix:/run/three is an address of one"),
         ('"10.0.0.1:11300"', "[]", "servers.one.connect: there are fewer than 1"),
         ("hashed = false", '[moved]\nmail = { from = "x", to = "one" }', "moved.mail: there is no server x"),
         ("hashed = false", '[moved]\nmail = { from = "one", to = "one" }', "moved.mail: both servers are one"),
@@ -132,3 +134,18 @@ def test_move_changes_nothing_else_in_the_file(tmp_path):
     with pytest.raises(ConfigError, match="only changed by hand"):
         write_move(file, "mail", "a", "b")
     assert list(Fleet.load(file).by_name) == ["mail", "a", "b"]
+
+
+def test_changed_file_keeps_its_owner_its_mode_and_the_link_to_it(tmp_path):
+    """A router of another user reads it again."""
+    file, link = tmp_path / "kept.toml", tmp_path / "servers.toml"
+    file.write_text(THREE.replace("    ", ""))
+    file.chmod(0o640)
+    owner = (os.getuid(), 4711) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    os.chown(file, *owner)
+    link.symlink_to(file.name)
+    assert write_move(link, "web", "one", "two").home(b"web").name == "two"
+    assert link.is_symlink()
+    facts = file.stat()
+    assert ((facts.st_uid, facts.st_gid), facts.st_mode & 0o777) == (owner, 0o640)
+    assert Fleet.load(file).version == 8

@@ -1,5 +1,7 @@
-"""A server with jobs in all states, and its file."""
+"""A server with jobs in all states, and its file; and three servers that share tubes out."""
 
+import json
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import pytest
 from beanlite.cli import main
 from beanlite.console.file import File
 from beanlite.console.live import Live
-from tests.support.servers import RunningServer, start_beanlite
+from tests.support.servers import RunningServer, free_port, start_beanlite
 from tests.support.wire import Wire, until
 
 
@@ -89,3 +91,64 @@ def run(capsys):
         return exit_code, printed.out, printed.err
 
     return run
+
+
+NAMES = ("one", "two", "three")
+FILE = """
+    version = 7
+    [servers.one]
+    number = 1
+    connect = "127.0.0.1:{one}"
+    [servers.two]
+    number = 2
+    connect = ["127.0.0.1:{nobody}", "127.0.0.1:{two}"]
+    tubes = ["mail", "mail.*"]
+    [servers.three]
+    number = 3
+    connect = "127.0.0.1:{three}"
+    tubes = "sms"
+    hashed = false
+    [moved]
+    orders = {{ from = "two", to = "three" }}
+"""
+
+
+@dataclass
+class Fleet:
+    """Three servers, the file that lists them, and what runs a command on them."""
+
+    servers: dict
+    file: str
+    capsys: pytest.CaptureFixture
+
+    def run(self, *words, code=0):
+        """Run a command; return the lines of stdout and of stderr."""
+        exit_code = main([*words, "--servers", self.file])
+        printed = self.capsys.readouterr()
+        assert exit_code == code, printed
+        return printed.out.splitlines(), printed.err.splitlines()
+
+    def rows(self, *words, code=0):
+        """Run a command that prints JSON lines; return the objects."""
+        return [json.loads(line) for line in self.run(*words, "--json", code=code)[0]]
+
+    def put(self, server, tube, *bodies, pri=1024):
+        """Put jobs into a server, whichever the tube belongs to; return their ids."""
+        with Wire(self.servers[server].connect()) as client:
+            client.ask(f"use {tube}")
+            return [client.put(body, pri=pri) for body in bodies]
+
+    def states(self, *jobs):
+        """Return the state of each of these jobs."""
+        return [self.rows("job", job)[0]["state"] for job in jobs]
+
+
+@pytest.fixture
+def fleet(tmp_path, capsys):
+    servers = {name: start_beanlite(tmp_path / name) for name in NAMES}
+    file = tmp_path / "servers.toml"
+    file.write_text(FILE.format(nobody=free_port(), **{name: server.port for name, server in servers.items()}))
+    yield Fleet(servers, str(file), capsys)
+    for server in servers.values():
+        server.signal(signal.SIGCONT)
+        server.kill()

@@ -70,7 +70,8 @@ def test_nothing_is_claimed_of_a_server_that_is_away(pair, command, claim):
 
 
 @pytest.mark.parametrize(
-    "command", ["pause sms 1min", "kick --tube sms", "flush sms --yes", "job two:1", "put --tube sms x"]
+    "command",
+    ["pause sms 1min", "kick --tube sms", "flush sms --yes", "job two:1", "put --tube sms x", "put --tube sms --lines"],
 )
 def test_halted_server_that_is_needed_is_named(pair, monkeypatch, command):
     monkeypatch.setattr("beanlite.cli.change.TIMEOUT_S", 0.3)
