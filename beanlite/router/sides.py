@@ -264,12 +264,16 @@ class ClientSide(asyncio.Protocol):
         self.flush()
 
     async def _open(self, lane: Lane) -> None:
-        upstream = None
+        tried = None
         end = ServerSide(self, lane)
         is_made = False
         try:
-            while not is_made and upstream is not (upstream := self._host.upstreams.get(lane.number)):  # it may change
-                is_made = upstream is not None and await upstream.connect(end, self._introduction)
+            while not is_made:
+                upstream = self._host.upstreams.get(lane.number)  # another one if the file of servers has changed
+                if upstream is None or upstream is tried:
+                    break
+                tried = upstream
+                is_made = await upstream.connect(end, self._introduction)
         finally:
             self._tasks.pop(lane, None)
             if not is_made:
