@@ -159,7 +159,7 @@ def test_lost_server_for_whose_reply_others_wait_is_read_from(fleet, wire):
     two.kill()
     start_again(two)
     assert wire.reply().startswith("OK ")
-    assert wire.reply() == f"FOUND {other_id} 1"
+    assert wire.reply() in {f"FOUND {other_id} 1", "INTERNAL_ERROR"}  # by then it may be known that the server is away
     assert {wire.reply() for _ in range(900)} == {f"FOUND {job_id} 60000"}
 
 
