@@ -264,16 +264,12 @@ class ClientSide(asyncio.Protocol):
         self.flush()
 
     async def _open(self, lane: Lane) -> None:
-        tried = None
+        tried, is_made = None, False
         end = ServerSide(self, lane)
-        is_made = False
         try:
-            while not is_made:
-                upstream = self._host.upstreams.get(lane.number)  # another one if the file of servers has changed
-                if upstream is None or upstream is tried:
-                    break
+            while not is_made and (upstream := self._host.upstreams.get(lane.number)) is not tried:  # it may change
                 tried = upstream
-                is_made = await upstream.connect(end, self._introduction)
+                is_made = upstream is not None and await upstream.connect(end, self._introduction)
         finally:
             self._tasks.pop(lane, None)
             if not is_made:
