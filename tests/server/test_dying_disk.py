@@ -10,7 +10,7 @@ import pytest
 from beanlite.errors import JournalFailed
 from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.served import writer
+from beanlite.journal.sqlite.served import watch, writer
 from beanlite.journal.sqlite.served.writer import Writer
 from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.journal_files import NO_HISTORY
@@ -28,8 +28,8 @@ def gone(*_):
         ("os.fstat", lambda journal: journal._watch.note_size()),
         ("os.fstat", lambda journal: journal._watch._check_shorter_wal()),
         ("os.fstat", lambda journal: journal._watch.check(0)),
-        ("os.lseek", lambda journal: journal._watch.check(0)),
-        ("os.lseek", lambda journal: journal._watch.check_wal(1)),
+        (f"{watch.__name__}._lseek", lambda journal: journal._watch.check(0)),
+        (f"{watch.__name__}._lseek", lambda journal: journal._watch.check_wal(1)),
         ("os.pread", lambda journal: journal._watch._check_shorter_file()),
     ],
 )

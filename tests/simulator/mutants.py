@@ -186,8 +186,8 @@ MUTANTS = {
     "a note that outlives its job": Mutant("core.notes", "if job.state is GONE]", "if False]"),
     "a tick not stored with its put": Mutant(
         "core.ledger",
-        "            list(self.schedules.items()),",
-        "            [] if self.changed else list(self.schedules.items()),",
+        "self.schedules = list(self.schedules.items()), {}",
+        "self.schedules = [] if changes.jobs else list(self.schedules.items()), {}",
     ),
     "a twin answered before it is stored": Mutant(
         "protocol.ruled_puts",
