@@ -33,6 +33,7 @@ _INDEX_HEADER = struct.Struct("=I8xBxxxI12s8s8s")
 _INDEX_HEADER_BYTES: Final = 48
 # The counter of commits and the number of frames in that header.
 _COUNTS: Final = struct.Struct("=8xI4xI").unpack_from
+_COUNTS_END: Final = 20
 # After the copies come the number of frames that have been moved into the file, and further on the number that the last
 # checkpoint set out to move, which is written before it moves the first. This struct begins at the first copy's salts.
 _SALTS_OFFSET: Final = 32
@@ -95,7 +96,7 @@ def read_index_header(index: int) -> bytes:
 
 def counts_in(header: bytes) -> tuple[int, int]:
     """Return what the header of the -shm counts: commits, modulo 2 ** 32, and the committed frames."""
-    if len(header) < _INDEX_HEADER_BYTES:
+    if len(header) < _COUNTS_END:
         return 0, 0
     counts: tuple[int, int] = _COUNTS(header)
     return counts
