@@ -30,8 +30,9 @@ from beanlite.web.site import Site, person_of, root_of, site_of
 from beanlite.web.undeleting import JOBS_MAX, PutAgain, is_of, not_kept
 from beanlite.web.undoing import UndoJobs, UndoPause, count, pause_left, unrecoverable
 
-# How long to wait for a change before showing a page with its progress instead.
-WAIT_S: Final = 0.5
+# How long to wait for a change before its progress is shown: longer than a busy disk takes for a few jobs, or people
+# would be led away from their page for these.
+WAIT_S: Final = 2.0
 _LENGTH: Final = "a length of time, such as 90s, 5min or 3h"
 # Why a change can't be undone.
 _NO_WAY_BACK: Final = {
@@ -61,7 +62,7 @@ async def change(request: Request) -> Response:
     would, lost = await site.questions.ask(person_of(request), outlook)
     which = which.model_copy(update={"up_to_id": would.last_id})
     if not would.done:
-        return redirect(request, back, _in_words(what, would))
+        return redirect(request, back, _in_words(what["do"], would))
     if not lost:
         if isinstance(undo, UndoJobs):
             undo.most = would.done
@@ -114,7 +115,9 @@ async def _carry_out(
     note(request, running.title, back, running.undo, running)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
-        return redirect(request, back, _in_words(what, running.outcome), running.undo if running.outcome.done else "")
+        return redirect(
+            request, back, _in_words(running.do, running.outcome), running.undo if running.outcome.done else ""
+        )
     return RedirectResponse(f"{root_of(request)}/change/{running.number}", 303)
 
 
@@ -149,7 +152,7 @@ async def _undo_jobs(request: Request, change: UndoJobs | PutAgain, token: str, 
     note(request, running.title, back, running=running)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
-        return redirect(request, back, _in_words(what, running.outcome))
+        return redirect(request, back, _in_words(running.do, running.outcome))
     return RedirectResponse(f"{root_of(request)}/change/{running.number}", 303)
 
 
@@ -165,22 +168,16 @@ async def _undo_pause(request: Request, change: UndoPause, token: str, back: str
     return redirect(request, back, message)
 
 
-def _in_words(what: Record, outcome: Result) -> str:
+def _in_words(do: str, outcome: Result) -> str:
     """Return what was done, and to how many jobs."""
-    done = f"{units.jobs(outcome.done)} {WORDS[what['do']]}"
-    if what["do"] == "again":
+    done = f"{units.jobs(outcome.done)} {WORDS[do]}"
+    if do == "again":
         as_new = "as a new job with a new id" if outcome.done == 1 else "as new jobs with new ids"
         missing = f"; of {outcome.skipped:,} the history has no body any more" if outcome.skipped else ""
         return f"{done}, {as_new}{missing}"
     if not outcome.skipped:
         return done
-    why = (
-        "left unchanged"
-        if what["do"] != "undo"
-        else "has changed since"
-        if outcome.skipped == 1
-        else "have changed since"
-    )
+    why = "left unchanged" if do != "undo" else "has changed since" if outcome.skipped == 1 else "have changed since"
     return f"{done}, {outcome.skipped:,} {why}"
 
 
@@ -189,7 +186,7 @@ async def follow(request: Request) -> Response:
     running = site_of(request).changes.all.get(request.path_params["number"])
     if running is None or running.person != person_of(request):
         raise BeanliteError("this change is not remembered any more")
-    return render(request, "change.html", {"running": running})
+    return render(request, "change.html", {"running": running, "done": _in_words(running.do, running.outcome)})
 
 
 async def pause(request: Request) -> Response:

@@ -36,6 +36,8 @@ class Running:
     """A change, and its progress."""
 
     number: int
+    do: str
+    """What is done to the jobs, as the operators' commands name it, or ``undo`` or ``again``."""
     title: str
     back: str
     """The page on which it was requested."""
@@ -65,7 +67,7 @@ class Ongoing:
             raise BeanliteError(f"{AT_ONCE} changes are under way; wait until one of them has ended")
         self._last += 1
         title = f"{WORDS[what['do']]}: {description(which)}"
-        running = self.all[self._last] = Running(self._last, title, back, live.person)
+        running = self.all[self._last] = Running(self._last, what["do"], title, back, live.person)
         while len(self.all) > CHANGES_MAX:
             del self.all[next(iter(self.all))]
         task = asyncio.create_task(_run(steps(live, what, which, running.outcome), live, running))

@@ -97,7 +97,7 @@ def test_a_change_that_takes_long_is_followed(web, wire, server):
         server.signal(signal.SIGCONT)
     assert page.path.startswith("/change/")
     assert "0 jobs so far" in page.text
-    until(lambda: "Done: 1 job" in web.get(page.path).text)
+    until(lambda: "1 job copied." in web.get(page.path).text)
     assert counts(wire) == [2, 0, 0]
 
 

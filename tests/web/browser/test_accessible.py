@@ -35,7 +35,7 @@ def paths(server, web):
             change = web.post("/change", asked.fields).path
         finally:
             server.signal(signal.SIGCONT)
-        until(lambda: "Done: 1 job" in web.get(change).text)
+        until(lambda: "1 job copied." in web.get(change).text)
         yield [path.format(job=job_id, change=change.rpartition("/")[2]) for path in PATHS]
 
 
