@@ -251,11 +251,16 @@ class Ledger:
             back = self._told_deleted & found.keys()
             must(not back, f"events told of the deletion of jobs {back}, which are there")
             for job_id in self._told - self._told_deleted - found.keys():
-                may_be_gone = job_id in self.jobs and ABSENT in self.outcomes(self.jobs[job_id])
-                must(may_be_gone, f"an event told of job {job_id}, which was lost")
+                must(self._may_be_gone(job_id), f"an event told of job {job_id}, which was lost")
         else:
             self._told_deleted.clear()
         self._told &= found.keys()
+
+    def _may_be_gone(self, job_id: int) -> bool:
+        """Whether a job may be gone; of one that only events have told of, what policies did is known."""
+        if job_id in self.jobs:
+            return ABSENT in self.outcomes(self.jobs[job_id])
+        return any(ABSENT in change.outcome for change in self._early.get(job_id, ()))
 
     def _begin_anew(self, found: dict[int, tuple[bytes | None, str]]) -> None:
         """Take what was found as the truth from now on."""
