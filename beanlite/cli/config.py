@@ -20,6 +20,11 @@ beanlite config -p 11301 --json
 beanlite config --config beanlite.toml --check
 """
 
+# Some take them for those of the server that runs.
+_NOT_ITS_OWN = (
+    "These are the settings of a server that is started here with these flags; one that runs may have others."
+)
+
 
 def config(*, config_file: Path | None = None, check: bool = False, as_json: bool = False, **options: Any) -> int:  # noqa: ANN401 - the options of serve
     """Print the settings, and where each comes from.
@@ -42,6 +47,7 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     widths = [max(len(row[column]) for row in lines) for column in (0, 1)]
     for key, value, source in lines:
         print(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {source}")
+    last_words(_NOT_ITS_OWN)
     return 0
 
 

@@ -84,16 +84,22 @@ def age_option(*names: str, text: str) -> Any:  # noqa: ANN401 - as typer.Option
     return typer.Argument(metavar="TIME", parser=_age, help=text)
 
 
-def _moment(text: object) -> float:
+def _moment(text: object, *, is_end: bool, hint: str) -> float:
     try:
-        return units.parse_moment(str(text), time.time())
+        return units.parse_moment(str(text), time.time(), is_end=is_end)
+    except units.StillToCome as error:
+        raise typer.BadParameter(f"{error}{hint}") from None
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def moment_option(*names: str, text: str) -> Any:  # noqa: ANN401 - likewise
-    """Make an option whose value is a moment, in the reader's time zone."""
-    return typer.Option(*names, metavar="WHEN", parser=_moment, help=text, show_default=False)
+def moment_option(*names: str, text: str, is_end: bool = False, hint: str = "") -> Any:  # noqa: ANN401 - likewise
+    """Make an option whose value is a moment, in the reader's time zone.
+
+    ``is_end``: one up to which something counts. ``hint``: what else to say of a time of day that is still to come.
+    """
+    parser = partial(_moment, is_end=is_end, hint=hint)
+    return typer.Option(*names, metavar="WHEN", parser=parser, help=text, show_default=False)
 
 
 def seconds_of(option: str, length_s: float) -> int:

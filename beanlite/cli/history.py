@@ -63,7 +63,7 @@ By = Annotated[
     typer.Option(metavar="WHO", help="Only what this person has done, a client (its host or address) or policy."),
 ]
 Since = Annotated[float | None, moment_option(text="Only from this moment on: 02:00, 24h (ago) or 2026-11-27 14:30.")]
-Until = Annotated[float | None, moment_option(text="Only up to this moment.")]
+Until = Annotated[float | None, moment_option(text="Only up to this moment.", is_end=True)]
 Where = Annotated[
     list[str] | None,
     typer.Option(
@@ -74,7 +74,8 @@ Where = Annotated[
 
 # How many events are read at least: those that recur become one line.
 _READ_MIN: Final = 10_000
-_KEPT: Final = "those of clients are kept only with the server's setting history"
+# What may be given as a person by those who look for what any operator has done.
+_OPERATORS: Final = frozenset({"operator", "operators"})
 
 
 def history(
@@ -127,12 +128,23 @@ def history(
             count, more = len(lines[-limit:]), len(lines) > limit or len(events) == most
             for line in lines[-limit:]:
                 print(line)
-        if not count and tube is not None and len(files) == 1:
-            next(iter(files.values())).check_tube(tube)
-    if not count:
-        print("no events" if operators else f"no events; {_KEPT}", file=sys.stderr)
-    elif more:
+        if not count:
+            if tube is not None and len(files) == 1:
+                next(iter(files.values())).check_tube(tube)
+            print(_nothing(files, asked), file=sys.stderr)
+    if more:
         print(f"These are the last {count:,} lines; there may be more: --limit", file=sys.stderr)
+
+
+def _nothing(files: "Mapping[str, Stored]", asked: Record) -> str:
+    """Return what to say if there are no such events."""
+    if asked.get("operators"):
+        return "no events"
+    if asked.get("by") in _OPERATORS:
+        return "no events; --by takes a name: what any operator has done is told by --operators"
+    of = f" of {asked['tube']}" if "tube" in asked else f" of job {asked['id']}" if "id" in asked else ""
+    kept = {f"in {name}, {file.kept()}" if name else file.kept() for name, file in files.items()}
+    return f"no events{of}; {'; '.join(sorted(kept))}"
 
 
 def _paths(db: list[str], job_id: JobId | None) -> dict[str, str]:

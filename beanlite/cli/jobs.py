@@ -9,7 +9,7 @@ import typer
 from beanlite.cli import completion, see
 from beanlite.cli.groups import Json, Limit, ServerOrFile, grouped
 from beanlite.cli.which import Which
-from beanlite.console import grouping, listing, tables
+from beanlite.console import grouping, listing, tables, units
 from beanlite.console.filters import Record
 
 if TYPE_CHECKING:
@@ -24,10 +24,13 @@ beanlite jobs --state reserved --in-state 1h --json
 beanlite jobs --where customer=4711 --since 02:00            of one customer, changed since 2 o'clock
 beanlite jobs --sort reserves -n 10                          those that fail again and again
 beanlite jobs --tube 'web*' --tries-min 5 --columns customer,error.type
-beanlite jobs --state buried --group-by error.type           the top errors
-beanlite jobs --state buried --group-by note                 likewise, if workers leave notes
+beanlite jobs --state buried --group-by note                 the top errors, if workers leave notes
+beanlite jobs --state buried --group-by error.type           likewise, if they are in the bodies
 beanlite jobs --tube mail --state delayed --group-by due     when the next ones come
 """
+
+# How many of the minutes in which most delayed jobs are due are told when not all are shown.
+_MOST: Final = 5
 
 
 @grouped
@@ -67,7 +70,8 @@ def jobs(
 
     They are sorted by id, the order in which they were put; by queue, the order in which the jobs of one tube and state
     come out of it; by age, in-state, size, timeouts or reserves, the largest first; or by pri, the smallest first.
-    Groups are sorted by the number of jobs, minutes by the time, in UTC.
+    Groups are sorted by the number of jobs, minutes by the time, in UTC. "tubes --sort due" tells how many jobs are due
+    within 30 minutes.
     """
     paths = grouping.paths_of(columns)
     by = grouping.grouping_of(group_by) if group_by not in {"", grouping.DUE} else None
@@ -111,7 +115,10 @@ def _show_due(source: "Source", which: "Filter", limit: int, *, as_json: bool) -
     elif not tables.print_table(shown, tables.DUE):
         print("no delayed jobs", file=sys.stderr)
     if len(shown) < len(rows):
-        print(f"These are {len(shown):,} of {len(rows):,} minutes: --limit", file=sys.stderr)
+        first = f"{sum(row['jobs'] for row in shown):,} of {units.jobs(minutes.total())}"
+        most = ", ".join(f"{units.utc(at)[:-3]} ({jobs:,})" for at, jobs in sorted(minutes.most_common(_MOST)))
+        print(f"These are the first {len(shown):,} of {len(rows):,} minutes, with {first}: --limit", file=sys.stderr)
+        print(f"The most are due at {most}", file=sys.stderr)
 
 
 def _group(source: "Source", which: "Filter", by: Record, limit: int, title: str, *, as_json: bool) -> None:

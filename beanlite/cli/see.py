@@ -59,7 +59,15 @@ beanlite tail --json | tee -a transitions.jsonl
 
 # The statistics that are bytes, besides those of memory; and those that are moments, 0 if never.
 _SIZES: Final = frozenset(
-    {"max-job-size", "binlog-max-size", "journal-wal-bytes", "bodies-on-disk-bytes", "history-bodies-max", "disk-free"}
+    {
+        "max-job-size",
+        "binlog-max-size",
+        "journal-wal-bytes",
+        "bodies-on-disk-bytes",
+        "history-bodies-max",
+        "disk-free",
+        "database-bytes",
+    }
 )
 _MOMENTS: Final = frozenset({"backup-succeeded-at", "backup-failed-at"})
 _KIB: Final = 1024
@@ -111,8 +119,9 @@ def tubes(
     """Show the tubes, and how many jobs each has.
 
     Failed are reservations that ended otherwise than by a delete, since the server's start; with --db in this hour and
-    the last. When a tube will be empty is shown with --over, at the present rates, or with --db, at those of this hour
-    and the last.
+    the last. Rates, and when a tube will be empty, are shown with --over, as measured for so long, or with --db, as the
+    means of this hour and the last; "why" goes by the last minutes. A small tube in which about as many jobs come as go
+    is steady, and shows no time.
     """
     with place.source() as source:
         records, total = listing.tubes(source, like, sort, limit, over)
@@ -155,6 +164,7 @@ def job(
         raise ConfigError("--connect and --database exclude each other")
     with place.source() if database is None else open_stored(place.db, database, None) as source:
         found = _find(source, job_id)
+        kept = _kept(source, found)
     if not found:
         none = "no server that answers has a" if isinstance(source, Several) and source.away else "there is no"
         raise BeanliteError(f"{none} job {job_id}{'' if place.db or database else _past_of(job_id)}")
@@ -164,6 +174,18 @@ def job(
         if at and not as_json:
             print()
         _show(facts, job_id, body, as_json=as_json)
+    if kept and body != "raw" and not as_json:
+        print(kept)
+
+
+def _kept(source: "Source | Stored", found: list[Record]) -> str:
+    """Return why a database does not know of the put of a job, if that is so."""
+    if isinstance(source, (Live, Several)) or not found:
+        return ""
+    history = found[0]["history"]
+    if history and history[0]["what"] == "put":
+        return ""
+    return f"\n{'its put is not in its' if history else 'no'} history: {source.kept(found[0].get('created_at'))}"
 
 
 def _find(source: "Source | Stored", job_id: JobId) -> list[Record]:
@@ -215,6 +237,9 @@ def clients(
 
     The list includes what each uses, watches, waits for and holds, but not the connection of this command. It is sorted
     by the number, or with the largest first: jobs held, or for how long a client has held one, is silent or connected.
+
+    Those that seem stuck are marked: "touches" if a client has kept a job beyond its ttr by touching it, "silent" if it
+    holds jobs and has sent nothing for ten minutes. One that hangs for less than that is found by --sort hold.
     """
     with server.open() as source:
         records = listing.clients(source, tube, sort)
@@ -230,8 +255,9 @@ def clients(
 def stats(*, place: ServerOrFile, as_json: Json = False) -> None:
     """Show the server's statistics.
 
-    Among them are the memory, the free disk and the last backup. With --db: which server has or last had that file,
-    since when (in UTC), and how many jobs it holds.
+    Most names begin with what they are about: current-, cmd-, total-, journal-, memory-, bodies-, refused-, backup-,
+    disk-, database-; "beanlite stats | grep disk" finds one. With --db: which server has or last had that file, since
+    when (in UTC), and how many jobs it holds.
     """
     with place.source() as source:
         if isinstance(source, Several):

@@ -1,6 +1,7 @@
 """The options that select jobs, made from the fields of a filter."""
 
 import inspect
+import time
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Final, get_args
 
@@ -9,12 +10,18 @@ import typer
 from beanlite.cli import completion
 from beanlite.cli.epilogs import WHICH
 from beanlite.cli.groups import OptionGroup, age_option, moment_option
+from beanlite.console import units
 from beanlite.console.filters import ID_MAX, STATES, WHYS, filter_by
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import CRITERIA, NAMES, Filter, most_of
 
 # What a shell completes the values of.
 _COMPLETIONS: Final = {"tube": completion.tubes, "state": completion.one_of(STATES), "why": completion.one_of(WHYS)}
+# What is said of a moment that is still to come: some look for jobs that are due by it.
+_NOT_DUE: Final = (
+    ". This option selects by when jobs entered their state; what is due soon is told by beanlite jobs --group-by due,"
+    " and by beanlite tubes --sort due"
+)
 
 
 def _options() -> Iterator[inspect.Parameter]:
@@ -25,7 +32,7 @@ def _options() -> Iterator[inspect.Parameter]:
         kind: Any = str
         option: Any = typer.Option(*names, metavar=item.value or key.upper(), help=item.help)
         if key.endswith("_at"):
-            kind, option = float, moment_option(*names, text=item.help)
+            kind, option = float, moment_option(*names, text=item.help, is_end=key == "until_at", hint=_NOT_DUE)
         elif float in get_args(field.annotation):
             kind, option = float, age_option(*names, text=item.help)
         elif list[str] in get_args(field.annotation):
@@ -50,5 +57,8 @@ class Which(OptionGroup):
         """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
         if self._values.get("text") == "":  # as from a script whose variable is not set
             raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
+        until_s = self._values.get("until_at", 0.0)
+        if self._values.get("state") == "delayed" and until_s > time.time():
+            raise ConfigError(f"--until: {units.utc(until_s)} UTC is still to come{_NOT_DUE}")
         default = {} if ids or not self._values else {"state": state}
         return filter_by(ids=list(ids) if ids else None, **default | self._values)

@@ -24,6 +24,15 @@ beanlite why 'mail*' --json
 beanlite why --connect queue.example.org:11300 || send-a-page
 """
 
+# What may be taken for the name of a tube.
+_TOPICS: Final = {
+    "disk": "of the disk itself tells beanlite stats: disk-free, disk-full, database-bytes",
+    "memory": "of the memory itself tells beanlite stats: memory-used, memory-max",
+    **dict.fromkeys(
+        ("backup", "backups"), "of scheduled backups tells beanlite stats: backup-succeeded-at, backup-failed-at"
+    ),
+}
+
 
 @grouped
 def why(
@@ -43,22 +52,27 @@ def why(
 
     The worst comes first. It looks for workers that hang, jobs that crash their workers, tubes that nobody consumes,
     that grow or are late, pauses, policies and puts that they refuse, buried jobs, very many delayed jobs that are due,
-    the disk, the memory and the backups.
+    the disk, the memory and scheduled backups that fail. Rates are those of the last minutes; dates are in UTC.
     """
-    names_one = tube is not None and not WILDCARDS & set(tube)
-    request = {} if tube is None else {"tube" if names_one else "like": tube}
-    if names_one and tube is not None:
-        encode_tube(tube)
+    one = None if tube is None or WILDCARDS & set(tube) else tube
+    request = {} if tube is None else {"like" if one is None else "tube": tube}
+    if one is not None:
+        encode_tube(one)
     with server.open() as live:
         diagnosis = live.diagnose(request)
-        if names_one and tube is not None and diagnosis["tube"] is None:
-            raise live.no_tube(tube)
-        if tube is not None and not names_one and not diagnosis["tubes"]:
+        if one is not None and diagnosis["tube"] is None:
+            error = live.no_tube(one)
+            raise BeanliteError(f"{error}; {_TOPICS[one]}") if one in _TOPICS else error
+        if tube is not None and one is None and not diagnosis["tubes"]:
             raise BeanliteError(f"no tube has a name like {tube}")
-        guesses = {} if as_json else telling.misspelt(live, diagnosis)
+        guesses, backups = {}, True
+        if not as_json:
+            guesses, backups = telling.misspelt(live, diagnosis), telling.makes_backups(live)
+            if one is not None:
+                telling.add_policies(live, diagnosis, one)
     if as_json:
         servers = diagnosis.get("servers")
         tables.print_json([diagnosis] if servers is None else named_each(servers))
     else:
-        telling.print_diagnosis(diagnosis, server.options, guesses)
+        telling.print_diagnosis(diagnosis, server.options, guesses, backups=backups)
     return int(any(finding["severity"] == URGENT for finding in diagnosis["findings"]))

@@ -13,6 +13,17 @@ DUE_S: Final = 1800
 _FAILURES: Final = ("releases", "timeouts", "buries", "client_gone")
 
 
+# A tube with fewer jobs ready than this is steady if about as many come as go: all but such a share, or one a minute.
+_SMALL: Final = 100
+_SHARE: Final = 0.2
+
+
+def is_steady(ready: int, puts_per_min: float, deletes_per_min: float) -> bool:
+    """Whether a tube has few jobs ready, and about as many come as go: when it will be empty is left to chance."""
+    most = max(puts_per_min, deletes_per_min)
+    return ready < _SMALL and deletes_per_min > 0 and abs(puts_per_min - deletes_per_min) <= max(1, _SHARE * most)
+
+
 def measured(list_tubes: Callable[[], list[Record]], over_s: float) -> list[Record]:
     """Return the tubes after so long a time, with what has come and gone in it, per minute."""
     began_s = time.monotonic()
@@ -30,13 +41,16 @@ def measured(list_tubes: Callable[[], list[Record]], over_s: float) -> list[Reco
 def add_outlook(tube: Record) -> None:
     """Add the share of reservations that fail; and, where rates are known, in how many seconds no job will be ready.
 
-    That is None if more come than go. A server counts failures since its start, a file has those of this hour and the
-    last.
+    That is None if more come than go, and left out of a tube that is small and steady. A server counts failures since
+    its start, a file has those of this hour and the last.
     """
     rates = "_per_min" if "releases_per_min" in tube else ""
     failures = sum(tube.get(key + rates) or 0 for key in _FAILURES)
     ends = failures + (tube["deletes" + rates] or 0)
     tube["failed"] = round(failures / ends, 4) if ends else None
     if "puts_per_min" in tube:
-        net = (tube["deletes_per_min"] or 0) - (tube["puts_per_min"] or 0)
-        tube["drain_s"] = 0 if not tube["ready"] else round(60 * tube["ready"] / net) if net > 0 else None
+        puts, deletes = tube["puts_per_min"] or 0, tube["deletes_per_min"] or 0
+        if not tube["ready"] or deletes > puts:
+            tube["drain_s"] = round(60 * tube["ready"] / (deletes - puts)) if tube["ready"] else 0
+        elif not is_steady(tube["ready"], puts, deletes):
+            tube["drain_s"] = None

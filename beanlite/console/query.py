@@ -175,7 +175,7 @@ def _value(word: Word, name: str, text: str, now_s: float) -> Any:  # noqa: ANN4
         if name.endswith("_s"):
             return float(parse_age(text))
         if name.endswith("_at"):
-            return parse_moment(text, now_s)
+            return parse_moment(text, now_s, is_end=name == "until_at")
     except ValueError as error:
         raise Misunderstood(f"{word.raw[:40]}: {error}") from None
     if int not in get_args(Filter.model_fields[name].annotation):

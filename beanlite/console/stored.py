@@ -5,6 +5,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+from beanlite.console import units
 from beanlite.console.filters import Record
 from beanlite.errors import BeanliteError
 
@@ -23,6 +24,9 @@ class PastView(Protocol):
 
     def deletions_of(self, which: Mapping[str, Any]) -> list[int]:
         """Return the jobs whose deletions meet the conditions, and whose bodies are kept."""
+
+    def kept_since(self) -> float | None:
+        """Return since when what clients do is kept; None: it is not."""
 
     def end_of_history(self) -> int:
         """Return the number of the last event; later ones have higher numbers."""
@@ -80,6 +84,15 @@ class Stored:
     def history(self, which: Record, limit: int) -> Iterator[Record]:
         """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
         return self._look.history(which, limit)
+
+    def kept(self, put_at: float | None = None) -> str:
+        """Return in words what is kept of the past. ``put_at``: when a job was put whose put is not."""
+        since_at = self._look.kept_since()
+        if since_at is None:
+            return "what clients do is kept only with the server's setting history"
+        known = put_at is not None and since_at <= put_at
+        otherwise = "; the job was imported, or no history was kept when it was put" if known else ""
+        return f"what clients do is kept since {units.utc(since_at)} UTC{otherwise}"
 
     def check_tube(self, tube: str) -> None:
         """Check that there is a tube. BeanliteError: the database has no job in it, and no pause of it."""

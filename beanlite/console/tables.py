@@ -173,8 +173,8 @@ SCHEDULES: Final = (
     Column("when", "when", str, shrinks=True),
     Column("zone", "zone", str, shrinks=True, leaves=2),
     Column("tube", "tube", str, shrinks=True),
-    Column("next_at", "next", units.utc),
-    Column("last_at", "last", units.utc, leaves=1),
+    Column("next_at", "next (UTC)", units.utc),
+    Column("last_at", "last (UTC)", units.utc, leaves=1),
     Column("last_job", "last job", str, leaves=3),
     Column("error", "error", str, shrinks=True),
     Column("changed_by", "by", str, shrinks=True, leaves=4),
@@ -306,7 +306,7 @@ def event_line(event: Record) -> str:
 
             how = [repr(first_line(event["note"].encode())) if event["note"] else "taken away"]
     elif "change" in event:
-        how = [units.on_one_line(event["change"])]
+        how = [units.on_one_line(_schedule(event["change"]) if event["what"] == "schedule" else event["change"])]
     else:
         until = f", until {units.utc(event['at'] + event['delay_s'])}" if event["delay_s"] else ""
         how = [f"for {units.age(event['delay_s'])}{until}"]
@@ -321,6 +321,17 @@ def event_line(event: Record) -> str:
             *([f"by its {event['policy']}"] if "policy" in event else ()),
         )
     )
+
+
+def _schedule(text: str) -> str:
+    """Return a schedule in few words, without the body that it puts."""
+    try:
+        schedule = json.loads(text)
+        if schedule["when"] is None:
+            return f"{schedule['name']} unset"
+        return f"{schedule['name']}: {schedule['when']} {schedule['zone']} -> {schedule['tube']}"
+    except (ValueError, KeyError, TypeError):  # the disk has changed it
+        return text
 
 
 def history_lines(history: Sequence[Record], *, of_one_job: bool) -> list[str]:

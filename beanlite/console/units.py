@@ -21,6 +21,10 @@ jobs = phrases.jobs_text
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
+class StillToCome(ValueError):
+    """A time of day up to which something is to count is still to come today."""
+
+
 def parse_age(text: str) -> float:
     """Return the seconds in "90", "90s", "5min", "1.5h" or "2d 3h". ValueError: it is something else."""
     parts = _PART.findall(text.strip().lower())
@@ -35,19 +39,24 @@ def parse_age(text: str) -> float:
     return seconds
 
 
-def parse_moment(text: str, now_s: float) -> float:
+def parse_moment(text: str, now_s: float, *, is_end: bool = False) -> float:
     """Return the UTC timestamp of "02:00" (the last time it was so), "24h" (ago), "2026-11-27" or "2026-11-27 14:30".
 
     The zone is that of the process, or UTC with a Z at the end. ValueError: it is something else, or before 1970.
+    StillToCome: so is a time of day with ``is_end``, by which few mean yesterday's.
     """
     text = text.strip()
+    last = ""
     try:
         if _TIME_OF_DAY.fullmatch(text):
             now = datetime.fromtimestamp(now_s, UTC if text.endswith("Z") else None)
             moment = datetime.combine(
                 now.date(), time_of_day.fromisoformat(text if text[2] == ":" else f"0{text}").replace(tzinfo=now.tzinfo)
             )
-            at_s = (moment if moment <= now else moment - timedelta(days=1)).timestamp()
+            if moment > now:
+                moment -= timedelta(days=1)
+                last = f"{moment.date()} {text}"
+            at_s = moment.timestamp()
         elif _DATE.match(text):
             is_utc_date = len(text) == len("2026-11-27Z") and text.endswith("Z")
             at_s = datetime.fromisoformat(f"{text[:-1]}T00:00Z" if is_utc_date else text).timestamp()
@@ -55,6 +64,8 @@ def parse_moment(text: str, now_s: float) -> float:
             at_s = max(now_s - parse_age(text), 0.0)
     except ValueError:
         raise ValueError(f"{text!r} is no moment; write it as 02:00, 24h (ago) or 2026-11-27 14:30") from None
+    if is_end and last:
+        raise StillToCome(f"{text} is still to come today; the last one was {last}")
     if at_s < 0:
         raise ValueError(f"{text!r} is before 1970")
     return at_s

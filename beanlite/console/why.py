@@ -1,22 +1,29 @@
 """What is wrong, and what is known of a tube, in lines for a terminal."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from rich.text import Text
 
-from beanlite.console import tables, units
+from beanlite.console import outlook, tables, units
 from beanlite.console.filters import Record
+from beanlite.console.live import Live
 from beanlite.console.several import Servers
-from beanlite.core.findings import NOBODY_CONSUMES, NOTE, URGENT, WARNING
+from beanlite.core.findings import HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, NOTE, PAUSED, SHUT, URGENT, WARNING
 from beanlite.core.phrases import rates_text, shell_word
 
 STYLES: Final = {URGENT: "bold red", WARNING: "yellow", NOTE: "dim"}
 # What is looked for, as "nothing is wrong" says it.
 _LOOKED_FOR: Final = (
     "workers that hang, jobs that crash their workers, tubes that nobody consumes, that grow or are late, policies,"
-    " buried jobs, storms of delayed jobs, disk, memory and backups"
+    " buried jobs, storms of delayed jobs, "
 )
+# The findings that tell for how long something has been so.
+_LASTING: Final = frozenset({HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, PAUSED, SHUT})
+# A reservation is told as a long one if it has lasted for so long, and so many times as long as others do.
+_LONG_S: Final = 60
+_LONG_TIMES: Final = 10
 _WIDTH: Final = max(map(len, STYLES)) + 2
 
 
@@ -32,8 +39,27 @@ def misspelt(live: Servers, diagnosis: Record) -> dict[str, str]:
     return {tube: guess for tube, guess in guesses.items() if guess is not None}
 
 
-def print_diagnosis(diagnosis: Record, options_of: Callable[[str | None], str], guesses: Mapping[str, str]) -> None:
-    """Print a diagnosis; ``guesses`` are misspelt tubes.
+def add_policies(live: Servers, diagnosis: Record, tube: str) -> None:
+    """Add the policies that hold for a tube to what is known of it, with who set them, and when."""
+    replies = diagnosis.get("servers", {"": diagnosis})
+    if not any((reply.get("tube") or {}).get("policy") for reply in replies.values()):
+        return
+    for name, rows in live.each(lambda each: each.list_policies({"tube": tube})["policies"]).items():
+        if (replies.get(name) or {}).get("tube"):
+            replies[name]["tube"]["policies"] = rows
+
+
+def makes_backups(live: Servers) -> bool:
+    """Whether a scheduled backup was ever made, or has failed."""
+    return any(
+        stats.get("backup-succeeded-at") or stats.get("backup-failed-at") for stats in live.each(Live.stats).values()
+    )
+
+
+def print_diagnosis(
+    diagnosis: Record, options_of: Callable[[str | None], str], guesses: Mapping[str, str], *, backups: bool = True
+) -> None:
+    """Print a diagnosis; ``guesses`` are misspelt tubes, ``backups``: whether scheduled ones are made.
 
     The commands that it names are printed with the options that name the server of a finding.
     """
@@ -41,40 +67,60 @@ def print_diagnosis(diagnosis: Record, options_of: Callable[[str | None], str], 
     known = [{"server": name, **reply} for name, reply in diagnosis.get("servers", {"": diagnosis}).items()]
     tube = diagnosis.get("tube")
     itself = None if tube is None else f"beanlite why {shell_word(tube['name'])}"
-
-    def say(text: Text) -> None:
-        target.print(text, soft_wrap=True)
-
     findings = diagnosis["findings"]
+    lines = []
     if all(finding["severity"] == NOTE for finding in findings):
-        say(Text.assemble(("nothing is wrong", "bold green"), f": {examined(diagnosis)}; looked for {_LOOKED_FOR}"))
+        rest = "disk, memory and backups" if backups else "disk and memory; no scheduled backup was ever made"
+        text = f": {examined(diagnosis)}; looked for {_LOOKED_FOR}{rest}"
+        lines.append(Text.assemble(("nothing is wrong", "bold green"), text))
     for finding in findings:
-        style = STYLES[finding["severity"]]
-        title = Text(f"{finding['severity'] + ':':<{_WIDTH}}", style=style)
-        options = options_of(finding.get("server"))
-        text = units.on_one_line(told(finding))
-        say(title.append(text, style="bold" if finding["severity"] == URGENT else ""))
-        indent = " " * _WIDTH
-        say(Text(indent + units.on_one_line(finding["do"])))
-        if finding["command"] not in {None, itself}:
-            say(Text(indent + units.on_one_line(finding["command"]) + options, style="cyan"))
-        for place in finding["worst"] if finding["kind"] == NOBODY_CONSUMES else ():
-            name = place["tube"]
-            if name in guesses:
-                say(Text(f"{indent}or is {name} misspelt, and {guesses[name]} was meant? Then move its jobs"))
-                command = f"beanlite move --tube {shell_word(name)} --to {shell_word(guesses[name])}"
-                say(Text(indent + command + options, style="cyan"))
+        lines += _finding_lines(finding, itself, options_of(finding.get("server")), guesses)
     for reply in known:
-        facts = [] if reply.get("tube") is None else facts_of(reply["tube"])
-        if facts and reply["server"]:
-            say(Text.assemble((f"{'server':<{_WIDTH}}", "bold"), reply["server"]))
-        for title_text, line in facts:
-            say(Text.assemble((f"{title_text:<{_WIDTH}}", "bold"), units.on_one_line(line)))
+        if reply.get("tube") is not None:
+            lines += _fact_lines(reply["tube"], reply["server"])
+    for line in lines:
+        target.print(line, soft_wrap=True)
+
+
+def _finding_lines(finding: Record, itself: str | None, options: str, guesses: Mapping[str, str]) -> Iterator[Text]:
+    """Yield the lines of a finding; ``itself`` is the command that prints them."""
+    indent = " " * _WIDTH
+    title = Text(f"{finding['severity'] + ':':<{_WIDTH}}", style=STYLES[finding["severity"]])
+    text = units.on_one_line(f"{told(finding)}{_since(finding)}")
+    yield title.append(text, style="bold" if finding["severity"] == URGENT else "")
+    yield Text(indent + units.on_one_line(finding["do"]))
+    if finding["command"] not in {None, itself}:
+        yield Text(indent + units.on_one_line(finding["command"]) + options, style="cyan")
+    for place in finding["worst"] if finding["kind"] == NOBODY_CONSUMES else ():
+        name = place["tube"]
+        if name in guesses:
+            yield Text(f"{indent}or is {name} misspelt, and {guesses[name]} was meant? Then move its jobs")
+            command = f"beanlite move --tube {shell_word(name)} --to {shell_word(guesses[name])}"
+            yield Text(indent + command + options, style="cyan")
+
+
+def _fact_lines(tube: Record, server: str) -> Iterator[Text]:
+    """Yield the lines of what is known of a tube, of several servers with the server."""
+    facts = facts_of(tube)
+    if facts and server:
+        yield Text.assemble((f"{'server':<{_WIDTH}}", "bold"), server)
+    for title, line in facts:
+        yield Text.assemble((f"{title:<{_WIDTH}}", "bold"), units.on_one_line(line))
+        if title == "paused":
+            who = f"by whom: beanlite history --what pause --tube {shell_word(tube['name'])}"
+            yield Text(" " * _WIDTH + who, style="cyan")
 
 
 def told(finding: Record) -> str:
     """Return what is wrong, of several servers with the server."""
     return f"{finding['server']}: {finding['text']}" if "server" in finding else str(finding["text"])
+
+
+def _since(finding: Record) -> str:
+    """Return since when something has been so."""
+    if finding["kind"] not in _LASTING or not finding["seconds"]:
+        return ""
+    return f" (since {units.utc(time.time() - finding['seconds'])} UTC)"
 
 
 def examined(diagnosis: Record) -> str:
@@ -89,24 +135,45 @@ def facts_of(tube: Record) -> list[tuple[str, str]]:
         hold = tube["oldest_hold"]
         clients = units.quantity(tube["holders"], "client")
         held = f"job {hold['id']} for {units.age(hold['seconds'])} by {tables.peer(hold['holder'])}"
-        facts.append(("reserved", f"{units.jobs(tube['reserved'])} by {clients}, for longest {held}"))
+        facts.append(("reserved", f"{units.jobs(tube['reserved'])} by {clients}, for longest {held}{_others(tube)}"))
     facts.append(("pace", _pace(tube)))
     facts += [
         ("crashes", f"job {crash['id']}: {crash['losses']} clients left that had it, {_last(crash)}")
         for crash in tube["crashes"]
     ]
     if tube["pause_left_s"]:
-        facts.append(("paused", f"for another {units.age(tube['pause_left_s'])}"))
+        facts.append(("paused", _pause(tube)))
     held_back = [word for word in tube["shut"] if word != "paused"]
     if held_back:
         facts.append(("shut", f"{' and '.join(held_back)} keeps ready jobs waiting"))
-    if tube["policy"]:
+    if tube.get("policies"):
+        facts += [("policy", _policy(row)) for row in tube["policies"]]
+    elif tube["policy"]:
         facts.append(("policy", ", ".join(f"{key} {value}" for key, value in tube["policy"].items())))
     return facts
 
 
 def _last(crash: Record) -> str:
     return f"the last {units.age(crash['last_s'])} ago, {tables.peer(crash['by'])}"
+
+
+def _others(tube: Record) -> str:
+    """Return for how long others have a job of a tube, if that is much shorter than the longest."""
+    hold_s = tube.get("hold_s")  # a server of an earlier version does not tell it
+    if hold_s is None or tube["oldest_hold"]["seconds"] < max(_LONG_S, _LONG_TIMES * hold_s):
+        return ""
+    return f"; on average it is {units.age(hold_s) if hold_s >= 1 else 'less than 1 s'}"
+
+
+def _pause(tube: Record) -> str:
+    now_s, left_s = time.time(), tube["pause_left_s"]
+    since, until = units.utc(now_s + left_s - tube["pause_s"]), units.utc(now_s + left_s)
+    return f"since {since} UTC, for another {units.age(left_s)}, until {until} UTC"
+
+
+def _policy(row: Record) -> str:
+    by = f", set by {row['changed_by']} at {units.utc(row['changed_at'])} UTC" if row["changed_by"] else ""
+    return f"{row['key']} {row['value']}, of {row['pattern']}{by}"
 
 
 def _jobs(tube: Record) -> str:
@@ -122,11 +189,17 @@ def _clients(tube: Record) -> str:
     if not tube["watching"]:
         watch = "nobody watches it"
     else:
+        holding = min(tube["holders"], tube["watching"])
+        idle = max(0, tube["watching"] - tube["waiting"] - holding)
         watch = units.quantity(tube["watching"], "client watches it", "clients watch it")
-        waiting = f"{tube['waiting']:,}" if tube["waiting"] else "nobody"
-        watch += f", {waiting} {'wait' if tube['waiting'] > 1 else 'waits'} for a job"
+        watch += f": {_verb(holding, 'has', 'have')} a job of it, {_verb(tube['waiting'], 'waits', 'wait')} for one,"
+        watch += f" {_verb(idle, 'does', 'do')} neither"
     use = units.quantity(tube["using"], "client uses it", "clients use it") if tube["using"] else "nobody uses it"
     return f"{watch}; {use}"
+
+
+def _verb(number: int, verb: str, verbs: str) -> str:
+    return f"{number:,} {verb}" if number == 1 else f"{number:,} {verbs}" if number else f"none {verb}"
 
 
 def _pace(tube: Record) -> str:
@@ -136,11 +209,16 @@ def _pace(tube: Record) -> str:
     rates = "{} come, {} are deleted".format(*rates_text(coming, deleted))
     if not coming and not deleted:
         rates = "no job comes, and none is deleted"
+    rates += " (in the last minutes)"
     hold_s = tube.get("hold_s")  # a server of an earlier version does not tell it
     moved = "" if (hold_s or 0) < 1 else f"; a job is reserved for {units.age(hold_s)} on average"
     if tube["moved_s"] is not None:
         moved += f"; last reserved, touched, deleted, released or buried {units.age(tube['moved_s'])} ago"
-    if not tube["ready"] or coming == deleted:
+    if not tube["ready"]:
+        return f"{rates}{moved}"
+    if outlook.is_steady(tube["ready"], coming * 60, deleted * 60):
+        return f"{rates}: steady{moved}"
+    if coming == deleted:
         return f"{rates}{moved}"
     empty = "never empty" if tube["empty_in_s"] is None else f"empty in {units.age(tube['empty_in_s'])}"
     return f"{rates}: at this rate {empty}{moved}"

@@ -218,7 +218,9 @@ def _refused(group: Group, worst: Case) -> _Words:
 def _growing(group: Group, worst: Case) -> _Words:
     if group.tubes == 1:
         end = (
-            "at this rate never empty" if worst.left_s is None else f"empty in {age(worst.left_s)} at the present rate"
+            "never empty at the rate of the last minutes"
+            if worst.left_s is None
+            else f"empty in {age(worst.left_s)} at the rate of the last minutes"
         )
         coming, going = rates_text(worst.coming, worst.going)
         verb = "grows" if worst.left_s is None else "has grown"
@@ -257,11 +259,15 @@ def _shut(group: Group, worst: Case) -> _Words:
 
 
 def _late(group: Group, worst: Case) -> _Words:
-    end = "" if group.tubes > 1 or worst.left_s is None else f"; empty in {age(worst.left_s)} at the present rate"
+    end = (
+        ""
+        if group.tubes > 1 or worst.left_s is None
+        else f"; empty in {age(worst.left_s)} at the rate of the last minutes"
+    )
     text = f"{group.names} {'is' if group.tubes == 1 else 'are'} late: {jobs_text(group.jobs)} ready"
     return (
         f"{text}, the next one for {age(group.seconds)}{end}",
-        "add workers, or see what keeps them",
+        "add workers, or mend what keeps those that there are",
         f"beanlite why {shell_word(worst.tube)}",
     )
 

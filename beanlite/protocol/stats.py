@@ -31,6 +31,7 @@ class Facts(NamedTuple):
     backup_failed_at: int = 0  # when a scheduled backup last failed; 0: none has since the start
     history_bodies_max: int = 0  # bytes of the history that keep bodies of deleted jobs; 0: they are not kept
     disk_free: int | None = None  # bytes, where the database is; None: there is no file
+    database_bytes: int | None = None  # the size of that file
     certificate_ends_s: Mapping[str, float] | None = None  # by setting, in UTC seconds; for the metrics only
 
 
@@ -89,6 +90,7 @@ def server_stats(server: ServerSnapshot, commands: Sequence[tuple[str, int]], fa
         ("backup-failed-at", facts.backup_failed_at),
         ("history-bodies-max", facts.history_bodies_max),
         *(() if facts.disk_free is None else (("disk-free", facts.disk_free),)),
+        *(() if facts.database_bytes is None else (("database-bytes", facts.database_bytes),)),
     )
 
 

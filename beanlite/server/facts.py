@@ -54,10 +54,19 @@ def facts_source(
             backup_failed_at=0 if backups is None else backups.failed_at,
             history_bodies_max=figures.history_bodies_max,
             disk_free=None if db is None else _free_bytes(db),
+            database_bytes=None if db is None else _size_bytes(db),
             certificate_ends_s=None if handshakes is None else handshakes.certificates.ends_s,
         )
 
     return collect
+
+
+def _size_bytes(db: Path) -> int | None:
+    """Return how large the database file is, without its -wal; None if that can't be told."""
+    try:
+        return db.stat().st_size
+    except OSError:
+        return None
 
 
 def _free_bytes(db: Path) -> int | None:

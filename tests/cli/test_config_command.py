@@ -32,7 +32,9 @@ def test_each_setting_and_where_it_comes_from(file, monkeypatch, capsys):
 
 def test_a_table_for_people(capsys):
     assert cli.main(["config", "--no-journal"]) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    told = capsys.readouterr()
+    assert told.err.endswith("one that runs may have others.\n")
+    lines = [line.split() for line in told.out.splitlines()]
     assert ["journal", "false", "--no-journal"] in lines
     assert ["socket", "-", "default"] in lines
     assert ["port", "11300", "default"] in lines

@@ -219,7 +219,7 @@ def test_tube_grows_for_good_if_more_jobs_come_than_are_deleted(core):
     growing = core.findings()["growing"]
     assert (growing.severity, growing.tubes, growing.jobs) == ("warning", 1, 400)
     rates = "720 a minute come and 120 are deleted"
-    assert growing.text == f"mail grows: 400 jobs ready, {rates}; at this rate never empty"
+    assert growing.text == f"mail grows: 400 jobs ready, {rates}; never empty at the rate of the last minutes"
     core.live(400, each=lambda: (core.fill(b"mail", 3), core.work(worker, 3)))
     assert "growing" not in core.findings()
 
@@ -231,7 +231,7 @@ def test_tube_that_is_worked_off_tells_when_it_is_empty(core):
     growing = core.findings()["growing"]
     assert growing.severity == "note"
     rates = "0 a minute come and 120 are deleted"
-    assert growing.text == f"mail has grown: 360 jobs ready, {rates}; empty in 3 min at the present rate"
+    assert growing.text == f"mail has grown: 360 jobs ready, {rates}; empty in 3 min at the rate of the last minutes"
 
 
 def test_backlog_whose_next_job_waits_for_an_hour_is_late(core):

@@ -121,7 +121,7 @@ QUESTIONS: Final = (
     Question("Which job kills its workers, how often has it, and what is in it?", _poison),
     Question("Which tubes does nobody consume? How many jobs wait there, and for how long?", _unconsumed),
     Question(
-        "One of them is a misspelt name. Of which tube, and how do its jobs get there?",
+        "One of them is a misspelt name. Of which tube, and with which command do its jobs get into that one?",
         lambda _: "emial is mail: move the jobs of emial to mail",
     ),
     Question(

@@ -169,7 +169,11 @@ def test_command_counts_delayed_jobs_by_the_minute(run, queue, capsys):
     assert 3540 <= waves[-1]["due_at"] - waves[0]["due_at"] <= 3660
     (title, first), err = minutes("--limit", "1")
     assert (title.split(), first.split()[0]) == (["due", "jobs"], utc(waves[0]["due_at"])[:10])
-    assert err == f"These are 1 of {len(waves)} minutes: --limit\n"
+    first, most = err.splitlines()
+    assert first == f"These are the first 1 of {len(waves)} minutes, with {waves[0]['jobs']} of 3 jobs: --limit"
+    largest = max(waves, key=lambda wave: wave["jobs"])
+    assert most.startswith("The most are due at ")
+    assert f"{utc(largest['due_at'])[:-3]} ({largest['jobs']})" in most
     for source in (["--connect", "{}:{}".format(*queue.address)], ["--db", str(queue.db)]):
         capsys.readouterr()
         assert main(["jobs", "--group-by", "due", "--state", "ready", *source]) == 2

@@ -144,8 +144,7 @@ def test_event_of_a_policy_has_what_was_set(told):
 
 def test_history_without_events_says_so(past, capsys):
     assert main(["history", "--db", str(past), "--by", "nobody"]) == 0
-    why = "those of clients are kept only with the server's setting history"
-    assert capsys.readouterr() == ("", f"no events; {why}\n")
+    assert capsys.readouterr().err.startswith("no events; what clients do is kept since 20")
     assert main(["history", "--db", str(past), "--by", "nobody", "--operators"]) == 0
     assert capsys.readouterr() == ("", "no events\n")
     assert main(["history", "--db", str(past), "--what", "luck"]) == 2
@@ -173,3 +172,42 @@ def test_pause_at_another_server_goes_by_the_command_of_clients(tmp_path):
         wire.ask("use mail")
         assert main(["pause", "mail", "1min", "--connect", f"127.0.0.1:{server.port}"]) == 0
         assert int(wire.stats("stats-tube mail")["pause-time-left"]) > 50
+
+
+def test_nothing_found_is_told_with_what_is_kept(past, told, capsys):
+    since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(min(event["at"] for event in told())))
+    for options, of in (("--id 4", " of job 4"), ("--tube mail --by nobody", " of mail"), ("--by nobody", "")):
+        assert main(["history", "--db", str(past), *options.split()]) == 0
+        assert capsys.readouterr() == ("", f"no events{of}; what clients do is kept since {since} UTC\n")
+    assert main(["history", "--db", str(past), "--by", "operators"]) == 0
+    assert "what any operator has done is told by --operators" in capsys.readouterr().err
+
+
+def test_job_whose_put_is_not_kept_says_so(tmp_path, past, capsys):
+    with start_beanlite(tmp_path) as server:
+        with Wire(server.connect()) as wire:
+            assert wire.put(b"x") == 1
+            assert wire.put(b"x") == 2
+        assert main(["bury", "2", "--connect", f"127.0.0.1:{server.port}"]) == 0
+        server.stop()
+    kept = "what clients do is kept only with the server's setting history\n"
+    capsys.readouterr()
+    for job_id, why in (("1", "no history"), ("2", "its put is not in its history")):
+        assert main(["job", job_id, "--db", str(tmp_path / "queue.db")]) == 0
+        assert capsys.readouterr().out.endswith(f"\n\n{why}: {kept}")
+    assert main(["job", "1", "--db", str(past)]) == 0
+    assert "what clients do" not in capsys.readouterr().out
+
+
+def test_event_of_a_schedule_is_told_in_few_words(tmp_path, capsys):
+    with start_beanlite(tmp_path) as server:
+        at = ["--connect", f"127.0.0.1:{server.port}"]
+        nightly = ["nightly", "--cron", "0 3 * * *", "--zone", "Europe/Berlin", "--tube", "reports", "--body", "x"]
+        assert main(["schedule", "set", *nightly, *at]) == 0
+        assert main(["schedule", "unset", "nightly", *at]) == 0
+        server.stop()
+    capsys.readouterr()
+    assert main(["history", "--operators", "--db", str(tmp_path / "queue.db")]) == 0
+    was_set, was_unset = capsys.readouterr().out.splitlines()
+    assert "  reports  schedule  nightly: 0 3 * * * Europe/Berlin -> reports  by operator " in was_set
+    assert "  schedule  nightly unset  by operator " in was_unset

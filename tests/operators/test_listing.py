@@ -1,6 +1,7 @@
 """What a server tells of its jobs and tubes, and what its file tells, is the same."""
 
 import random
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -293,12 +294,22 @@ RATES = ("puts_per_min", "deletes_per_min", "drain_s")
 
 
 @pytest.mark.parametrize(
-    ("ready", "puts", "deletes", "drain_s"), [(90, 10, 40, 180), (0, 10, 5, 0), (9, 5, 5, None), (9, None, None, None)]
+    ("ready", "puts", "deletes", "drain_s"),
+    [(90, 10, 40, 180), (0, 10, 5, 0), (900, 5, 5, None), (9, None, None, None)],
 )
 def test_tube_drains_at_the_rate_of_deletes_beyond_puts(ready, puts, deletes, drain_s):
     tube = {"ready": ready, "deletes": 0, "puts_per_min": puts, "deletes_per_min": deletes}
     outlook.add_outlook(tube)
     assert tube["drain_s"] == drain_s
+
+
+@pytest.mark.parametrize(
+    ("puts", "deletes", "is_steady"), [(5, 5, True), (2, 1, True), (60, 50, True), (60, 40, False)]
+)
+def test_small_tube_whose_rates_are_about_equal_is_steady(puts, deletes, is_steady):
+    tube = {"ready": 9, "deletes": 0, "puts_per_min": puts, "deletes_per_min": deletes}
+    outlook.add_outlook(tube)
+    assert ("drain_s" not in tube) == is_steady
 
 
 def test_share_that_failed_is_of_all_that_ended():
@@ -316,3 +327,12 @@ def test_those_that_lack_a_fact_come_last():
     assert first(records, "n", largest=True, limit=3) == [{"n": 3}, {"n": 2}, {"n": 1}]
     assert first(records, "n", largest=False, limit=0) == [{"n": 1}, {"n": 2}, {"n": 3}, {"n": None}, {}]
     assert first(records, "n", largest=True, limit=0)[-2:] == [{"n": None}, {}]
+
+
+def test_moment_still_to_come_is_not_that_of_what_is_due(queue, capsys):
+    later = time.strftime("%Y-%m-%d %H:%M", time.localtime(time.time() + 86_400))
+    for words in (["--until", later], ["--until", "23:59:59"]):
+        assert main(["jobs", "--state", "delayed", "--connect", "{}:{}".format(*queue.address), *words]) == 2
+        err = capsys.readouterr().err
+        assert " is still to come" in err
+        assert "what is due soon is told by beanlite jobs --group-by due, and by beanlite tubes --sort due" in err

@@ -1,5 +1,7 @@
 """Filters as one line of text."""
 
+import time
+
 import pytest
 
 from beanlite.console.filters import filter_by
@@ -172,3 +174,8 @@ def test_value_that_is_cut_or_no_scalar_is_not_looked_for():
     assert [is_cut(value) for value in ("x" * 200, '{"a":1}', "[1]", "[ERROR] x", "x", "4711", "")] == [True] * 3 + [
         False
     ] * 4
+
+
+def test_end_that_is_still_to_come_is_misunderstood():
+    with pytest.raises(Misunderstood, match=r"until:.* is still to come today"):
+        parse(f"until:{time.strftime('%H:%M', time.gmtime(NOW_S + 3600))}Z", NOW_S)

@@ -53,6 +53,7 @@ def test_schedule_is_set_listed_run_and_unset(run, server):
         assert (live.show_job(2) or {})["body"] == b"report"
     exit_code, out, _ = run("list")
     assert out.split()[:3] == ["schedule", "when", "zone"]
+    assert "next (UTC)" in out
     assert "0 3 * * *" in out
     assert run("unset", "nightly") == (0, "nightly is unset\n", "")
     assert run("list") == (0, "", "no schedules\n")

@@ -208,6 +208,7 @@ def test_clients_and_stats(queue, run):
     assert facts["backup-succeeded-at"] == ["0", "(never)"]
     assert facts["max-job-size"] == ["65535", "(64.0", "KiB)"]
     assert facts["uptime"][1].startswith("(")
+    assert int(facts["database-bytes"][0]) == queue.db.stat().st_size
     disk = os.statvfs(queue.db.parent)
     assert int(facts["disk-free"][0]) == pytest.approx(disk.f_bavail * disk.f_frsize, rel=0.1)
 

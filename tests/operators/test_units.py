@@ -116,3 +116,18 @@ def test_what_is_no_moment(text):
 def test_moment_before_1970_is_an_error():
     with pytest.raises(ValueError, match="is before 1970"):
         units.parse_moment("1960-01-01", 1e9)
+
+
+@pytest.mark.parametrize("text", ["10:15", "23:59:59", "23:59Z"])
+def test_end_still_to_come_today_is_not_taken_for_yesterdays(text, monkeypatch):
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    try:
+        with pytest.raises(
+            units.StillToCome, match=f"^{text} is still to come today; the last one was 2026-11-26 {text}$"
+        ):
+            units.parse_moment(text, 1_795_774_439.0, is_end=True)
+        assert units.utc(units.parse_moment("10:13", 1_795_774_439.0, is_end=True)) == "2026-11-27 10:13:00"
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -34,6 +34,8 @@ _EVENTS: Final = f"""
     FROM history
 """
 _HAS_BODY: Final = "what = 'delete' AND body IS NOT NULL"
+# When the first event happened that no operator caused.
+_KEPT: Final = f"SELECT at FROM history WHERE by IS NULL OR NOT starts_with(by, '{OPERATOR}') ORDER BY n LIMIT 1"
 _DELETIONS: Final = f"""
     SELECT job, n, length(body) AS size FROM history WHERE n > $1 AND n <= $2 AND {_HAS_BODY} ORDER BY n
 """
@@ -133,6 +135,11 @@ class PastLook:
             if limit and len(matches) >= limit:
                 break
         return matches[: limit or None][::-1]
+
+    def kept_since(self) -> float | None:
+        """Return since when what clients do is kept; None: it is not."""
+        rows = self._rows(_KEPT)
+        return float(rows[0]["at"]) if rows else None
 
     def end_of_history(self) -> int:
         """Return the number of the last event; later ones have higher numbers."""

@@ -103,7 +103,10 @@ class Filter(BaseModel):
     until_at: Annotated[
         _Moment,
         Criterion(
-            "In their state since this moment or earlier.", "so since {} UTC or earlier", key="until", example="24h"
+            "In their state since this moment or earlier; not: due by then.",
+            "so since {} UTC or earlier",
+            key="until",
+            example="24h",
         ),
     ] = None
     pri_min: Annotated[

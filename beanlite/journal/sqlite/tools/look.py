@@ -58,6 +58,8 @@ _DELETED: Final = """
     WHERE job = :id AND what = 'delete' AND body IS NOT NULL ORDER BY n DESC LIMIT 1
 """
 _HAS_BODY: Final = "what = 'delete' AND body IS NOT NULL"
+# When the first event happened that no operator caused.
+_KEPT: Final = f"SELECT at FROM history WHERE by IS NULL OR instr(by, '{OPERATOR}') <> 1 ORDER BY n LIMIT 1"
 # Tubes, with their rates per minute over this hour and the previous one, and how many delayed jobs are due soon.
 _TUBES: Final = """
     SELECT tubes.*, CAST(paused_until - (julianday('now') - 2440587.5) * 86400 AS INTEGER) AS pause_left_s,
@@ -239,6 +241,11 @@ class Look:
         if "where" in parameters:
             self._connection.create_function("fits", 1, Where(parameters.pop("where")).fits)
         return " AND ".join([_CONDITIONS_OF_EVENTS[key] for key in which] or ["1"]), parameters
+
+    def kept_since(self) -> float | None:
+        """Return since when what clients do is kept; None: it is not."""
+        rows = self._rows(_KEPT, {})
+        return float(rows[0]["at"]) if rows else None
 
     def end_of_history(self) -> int:
         """Return the number of the last event; later ones have higher numbers."""
