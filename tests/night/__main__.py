@@ -11,12 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.night import past
-from tests.night.live import Company
+from tests.night.live import STARTS_WITHIN_S, Company
 from tests.night.questions import QUESTIONS
 from tests.night.script import Night
 from tests.support.servers import RunningServer, free_port
-
-STARTS_WITHIN_S = 30.0
 
 
 def main() -> int:

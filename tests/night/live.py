@@ -13,6 +13,8 @@ from tests.support.wire import Wire
 
 # A worker that waits asks again before its connection would take the server for dead.
 WAIT_S = 5
+# A server answers when all jobs of the night are recovered.
+STARTS_WITHIN_S = 60.0
 CRASH_S = 2.0
 TURN_S = 0.25
 MAILERS = 3
@@ -58,7 +60,7 @@ class Company:
             thread.join()
 
     def _set_schedule(self) -> None:
-        with Wire(self._server.connect()) as wire:
+        with Wire(self._server.connect(STARTS_WITHIN_S)) as wire:
             wire.request(
                 "set-schedule", name="nightly", when="0 3 * * *", zone="Europe/Berlin", tube="reports.nightly",
                 body='{"report": "sales"}', by="ann",
