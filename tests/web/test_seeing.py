@@ -293,7 +293,7 @@ def test_what_makes_no_sense_is_told_and_no_failure(web, path):
         ("state", "lost", "state:lost: one of ready, reserved, delayed, buried"),
         ("pri_min", "-1", "pri:>=-1: '-1' is not a whole number from 0"),
         ("ids", "1,x", "id:1,x: 'x' is not a whole number from 0"),
-        ("holder", "\N{GRINNING FACE}", "is not a whole number from 0"),
+        ("holder", "\N{GRINNING FACE}", "found by its number or its address, holder:17 or host:10.0.0.5"),
         ("text", "x" * 2000, "1000 characters at most"),
         ("newer", "9999999999d", "is more than"),
         ("q", "state:burried", "state:burried: did you mean state:buried?"),
