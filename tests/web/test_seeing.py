@@ -57,7 +57,9 @@ def test_the_overview_counts_and_tells_what_is_wrong(web):
     assert "ready 119 reserved 1 delayed 1 buried 1" in page.text
     assert "1 job of mail is buried, the first for " in page.text
     assert 'href="/jobs?state=reserved&amp;sort=in-state"' in page.html
-    assert "nothing becomes of them by itself: beanlite jobs --tube mail --state buried · mail 1 " in page.text
+    told = "nothing becomes of them by itself: beanlite jobs --tube mail --state buried · since [0-9: -]* UTC · mail 1 "
+    assert re.search(told, page.text)
+    assert '<a href="/tube/mail?state=buried#jobs"><code>beanlite jobs' in page.html
     assert '<a href="/tube/mail?state=buried">mail</a> 1' in page.html
     assert "Tubes 63" in page.text
 
