@@ -32,7 +32,19 @@ _SAFE: Final = re.compile(r'(?![<>]|//)[^\s"]+')
 # A part of a path: a key in quotes, a place in an array, or a key as it is.
 _PART: Final = re.compile(rf'{_QUOTED}|\[[0-9]+\]|[^".\[\]]+')
 _BOUND: Final = re.compile(r"(>=?|<=?)(.*)", re.DOTALL)
+# A key and a value as the options of commands have them.
+_EQUATED: Final = re.compile(r"([^=]+)=(?!=)(.+)", re.DOTALL)
 _ID: Final = "id"
+_HOLDER: Final = (
+    "a client that has jobs is found by its number or its address, holder:17 or host:10.0.0.5, not its name"
+)
+# What is said of words that are likely to be tried as keys.
+_NO_KEYS: Final = {
+    **dict.fromkeys(("client", "worker"), _HOLDER),
+    **dict.fromkeys(
+        ("due", "left", "delay"), "in a tube, state:delayed sorted by queue has those first that are due first"
+    ),
+}
 # The words that the values of some keys are, and what is behind a key in completions.
 _WORDS_OF: Final = {"state": STATES, "why": WHYS}
 
@@ -153,6 +165,11 @@ def _condition(word: Word) -> str:
         raise Misunderstood(f"{word.raw[:40]}: {word.key[:40]} is no key, and no path in a body; put a text in quotes")
     if not value:
         raise Misunderstood(f'{word.raw[:40]} needs a value; {word.key[:40]}:"" is an empty text')
+    if _BOUND.fullmatch(value) is not None:
+        compared = ", ".join(key for key, fields in KEYS.items() if "" not in fields)
+        more = f"; {_NO_KEYS[word.key]}" if word.key in _NO_KEYS else ""
+        text = f"; as a text in a body: {word.key[:40]}:{_quoted(value)[:60]}"
+        raise Misunderstood(f"{word.raw[:40]}: {word.key[:40]} can't be compared, only {compared}{more or text}")
     if _WHOLE.fullmatch(value) is None and _SAFE.fullmatch(value) is None:
         quoted = _quoted(word.raw if value.startswith("//") else value)
         meant = quoted if value.startswith("//") else f"{word.key}:{quoted}"
@@ -180,6 +197,8 @@ def _value(word: Word, name: str, text: str, now_s: float) -> Any:  # noqa: ANN4
         raise Misunderstood(f"{word.raw[:40]}: {error}") from None
     if int not in get_args(Filter.model_fields[name].annotation):
         return text
+    if name == "holder" and not text.isdecimal():
+        raise Misunderstood(f"{word.raw[:40]}: {_HOLDER}")
     return _number(word, text, most_of(Filter.model_fields[name], U64_MAX))
 
 
@@ -282,12 +301,41 @@ def without(line: str, key: str) -> str:
         return line
 
 
+def values_in(line: str) -> str:
+    """Return the words of a line that look for values in bodies that are JSON; none, if it is misunderstood."""
+    try:
+        return " ".join(word.raw for word in words_of(line) if word.key and word.key not in KEYS)
+    except Misunderstood:
+        return ""
+
+
+def values_of(line: str) -> list[str]:
+    """Return the values in bodies that a line looks for. Misunderstood: it looks for something else."""
+    criteria = parse(line, 0.0)
+    if criteria.keys() != {"where"}:
+        raise Misunderstood("values in JSON bodies, such as customer:4711")
+    where: list[str] = criteria["where"]
+    return where
+
+
 def hint(line: str) -> str:
-    """Return which key may be meant by a path that is very like it; empty if there is none."""
-    for word in words_of(line):
-        close = get_close_matches(word.key, KEYS, n=1, cutoff=0.75) if word.key and word.key not in KEYS else []
-        if close:
-            return f"{word.key} is looked for in bodies that are JSON; did you mean {close[0]}:{word.value}?"
+    """Return what may be meant by a word that is looked for in bodies, if it is like a condition; empty if none is."""
+    return next(filter(None, map(_meant, words_of(line))), "")
+
+
+def _meant(word: Word) -> str:
+    if not word.key:
+        key, value = equated.groups() if (equated := _EQUATED.fullmatch(word.value)) else ("", word.value)
+        if key and is_path(key):
+            return f"{word.raw[:40]} is looked for as a text in bodies; did you mean {write(key, value)[:60]}?"
+        for each, words in _WORDS_OF.items():
+            close = get_close_matches(value.lower(), words, n=1, cutoff=0.8)
+            if close:
+                return f"{value} is looked for as a text in bodies; did you mean {each}:{close[0]}?"
+    elif word.key not in KEYS:
+        close = get_close_matches(word.key, KEYS, n=1, cutoff=0.75)
+        meant = _NO_KEYS.get(word.key) or (f"did you mean {close[0]}:{word.value}?" if close else "")
+        return f"{word.key} is looked for in bodies that are JSON; {meant}" if meant else ""
     return ""
 
 

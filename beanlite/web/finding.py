@@ -32,6 +32,7 @@ _COUNTED: Final = 200
 _COUNT_S: Final = 0.1
 # The header of requests by which a page refreshes itself.
 LIVE: Final = "beanlite-live"
+_QUEUE: Final = "queue"
 _TUBE: Final = "tube:"
 
 
@@ -54,15 +55,19 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
     fields.pop("tube", None) if tube else None
     find = _Find(fields, tube, hides=site.hide_bodies)
     which = find.which
-    groups, page, matching = None, listing.Page([], None), ""
+    groups, page, matching, of_all = None, listing.Page([], None), "", ""
     if find.mistake is None and find.by is not None:
         key, again = (tube, find.line, find.group), LIVE not in request.headers
         groups = await site.counts.of(key, person_of(request), which, find.by, again=again)
+        if groups.ended_s is None and not which.ids:
+            there = filter_by(tube=which.tube, state=which.state)
+            question = partial(_matching, which=there)
+            of_all = await site.questions.ask_seldom(person_of(request), ("there", which.tube, which.state), question)
     elif find.mistake is None:
         after = fields.get("after", "")[:1000] or None
-        question = partial(_page_of_jobs, which=which, sort=find.sort, after=after, paths=find.paths)
+        list_jobs = partial(_page_of_jobs, which=which, sort=find.sort, after=after, paths=find.paths)
         page, matching = await ask(
-            request, ("jobs", json.dumps(which.criteria()), find.sort, after, *find.paths), question
+            request, ("jobs", json.dumps(which.criteria()), find.sort, after, *find.paths), list_jobs
         )
     context |= {
         "jobs": page.records,
@@ -71,6 +76,7 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
         "which": which,
         "find": find,
         "groups": groups,
+        "of_all": of_all,
         "hides": site.hide_bodies,
     }
     if find.mistake is not None:
@@ -98,10 +104,13 @@ class _Find:
         if hides and reads_bodies:
             raise ConfigError("text: bodies are hidden here, and so can't be searched")
         by_queue = self.which.tube is not None and self.which.state not in {None, "reserved"}
-        self.sorts = [each for each in listing.JOB_SORTS if each != "queue" or by_queue]
-        self.sort = fields.get("sort") or self.sorts[by_queue]
-        if self.sort == "queue" and not by_queue:
+        self.sorts = [each for each in listing.JOB_SORTS if each != _QUEUE or self.which.tube is not None]
+        self.sort = fields.get("sort") or (_QUEUE if by_queue else "id")
+        self.sort_hint = ""
+        """Why they are not sorted as it was asked for."""
+        if self.sort == _QUEUE and not by_queue:
             self.sort = "id"
+            self.sort_hint = "sorted by id: queue is for the ready, delayed or buried jobs of one tube"
         self.is_sorted = "sort" in fields
         self.facts = FACTS
 
@@ -135,8 +144,15 @@ class _Find:
 
     @property
     def hint(self) -> str:
-        """Which key may be meant by a path that is very like it."""
+        """What may be meant by a word that is looked for in bodies."""
         return query.hint(self.line)
+
+    def deleted(self, page: str) -> str:
+        """Return the link to the changes that tell which such jobs were deleted; empty if that is not told there."""
+        which = self.which
+        if which.where is None and which.text is None and which.ids is None:
+            return ""
+        return link(page, tube=which.tube, body=query.values_in(self.line))
 
 
 def _page_of_jobs(

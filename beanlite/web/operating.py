@@ -1,17 +1,22 @@
 """What operators have done, wherever they did it, as the history tells it."""
 
 import json
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
 from beanlite.console.filters import Record
+from beanlite.console.query import values_of
 from beanlite.console.stored import PastView
 from beanlite.console.units import age, on_one_line, parse_moment
 from beanlite.core.access import READER, Rights
-from beanlite.core.events import PAUSE
+from beanlite.core.events import DELETE, PAUSE
 from beanlite.core.notes import first_line
+from beanlite.core.phrases import shell_word
+from beanlite.errors import ConfigError
 from beanlite.web.notices import Mistake
 
 # How many lines a page shows, and of how many events.
@@ -41,6 +46,18 @@ class Deed:
     is_cut: bool = False
     """Whether there may be more of it, before the events that were looked at."""
 
+    @property
+    def undelete(self) -> str:
+        """The command that puts the jobs again; empty if it has not deleted any."""
+        by, tube = self.by["person"] or self.by["address"], self.tube
+        if self.what != DELETE:
+            return ""
+        since, until = (datetime.fromtimestamp(at, UTC) for at in (self.first_at, self.last_at + 1))
+        return (
+            f"beanlite undelete --tube {shell_word(tube)} --by {shlex.quote(by)}"
+            f" --since {since:%Y-%m-%dT%H:%M:%SZ} --until {until:%Y-%m-%dT%H:%M:%SZ}"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -49,33 +66,43 @@ class Asked:
     by: str
     tube: str
     since: str
+    body: str
+    """Values in the bodies of jobs that were deleted."""
     one_by_one: bool
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Asked":
         """Return what the query of a page asks for."""
-        by, tube, since = (query.get(name, "").strip()[:_TEXT_MAX] for name in ("by", "tube", "since"))
-        return cls(by, tube, since, bool(query.get("each")))
+        by, tube, since, body = (query.get(name, "").strip()[:_TEXT_MAX] for name in ("by", "tube", "since", "body"))
+        return cls(by, tube, since, body, bool(query.get("each")))
 
     @property
     def query(self) -> dict[str, str]:
         """The query of a page that asks for this."""
-        return {"by": self.by, "tube": self.tube, "since": self.since, "each": "1" if self.one_by_one else ""}
+        each = "1" if self.one_by_one else ""
+        return {"by": self.by, "tube": self.tube, "since": self.since, "body": self.body, "each": each}
 
-    def conditions(self, now_s: float) -> Record:
-        """Return the conditions that events meet. Mistake: the moment can't be read."""
+    def conditions(self, now_s: float, *, hides: bool) -> Record:
+        """Return the conditions that events meet. Mistake: the moment can't be read, or the values; or are hidden."""
         which: Record = {"operators": True, "by": self.by, "tube": self.tube}
         if self.since:
             try:
                 which["since_at"] = parse_moment(self.since, now_s)
             except ValueError as error:
                 raise Mistake("since", str(error)) from None
+        if self.body:
+            if hides:
+                raise Mistake("body", "bodies are hidden here, and so can't be searched")
+            try:
+                which["where"] = values_of(self.body)
+            except ConfigError as error:
+                raise Mistake("body", str(error)) from None
         return {key: value for key, value in which.items() if value}
 
 
 def deeds(look: PastView, asked: Asked, rights: Rights, person: str, *, hides: bool) -> list[Deed]:
     """Return the last deeds that are asked for, the newest first: of a user who may not do everything, its own."""
-    which = asked.conditions(time.time())
+    which = asked.conditions(time.time(), hides=hides)
     events = list(look.history(which, EVENTS_MAX))
     is_cut = len(events) == EVENTS_MAX
     if not rights.everything:

@@ -1,5 +1,6 @@
 """The contents of the first page: what is wrong with the server, its rates, and its tubes."""
 
+import shlex
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final
@@ -8,6 +9,7 @@ from beanlite.console import listing, outlook, why
 from beanlite.console.filters import Record
 from beanlite.console.live import Live
 from beanlite.core.findings import BURIED, CRASH_LOOP, LEFT_BURIED, REFUSED, STORM_DUE
+from beanlite.web.pages import link, quoted
 
 # TubesPage on one page.
 PAGE: Final = 50
@@ -78,4 +80,23 @@ def diagnosis(live: Live, tube: str) -> tuple[list[Record], list[tuple[str, str]
 
 
 def _with_states(found: list[Record]) -> list[Record]:
-    return [{**finding, "state": STATES.get(finding["kind"], "ready")} for finding in found]
+    return [
+        {**finding, "state": STATES.get(finding["kind"], "ready"), "page": _page_of(finding["command"] or "")}
+        for finding in found
+    ]
+
+
+def _page_of(command: str) -> str:
+    """Return the page that shows what a command does; empty if there is none."""
+    match shlex.split(command)[1:]:
+        case ["jobs", "--tube", tube, *options]:
+            longest_first = {"sort": "in-state"} if "reserved" in options else {}
+            asked = {name.removeprefix("--"): value for name, value in zip(options[::2], options[1::2], strict=False)}
+            return link(f"/tube/{quoted(tube)}", **longest_first | asked) + "#jobs"
+        case ["job", job_id]:
+            return f"/job/{job_id}"
+        case ["clients", *_]:
+            return "/clients"
+        case ["policy", "show", tube]:
+            return f"/tube/{quoted(tube)}#policies"
+    return ""

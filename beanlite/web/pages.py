@@ -21,6 +21,7 @@ from beanlite.console.folding import LINES_MAX
 from beanlite.console.tables import claim
 from beanlite.console.units import parse_age
 from beanlite.core.access import OPERATOR, PRODUCER
+from beanlite.core.findings import HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, SHUT
 from beanlite.core.job import U32_MAX
 from beanlite.core.operator import CONCERNS
 from beanlite.core.policies import KEYS, OFF
@@ -38,6 +39,7 @@ _VALUE_MAX: Final = 1000
 
 
 _EXACT: Final = Markup(" data-exact")
+_ZONE: Final = Markup(" data-zone")
 
 # What keys do, in the page's scripts; and those of them that change jobs.
 KEYS_OF_PAGES: Final = (
@@ -68,6 +70,9 @@ _CHANGING: Final = frozenset("x*Kbdmu")
 _OF_ONE: Final = frozenset(("g c", "g l", "g b", "g s"))
 
 
+# The findings that tell since when it has been so.
+SINCE: Final = frozenset({HUNG, NOBODY_CONSUMES, SHUT, LATE, LEFT_BURIED})
+
 # Why a job is buried, behind "Buried for 5 min,".
 WHY: Final = {
     "client": "by a client",
@@ -77,15 +82,29 @@ WHY: Final = {
 }
 
 
-def _time(at: float | None, *, exact: bool = False) -> Markup:
-    """Return a moment as HTML; the page's script converts it to the reader's day, to the second if it is ``exact``."""
+def _time(at: float | None, *, exact: bool = False, zone: bool = False) -> Markup:
+    """Return a moment as HTML; the page's script converts it to the reader's day.
+
+    It tells the second if the moment is ``exact``, and with ``zone`` the reader's zone.
+    """
     if at is None:
         return Markup()
     moment = datetime.fromtimestamp(at, UTC)
-    return Markup('<time datetime="{}"{}>{} UTC</time>').format(
+    return Markup('<time datetime="{}"{}{}>{} UTC</time>').format(
         moment.isoformat(timespec="milliseconds"),
         _EXACT if exact else "",
+        _ZONE if zone else "",
         moment.strftime("%Y-%m-%d %H:%M:%S"),
+    )
+
+
+def _lasting(seconds: float | None) -> Markup:
+    """Return a length of time that ends now as HTML, with its beginning as the title; the page's script converts it."""
+    if seconds is None:
+        return Markup()
+    moment = datetime.fromtimestamp(time.time() - seconds, UTC)
+    return Markup('<time datetime="{}" data-age title="since {} UTC">{}</time>').format(
+        moment.isoformat(timespec="seconds"), moment.strftime("%Y-%m-%d %H:%M:%S"), units.age(seconds)
     )
 
 
@@ -126,6 +145,7 @@ def _environment() -> Environment:
         "job_name": job_name,
         "json": lambda value: json.dumps(value, ensure_ascii=False),
         "holder": _holder,
+        "lasting": _lasting,
         "quote": quoted,
         "rate": units.rate,
         "size": units.size,
@@ -138,6 +158,7 @@ def _environment() -> Environment:
         "LONGEST_FIRST": {"reserved": "in-state"},
         "OFF": OFF,
         "POLICY_KEYS": tuple(KEYS),
+        "SINCE": SINCE,
         "SYNTAX": query.syntax(),
         "SHOWN": (*SHOWN, "tries"),
         "STATES": STATES,
@@ -181,6 +202,7 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "may_everything": rights.everything,
         "may": lambda role, tube: rights.may(role, tube.encode()),
         "notice": notice,
+        "since": site_of(request).moments.since,
         "undo_label": partial(site_of(request).undos.label, user.name),
         "wrong": notice.wrong,
         "has_db": site_of(request).db is not None,

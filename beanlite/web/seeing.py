@@ -40,6 +40,8 @@ SCHEDULES_MAX: Final = 200
 BODY_BYTES_MAX: Final = 1 << 20
 PAGES_MAX: Final = 100_000
 _HOUR_S: Final = 3600
+# How long after a job was put its event may be.
+_ROUGHLY_S: Final = 1.0
 # How far back charts go. The server keeps the first ones; the others are in the database: the span of a point in
 # seconds, and the number of points.
 SPANS: Final = {"5min": "5 min", "hour": "Hour", "day": "Day"}
@@ -108,7 +110,7 @@ async def tube(request: Request) -> Response:
         "tube": reply["tubes"][0],
         "findings": findings,
         "facts": facts,
-        "started_at": time.time() - stats["uptime"],
+        "started_at": site.moments.since("start", stats["uptime"]),
         "policies": policies["policies"],
         "policies_file": policies["file"],
         "picture": picture,
@@ -140,7 +142,7 @@ async def job(request: Request) -> Response:
         context = {"id": job_id, "unreadable": unreadable}
         return render(request, "no-job.html", context, 404)
     deleted = await deleted_job(request, job_id) if facts is None else None
-    body = b"" if facts is None or site.hide_bodies else facts["body"]
+    body = b"" if site.hide_bodies else (facts or deleted or {"body": b""})["body"]
     if form == "raw":
         name = f'attachment; filename="job-{job_id}"'
         return Response(body, media_type="application/octet-stream", headers={"content-disposition": name})
@@ -152,9 +154,11 @@ async def job(request: Request) -> Response:
         "job": facts,
         "id": job_id,
         **_history(history, end),
+        "lacks_begin": facts and history and history[0]["at"] > facts["created_at"] + _ROUGHLY_S,
+        "kept_since": history[0]["at"] if history else None,
         "unreadable": unreadable,
         "hides": site.hide_bodies,
-        "unfit": unfit(deleted["body"] if deleted else body),
+        "unfit": unfit(body),
         "deleted": deleted,
         "shown": text,
         "cut": len(body) > BODY_BYTES_MAX,
@@ -245,7 +249,7 @@ async def changes(request: Request) -> Response:
     except Mistake as mistake:
         context["wrong"] = WrongForm(request.url.path, mistake.name, mistake.why)
         status = 400
-    return render(request, "changes.html", {**context, "asked": asked}, status)
+    return render(request, "changes.html", {**context, "asked": asked, "hides": site.hide_bodies}, status)
 
 
 async def _deeds(request: Request, asked: Asked) -> tuple[list[Deed], str]:
@@ -265,11 +269,11 @@ async def _deeds(request: Request, asked: Asked) -> tuple[list[Deed], str]:
 
 async def journal(request: Request) -> Response:
     """Show the statistics of the server: its journal, its memory, its backups, what it has refused."""
-    stats = await site_of(request).questions.ask_seldom("", "stats", Live.stats)
+    site = site_of(request)
+    stats = await site.questions.ask_seldom("", "stats", Live.stats)
     refusals = {key.removeprefix("refused-"): times for key, times in stats.items() if key.startswith("refused-")}
-    return render(
-        request, "journal.html", {"stats": stats, "refused": refusals, "started_at": time.time() - stats["uptime"]}
-    )
+    started_at = site.moments.since("start", stats["uptime"])
+    return render(request, "journal.html", {"stats": stats, "refused": refusals, "started_at": started_at})
 
 
 async def backups(request: Request) -> Response:

@@ -15,6 +15,7 @@ from beanlite.errors import BeanliteError
 from beanlite.web.backups import Folder
 from beanlite.web.counting import GroupCounts
 from beanlite.web.guesses import Guesses
+from beanlite.web.moments import Moments
 from beanlite.web.notices import Notices
 from beanlite.web.questions import Questions
 from beanlite.web.recent import Recent
@@ -82,6 +83,7 @@ class Site:
     notices: Notices = field(init=False, default_factory=Notices)
     undos: Undos = field(init=False, default_factory=Undos)
     recent: Recent = field(init=False, default_factory=Recent)
+    moments: Moments = field(init=False, default_factory=Moments)
 
     def __post_init__(self) -> None:
         self.questions = Questions(self.open)

@@ -82,7 +82,14 @@ def test_line_becomes_criteria(line, criteria):
         ('customer:"x', 'the quote is not closed: "x'),
         ('"a\\d"', "in quotes, \\ is written"),
         ("customer:", 'customer: needs a value; customer:"" is an empty text'),
-        ("amount:>5", 'values in bodies are not compared; a text is in quotes: amount:">5"'),
+        ("amount:>5", "amount:>5: amount can't be compared, only age, in-state, pri"),
+        ("amount:>5", 'releases; as a text in a body: amount:">5"'),
+        ("due:<30min", "in a tube, state:delayed sorted by queue has those first that are due first"),
+        ("left:<30min", "left can't be compared, only age, in-state, pri, tries"),
+        (
+            "holder:web3",
+            "holder:web3: a client that has jobs is found by its number or its address, holder:17 or host:",
+        ),
         ("http://x", 'a text is in quotes: "http://x"'),
         ("a..b:1", "a..b is no key, and no path in a body"),
         (" ".join(f"a{n}:1" for n in range(9)), "a8:1: only 8 values in the body can be looked for"),
@@ -148,9 +155,22 @@ def test_words_with_a_key_are_left_out():
     assert without('one state:buried x:"a  b" state:ready', "state") == 'one x:"a  b"'
 
 
-def test_path_very_like_a_key_is_told():
-    assert hint("stat:ready") == "stat is looked for in bodies that are JSON; did you mean state:ready?"
-    assert hint("customer:1 state:ready text") == ""
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("stat:ready", "stat is looked for in bodies that are JSON; did you mean state:ready?"),
+        ("customer:4711 buried", "buried is looked for as a text in bodies; did you mean state:buried?"),
+        ("Burried", "did you mean state:buried?"),
+        ("expired", "did you mean why:expired?"),
+        ("tube=mail", "tube=mail is looked for as a text in bodies; did you mean tube:mail?"),
+        ("customer=4711", "did you mean customer:4711?"),
+        ("client:web3", "found by its number or its address, holder:17 or host:10.0.0.5, not its name"),
+        ('text:buried "a=b" a==b customer:4711 timeout', ""),
+    ],
+)
+def test_condition_that_a_word_is_like_is_told(line, meant):
+    assert hint(line).endswith(meant)
+    assert bool(hint(line)) == bool(meant)
 
 
 @pytest.mark.parametrize(

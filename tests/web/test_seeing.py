@@ -57,7 +57,9 @@ def test_the_overview_counts_and_tells_what_is_wrong(web):
     assert "ready 119 reserved 1 delayed 1 buried 1" in page.text
     assert "1 job of mail is buried, the first for " in page.text
     assert 'href="/jobs?state=reserved&amp;sort=in-state"' in page.html
-    assert "nothing becomes of them by itself: beanlite jobs --tube mail --state buried · mail 1 " in page.text
+    told = "nothing becomes of them by itself: beanlite jobs --tube mail --state buried · since [0-9: -]* UTC · mail 1 "
+    assert re.search(told, page.text)
+    assert '<a href="/tube/mail?state=buried#jobs"><code>beanlite jobs' in page.html
     assert '<a href="/tube/mail?state=buried">mail</a> 1' in page.html
     assert "Tubes 63" in page.text
 
@@ -293,7 +295,7 @@ def test_what_makes_no_sense_is_told_and_no_failure(web, path):
         ("state", "lost", "state:lost: one of ready, reserved, delayed, buried"),
         ("pri_min", "-1", "pri:>=-1: '-1' is not a whole number from 0"),
         ("ids", "1,x", "id:1,x: 'x' is not a whole number from 0"),
-        ("holder", "\N{GRINNING FACE}", "is not a whole number from 0"),
+        ("holder", "\N{GRINNING FACE}", "found by its number or its address, holder:17 or host:10.0.0.5"),
         ("text", "x" * 2000, "1000 characters at most"),
         ("newer", "9999999999d", "is more than"),
         ("q", "state:burried", "state:burried: did you mean state:buried?"),

@@ -27,6 +27,7 @@ function offer() {
   every.indeterminate = selected.length > 0 && selected.length < all.length;
   for (const box of all) rowOf(box).classList.toggle("selected", box.checked);
   bar.querySelector("[data-selected]").textContent = `${selected.length} selected`;
+  bar.querySelector("[data-unselected]").hidden = selectsAll() || selected.length > 0;
   const states = selectsAll() || !selected.length
     ? (table.dataset.jobs || "ready reserved delayed buried").split(" ")
     : selected.map((box) => rowOf(box).dataset.state);

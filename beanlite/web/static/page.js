@@ -17,10 +17,15 @@ function showTimes(part) {
   }
   for (const time of part.querySelectorAll("time")) {
     const moment = new Date(time.dateTime);
+    time.title = moment.toLocaleString(undefined, { dateStyle: "full", timeStyle: "long" });
+    if ("age" in time.dataset) {
+      time.title = `since ${time.title}`;
+      continue;
+    }
     const parts = "exact" in time.dataset ? { ...TIME, second: "2-digit" } : { ...TIME };
     if (moment.toDateString() !== now.toDateString()) Object.assign(parts, { month: "short", day: "numeric" });
     if (moment.getFullYear() !== now.getFullYear()) parts.year = "numeric";
-    time.title = moment.toLocaleString(undefined, { dateStyle: "full", timeStyle: "long" });
+    if ("zone" in time.dataset) parts.timeZoneName = "short";
     time.textContent = moment.toLocaleString(undefined, parts);
   }
 }
