@@ -20,7 +20,7 @@ _LOOKED_FOR: Final = (
     " buried jobs, storms of delayed jobs, "
 )
 # The findings that tell for how long something has been so.
-_LASTING: Final = frozenset({HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, PAUSED, SHUT})
+LASTING: Final = frozenset({HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, PAUSED, SHUT})
 # A reservation is told as a long one if it has lasted for so long, and so many times as long as others do.
 _LONG_S: Final = 60
 _LONG_TIMES: Final = 10
@@ -118,7 +118,7 @@ def told(finding: Record) -> str:
 
 def _since(finding: Record) -> str:
     """Return since when something has been so."""
-    if finding["kind"] not in _LASTING or not finding["seconds"]:
+    if finding["kind"] not in LASTING or not finding["seconds"]:
         return ""
     return f" (since {units.utc(time.time() - finding['seconds'])} UTC)"
 

@@ -20,8 +20,8 @@ from beanlite.console.filters import STATES, encode_tube, filter_by, job_name
 from beanlite.console.folding import LINES_MAX
 from beanlite.console.tables import claim
 from beanlite.console.units import parse_age
+from beanlite.console.why import LASTING
 from beanlite.core.access import OPERATOR, PRODUCER
-from beanlite.core.findings import HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, SHUT
 from beanlite.core.job import U32_MAX
 from beanlite.core.operator import CONCERNS
 from beanlite.core.policies import KEYS, OFF
@@ -68,11 +68,6 @@ KEYS_OF_PAGES: Final = (
 _CHANGING: Final = frozenset("x*Kbdmu")
 # The pages that only a single server has.
 _OF_ONE: Final = frozenset(("g c", "g l", "g b", "g s"))
-
-
-# The findings that tell since when it has been so.
-SINCE: Final = frozenset({HUNG, NOBODY_CONSUMES, SHUT, LATE, LEFT_BURIED})
-
 # Why a job is buried, behind "Buried for 5 min,".
 WHY: Final = {
     "client": "by a client",
@@ -158,7 +153,7 @@ def _environment() -> Environment:
         "LONGEST_FIRST": {"reserved": "in-state"},
         "OFF": OFF,
         "POLICY_KEYS": tuple(KEYS),
-        "SINCE": SINCE,
+        "LASTING": LASTING,
         "SYNTAX": query.syntax(),
         "SHOWN": (*SHOWN, "tries"),
         "STATES": STATES,
