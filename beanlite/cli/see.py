@@ -185,7 +185,7 @@ def _kept(source: "Source | Stored", found: list[Record]) -> str:
     history = found[0]["history"]
     if history and history[0]["what"] == "put":
         return ""
-    return f"\n{'its put is not in its' if history else 'no'} history: {source.kept(found[0].get('created_at'))}"
+    return f"\n{'its put is not in its' if history else 'it has no'} history; {source.kept(found[0].get('created_at'))}"
 
 
 def _find(source: "Source | Stored", job_id: JobId) -> list[Record]:

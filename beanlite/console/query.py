@@ -311,11 +311,10 @@ def values_in(line: str) -> str:
 
 def values_of(line: str) -> list[str]:
     """Return the values in bodies that a line looks for. Misunderstood: it looks for something else."""
-    criteria = parse(line, 0.0)
-    if criteria.keys() != {"where"}:
-        raise Misunderstood("values in JSON bodies, such as customer:4711")
-    where: list[str] = criteria["where"]
-    return where
+    words = words_of(line)
+    if not all(word.key and word.key not in KEYS for word in words):
+        raise Misunderstood("only values in JSON bodies can be looked for, such as customer:4711")
+    return [_condition(word) for word in words]
 
 
 def hint(line: str) -> str:
@@ -324,10 +323,13 @@ def hint(line: str) -> str:
 
 
 def _meant(word: Word) -> str:
+    if word.raw.startswith('"'):  # which is how one looks for such a text, or path
+        return ""
     if not word.key:
         key, value = equated.groups() if (equated := _EQUATED.fullmatch(word.value)) else ("", word.value)
         if key and is_path(key):
-            return f"{word.raw[:40]} is looked for as a text in bodies; did you mean {write(key, value)[:60]}?"
+            meant = f"{key}:{value}" if _WHOLE.fullmatch(value) else write(key, value)
+            return f"{word.raw[:40]} is looked for as a text in bodies; did you mean {meant[:60]}?"
         for each, words in _WORDS_OF.items():
             close = get_close_matches(value.lower(), words, n=1, cutoff=0.8)
             if close:

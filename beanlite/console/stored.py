@@ -86,13 +86,16 @@ class Stored:
         return self._look.history(which, limit)
 
     def kept(self, put_at: float | None = None) -> str:
-        """Return in words what is kept of the past. ``put_at``: when a job was put whose put is not."""
+        """Return in words how far the history of clients goes back.
+
+        ``put_at``: when a job was put whose put is not there.
+        """
         since_at = self._look.kept_since()
         if since_at is None:
-            return "what clients do is kept only with the server's setting history"
+            return "the history has no event of a client; these are kept with the server's setting history"
         known = put_at is not None and since_at <= put_at
         otherwise = "; the job was imported, or no history was kept when it was put" if known else ""
-        return f"what clients do is kept since {units.utc(since_at)} UTC{otherwise}"
+        return f"the first event of a client in the history is of {units.utc(since_at)} UTC{otherwise}"
 
     def check_tube(self, tube: str) -> None:
         """Check that there is a tube. BeanliteError: the database has no job in it, and no pause of it."""

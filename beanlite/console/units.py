@@ -50,12 +50,11 @@ def parse_moment(text: str, now_s: float, *, is_end: bool = False) -> float:
     try:
         if _TIME_OF_DAY.fullmatch(text):
             now = datetime.fromtimestamp(now_s, UTC if text.endswith("Z") else None)
-            moment = datetime.combine(
-                now.date(), time_of_day.fromisoformat(text if text[2] == ":" else f"0{text}").replace(tzinfo=now.tzinfo)
-            )
+            padded = text if text[2] == ":" else f"0{text}"
+            moment = datetime.combine(now.date(), time_of_day.fromisoformat(padded).replace(tzinfo=now.tzinfo))
             if moment > now:
                 moment -= timedelta(days=1)
-                last = f"{moment.date()} {text}"
+                last = f"{moment.date()} {padded}"
             at_s = moment.timestamp()
         elif _DATE.match(text):
             is_utc_date = len(text) == len("2026-11-27Z") and text.endswith("Z")

@@ -77,7 +77,7 @@ def print_diagnosis(
         lines += _finding_lines(finding, itself, options_of(finding.get("server")), guesses)
     for reply in known:
         if reply.get("tube") is not None:
-            lines += _fact_lines(reply["tube"], reply["server"])
+            lines += _fact_lines(reply["tube"], reply["server"], options_of(reply["server"] or None))
     for line in lines:
         target.print(line, soft_wrap=True)
 
@@ -99,8 +99,8 @@ def _finding_lines(finding: Record, itself: str | None, options: str, guesses: M
             yield Text(indent + command + options, style="cyan")
 
 
-def _fact_lines(tube: Record, server: str) -> Iterator[Text]:
-    """Yield the lines of what is known of a tube, of several servers with the server."""
+def _fact_lines(tube: Record, server: str, options: str) -> Iterator[Text]:
+    """Yield the lines of what is known of a tube, of several servers with the server; ``options`` name that server."""
     facts = facts_of(tube)
     if facts and server:
         yield Text.assemble((f"{'server':<{_WIDTH}}", "bold"), server)
@@ -108,6 +108,7 @@ def _fact_lines(tube: Record, server: str) -> Iterator[Text]:
         yield Text.assemble((f"{title:<{_WIDTH}}", "bold"), units.on_one_line(line))
         if title == "paused":
             who = f"by whom: beanlite history --what pause --tube {shell_word(tube['name'])}"
+            who += " --db FILE" if options else ""  # of another server than that of the settings
             yield Text(" " * _WIDTH + who, style="cyan")
 
 

@@ -18,8 +18,9 @@ from beanlite.console.units import count
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.notices import Mistake, WrongForm
+from beanlite.web.operating import TEXT_MAX
 from beanlite.web.pages import filter_of, line_of, link, render
-from beanlite.web.site import person_of, site_of
+from beanlite.web.site import person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -34,6 +35,7 @@ _COUNT_S: Final = 0.1
 LIVE: Final = "beanlite-live"
 _QUEUE: Final = "queue"
 _TUBE: Final = "tube:"
+_NARROWING: Final = frozenset({"ids", "tube_like", "holder", "holder_host"})
 
 
 async def ask(request: Request, key: Hashable, question: Callable[[Live], Answer]) -> Answer:
@@ -59,7 +61,8 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
     if find.mistake is None and find.by is not None:
         key, again = (tube, find.line, find.group), LIVE not in request.headers
         groups = await site.counts.of(key, person_of(request), which, find.by, again=again)
-        if groups.ended_s is None and not which.ids:
+        # Of a user with fewer rights, and with these criteria, only some of the jobs are looked at.
+        if groups.ended_s is None and rights_of(request).everything and not which.criteria().keys() & _NARROWING:
             there = filter_by(tube=which.tube, state=which.state)
             question = partial(_matching, which=there)
             of_all = await site.questions.ask_seldom(person_of(request), ("there", which.tube, which.state), question)
@@ -149,10 +152,8 @@ class _Find:
 
     def deleted(self, page: str) -> str:
         """Return the link to the changes that tell which such jobs were deleted; empty if that is not told there."""
-        which = self.which
-        if which.where is None and which.text is None and which.ids is None:
-            return ""
-        return link(page, tube=which.tube, body=query.values_in(self.line))
+        values = query.values_in(self.line)
+        return link(page, tube=self.which.tube, body=values) if 0 < len(values) <= TEXT_MAX else ""
 
 
 def _page_of_jobs(

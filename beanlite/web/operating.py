@@ -1,11 +1,9 @@
 """What operators have done, wherever they did it, as the history tells it."""
 
 import json
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from typing import Final
 
 from beanlite.console.filters import Record
@@ -13,9 +11,8 @@ from beanlite.console.query import values_of
 from beanlite.console.stored import PastView
 from beanlite.console.units import age, on_one_line, parse_moment
 from beanlite.core.access import READER, Rights
-from beanlite.core.events import DELETE, PAUSE
+from beanlite.core.events import PAUSE
 from beanlite.core.notes import first_line
-from beanlite.core.phrases import shell_word
 from beanlite.errors import ConfigError
 from beanlite.web.notices import Mistake
 
@@ -24,7 +21,7 @@ DEEDS_MAX: Final = 100
 EVENTS_MAX: Final = 50_000
 # Alike events with no longer pause between them are one line: a change of many jobs is made in slices.
 _PAUSE_S: Final = 10.0
-_TEXT_MAX: Final = 300
+TEXT_MAX: Final = 300
 # By how much clocks may differ, of the server and of the page.
 _ROUGHLY_S: Final = 60.0
 
@@ -46,18 +43,6 @@ class Deed:
     is_cut: bool = False
     """Whether there may be more of it, before the events that were looked at."""
 
-    @property
-    def undelete(self) -> str:
-        """The command that puts the jobs again; empty if it has not deleted any."""
-        by, tube = self.by["person"] or self.by["address"], self.tube
-        if self.what != DELETE:
-            return ""
-        since, until = (datetime.fromtimestamp(at, UTC) for at in (self.first_at, self.last_at + 1))
-        return (
-            f"beanlite undelete --tube {shell_word(tube)} --by {shlex.quote(by)}"
-            f" --since {since:%Y-%m-%dT%H:%M:%SZ} --until {until:%Y-%m-%dT%H:%M:%SZ}"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -73,7 +58,7 @@ class Asked:
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Asked":
         """Return what the query of a page asks for."""
-        by, tube, since, body = (query.get(name, "").strip()[:_TEXT_MAX] for name in ("by", "tube", "since", "body"))
+        by, tube, since, body = (query.get(name, "").strip()[:TEXT_MAX] for name in ("by", "tube", "since", "body"))
         return cls(by, tube, since, body, bool(query.get("each")))
 
     @property
@@ -92,7 +77,7 @@ class Asked:
                 raise Mistake("since", str(error)) from None
         if self.body:
             if hides:
-                raise Mistake("body", "bodies are hidden here, and so can't be searched")
+                raise Mistake("by", "bodies are hidden here, and so can't be searched")  # the other field is not there
             try:
                 which["where"] = values_of(self.body)
             except ConfigError as error:

@@ -132,7 +132,7 @@ async def job(request: Request) -> Response:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
     facts = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
     stored, unreadable = await from_database(site.db, lambda look: look.show_job(job_id))
-    history = [] if stored is None else stored["history"]
+    history = kept = [] if stored is None else stored["history"]
     others = {event["tube"] for event in history} - ({facts["tube"]} if facts else set())
     if others:  # the database knows nothing of rights
         rights = await site.questions.ask(person_of(request), Live.rights)
@@ -143,6 +143,8 @@ async def job(request: Request) -> Response:
         return render(request, "no-job.html", context, 404)
     deleted = await deleted_job(request, job_id) if facts is None else None
     body = b"" if site.hide_bodies else (facts or deleted or {"body": b""})["body"]
+    if form == "raw" and (site.hide_bodies or not (facts or deleted)):
+        return Response("This body is not shown.\n", 404, media_type="text/plain")
     if form == "raw":
         name = f'attachment; filename="job-{job_id}"'
         return Response(body, media_type="application/octet-stream", headers={"content-disposition": name})
@@ -154,7 +156,8 @@ async def job(request: Request) -> Response:
         "job": facts,
         "id": job_id,
         **_history(history, end),
-        "lacks_begin": facts and history and history[0]["at"] > facts["created_at"] + _ROUGHLY_S,
+        # Events that the user may not see are kept.
+        "lacks_begin": facts and kept and history == kept and kept[0]["at"] > facts["created_at"] + _ROUGHLY_S,
         "kept_since": history[0]["at"] if history else None,
         "unreadable": unreadable,
         "hides": site.hide_bodies,

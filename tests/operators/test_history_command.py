@@ -144,7 +144,7 @@ def test_event_of_a_policy_has_what_was_set(told):
 
 def test_history_without_events_says_so(past, capsys):
     assert main(["history", "--db", str(past), "--by", "nobody"]) == 0
-    assert capsys.readouterr().err.startswith("no events; what clients do is kept since 20")
+    assert capsys.readouterr().err.startswith("no events; the first event of a client in the history is of 20")
     assert main(["history", "--db", str(past), "--by", "nobody", "--operators"]) == 0
     assert capsys.readouterr() == ("", "no events\n")
     assert main(["history", "--db", str(past), "--what", "luck"]) == 2
@@ -178,7 +178,10 @@ def test_nothing_found_is_told_with_what_is_kept(past, told, capsys):
     since = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(min(event["at"] for event in told())))
     for options, of in (("--id 4", " of job 4"), ("--tube mail --by nobody", " of mail"), ("--by nobody", "")):
         assert main(["history", "--db", str(past), *options.split()]) == 0
-        assert capsys.readouterr() == ("", f"no events{of}; what clients do is kept since {since} UTC\n")
+        assert capsys.readouterr() == (
+            "",
+            f"no events{of}; the first event of a client in the history is of {since} UTC\n",
+        )
     assert main(["history", "--db", str(past), "--by", "operators"]) == 0
     assert "what any operator has done is told by --operators" in capsys.readouterr().err
 
@@ -190,13 +193,13 @@ def test_job_whose_put_is_not_kept_says_so(tmp_path, past, capsys):
             assert wire.put(b"x") == 2
         assert main(["bury", "2", "--connect", f"127.0.0.1:{server.port}"]) == 0
         server.stop()
-    kept = "what clients do is kept only with the server's setting history\n"
+    kept = "the history has no event of a client; these are kept with the server's setting history\n"
     capsys.readouterr()
-    for job_id, why in (("1", "no history"), ("2", "its put is not in its history")):
+    for job_id, why in (("1", "it has no history"), ("2", "its put is not in its history")):
         assert main(["job", job_id, "--db", str(tmp_path / "queue.db")]) == 0
-        assert capsys.readouterr().out.endswith(f"\n\n{why}: {kept}")
+        assert capsys.readouterr().out.endswith(f"\n\n{why}; {kept}")
     assert main(["job", "1", "--db", str(past)]) == 0
-    assert "what clients do" not in capsys.readouterr().out
+    assert "of a client" not in capsys.readouterr().out
 
 
 def test_event_of_a_schedule_is_told_in_few_words(tmp_path, capsys):

@@ -118,6 +118,13 @@ def test_moment_before_1970_is_an_error():
         units.parse_moment("1960-01-01", 1e9)
 
 
+def test_last_such_time_of_day_is_told_as_it_can_be_given():
+    with pytest.raises(units.StillToCome, match=r"the last one was 2026-11-26 07:00Z$") as told:
+        units.parse_moment("7:00Z", 1_795_741_200.0, is_end=True)
+    moment = units.parse_moment(str(told.value).partition("the last one was ")[2], 1_795_741_200.0, is_end=True)
+    assert units.utc(moment) == "2026-11-26 07:00:00"
+
+
 @pytest.mark.parametrize("text", ["10:15", "23:59:59", "23:59Z"])
 def test_end_still_to_come_today_is_not_taken_for_yesterdays(text, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")

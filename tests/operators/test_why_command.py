@@ -74,7 +74,7 @@ def test_pause_and_policy_are_told_with_moments_and_person(scene, monkeypatch):
     assert re.search(
         r"^paused   since 1970-01-0. ..:..:.. UTC, for another .*, until 1970-01-02 0.:..:.. UTC$", told, re.MULTILINE
     )
-    assert "by whom: beanlite history --what pause --tube emial\n" in told
+    assert "by whom: beanlite history --what pause --tube emial --db FILE\n" in told
 
 
 def test_topic_that_is_no_tube_is_told_with_where_to_look(scene):
