@@ -77,8 +77,6 @@ class Operator:
         job.spare()  # it was not given the time
         self._ledger.tally(job.tube).released += 1
         self._delay_or_make_ready(job, RELEASE, delay_s, by, now_ns)
-        if job.tube.rules is not None:
-            self._queues.ruled.enter(job, None)  # it may have become too old while a client had it
 
     def delay(self, job: Job, delay_s: int, by: Peer, now_ns: int) -> None:
         """Delay a ready or delayed job from now on."""
@@ -145,6 +143,8 @@ class Operator:
             self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS, now_ns)
         else:
             self._queues.make_ready(job, now_ns)
+        if job.tube.rules is not None:
+            self._queues.ruled.enter(job, None)  # it may have become too old while a client had it, or an offer of it
 
     def _record(self, job: Job, what: str, by: Peer, now_ns: int, delay_s: int) -> None:
         self._ledger.note(job)

@@ -6,7 +6,7 @@ import pytest
 
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.core.rulings import EXPIRING_MAX
-from tests.support.core import put, stored_job
+from tests.support.core import offered, put, stored_job
 from tests.support.ruled_core import change, policy, reserve, state
 
 # -- the same again
@@ -208,6 +208,18 @@ def test_job_that_an_operator_takes_away_expires(core):
     assert reserve(core, client) == 1
     core.wait(20)
     change(core, operator, b'{"do": "release","ids":  [1]}')
+    core.wait(2)
+    assert state(core) == ("buried", "expired")
+
+
+def test_job_that_an_operator_delays_while_it_is_offered_expires(core):
+    policy(core, ttl="10s")
+    client, operator = core.client(), core.client(operator=True)
+    put(core, client, ttr_s=60)
+    core.wait(9)
+    assert offered(core, client) == 1
+    core.wait(1)  # the offer holds for two seconds
+    change(core, operator, b'{"do": "delay","delay_s": 60,"ids":  [1]}')
     core.wait(2)
     assert state(core) == ("buried", "expired")
 
