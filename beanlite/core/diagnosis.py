@@ -12,7 +12,7 @@ from typing import Final
 from beanlite.core import findings
 from beanlite.core.engine import Engine
 from beanlite.core.findings import NOTE, URGENT, WARNING, Case, Finding, Group
-from beanlite.core.job import BURIED, GONE, ID_BITS, SECOND_NS
+from beanlite.core.job import BURIED, GONE, ID_BITS, ID_MASK, READY, SECOND_NS
 from beanlite.core.pulse import CRASHES_NS, GROWN_NS, IDLE_NS, MINUTE_NS, Pulse
 from beanlite.core.queues import DEFAULT_TUBE
 from beanlite.core.snapshot import first_s, shut_words
@@ -60,6 +60,8 @@ class Diagnosis:
         self.looked = 0
         """Tubes that were examined."""
         self._jobs = 0
+        self._oldest_left_id = ID_MASK
+        """The lowest id of the first jobs of tubes that nobody consumes, and whose jobs were not looked at."""
 
     def look(self, tubes: list[Tube], first: int, now_ns: int) -> int:
         """Examine a slice of the tubes from the ``first`` on; returns with which to go on."""
@@ -88,6 +90,7 @@ class Diagnosis:
     def findings(self, *, backup_failed: bool = False) -> list[Finding]:
         """Return what was found, the worst first, when all tubes have been examined."""
         self._find_crashes()
+        self._look_at_oldest_left()
         everything = [group.finding() for group in self._groups.values()]
         everything += self._of_server(backup_failed=backup_failed)
         everything.sort(key=findings.order)
@@ -105,12 +108,12 @@ class Diagnosis:
     def _examine(self, tube: Tube) -> int:
         """Examine a tube that has jobs; returns the cost beyond EXAMINED."""
         pulse = self._pulses.find(tube)
-        if pulse is not None and self._now_ns - pulse.noted_ns <= IDLE_NS:
+        if pulse is not None and pulse.refused and self._now_ns - pulse.noted_ns <= IDLE_NS:
             refused = pulse.refused - pulse.older.refused
             if refused:
                 seconds = (self._now_ns - pulse.older.at_ns) // SECOND_NS
                 self._add(findings.REFUSED, Case(tube.name.decode(), WARNING, refused, seconds))
-        if tube.ready.keys:
+        if tube.ready.keys and not self._is_another_left(tube, pulse):
             self._examine_ready(tube, pulse)
         if tube.buried.keys:
             self._examine_buried(tube, pulse)
@@ -118,6 +121,32 @@ class Diagnosis:
         if tube.timer_ns > self._now_ns + STORM_NS or len(tube.delayed.keys) < STORM_LEAST:
             return 0
         return self._examine_delayed(tube, pulse)
+
+    def _is_another_left(self, tube: Tube, pulse: Pulse | None) -> bool:
+        """Count one more tube that nobody consumes if no job has to be looked at for that; returns whether it is one.
+
+        To read from memory what is far apart takes most of the time, and a job is far from its tube. So only the first
+        job of the worst tubes is looked at, and the oldest one of all others, once these are known.
+        """
+        if tube.watching or tube.shut or tube.tally is not None:
+            return False
+        group = self._groups.get(findings.NOBODY_CONSUMES)
+        if group is None or not group.has_worse(len(tube.ready)):
+            return False
+        quiet_since_ns = tube.moved_ns if pulse is None else max(tube.moved_ns, pulse.noted_ns)
+        if self._now_ns - quiet_since_ns < (AWAY_S + 1) * SECOND_NS:  # what is noted has happened within a second
+            return False
+        group.count(WARNING, len(tube.ready), 0)
+        self._oldest_left_id = min(self._oldest_left_id, tube.ready.keys[0] & ID_MASK)
+        return True
+
+    def _look_at_oldest_left(self) -> None:
+        """Tell for how long jobs have waited in the tubes that nobody consumes: the oldest one has for longest."""
+        job = self._engine.jobs.find(self._oldest_left_id)
+        if job is None or job.state is not READY:  # it has gone since
+            return
+        waits_s = (self._now_ns - job.since_ns) // SECOND_NS
+        self._groups[findings.NOBODY_CONSUMES].see(self._severity_of_nobody(job.tube, waits_s), waits_s)
 
     def _examine_ready(self, tube: Tube, pulse: Pulse | None) -> None:
         """Find the one thing that keeps the ready jobs of a tube waiting."""

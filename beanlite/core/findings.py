@@ -120,6 +120,10 @@ class Group:
         """Count a tube."""
         self.tubes += 1
         self.jobs += jobs
+        self.see(severity, seconds)
+
+    def see(self, severity: str, seconds: int) -> None:
+        """Take over how grave it is in a tube, and for how long, if that is worse than what is known."""
         self.seconds = max(self.seconds, seconds)
         if severity != self.severity and SEVERITIES.index(severity) < SEVERITIES.index(self.severity):
             self.severity = severity

@@ -130,3 +130,35 @@ def test_worker_kept_busy_by_another_tube_does_not_hang(core):
     core.send(worker, b"reserve\r\n")
     core.live(62)
     assert core.findings()["hung"].tubes == 2
+
+
+# -- tubes that nobody consumes, and whose jobs are not looked at
+
+
+def test_job_left_for_longest_may_be_in_a_small_tube(core):
+    names = [b"t%d" % number for number in range(6)]
+    for name in names:  # the tube of that job is examined after them
+        core.producer(name)
+    core.fill(b"small", 1)
+    core.live(590)
+    for name in names:
+        core.fill(name, 2)
+    core.live(5)
+    assert core.findings()["nobody consumes"].tubes == 1
+    core.live(7)
+    left = core.findings()["nobody consumes"]
+    assert (left.severity, left.tubes, left.jobs, left.seconds) == ("urgent", 7, 13, 602)
+
+
+def test_small_tube_whose_worker_reconnects_is_not_left(core):
+    for number in range(5):
+        core.fill(b"t%d" % number, 3)
+    core.fill(b"small", 2)
+    core.live(60)
+    worker = core.worker(b"small")
+    core.work(worker)
+    core.close(worker)
+    core.live(5)
+    assert core.findings()["nobody consumes"].tubes == 5
+    core.live(7)
+    assert core.findings()["nobody consumes"].tubes == 6
