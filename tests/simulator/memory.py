@@ -79,7 +79,8 @@ def take_stopped(engine: Engine, last: Picture, late: Late) -> list[Picture]:
     Time goes on while that is stored: a job may become too old, or that of a schedule may be put. Nobody is told of it,
     and the next start does it.
     """
-    picture = take(engine)._replace(earlier={job_id: last.jobs.get(job_id) for job_id in late.jobs})
+    was = {job_id: last.earlier.get(job_id) or last.jobs.get(job_id) for job_id in late.jobs}
+    picture = take(engine)._replace(earlier=was)
     schedules = {name: last.settings[name] for name in late.schedules}
     return [picture, picture._replace(settings=picture.settings | schedules)] if schedules else [picture]
 
