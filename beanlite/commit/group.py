@@ -1,12 +1,14 @@
 """The group commit: no reply leaves before the change that it acknowledges is durable.
 
 All changes that connections make within one turn of the loop become one batch. While the journal makes a batch durable,
-the changes that arrive form the next one: there is no timer, and no added delay.
+the changes that arrive form the next one. There is no timer; but a few clients that have just been answered are given
+the moment that they need to send their next commands: they share a batch again, rather than take turns.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from os import sched_yield
 from typing import Final, Protocol
 
 from beanlite.commit.latencies import Latencies
@@ -25,6 +27,12 @@ BATCH_JOBS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 BATCH_EVENTS: Final = 2000
 BATCH_REPLIES: Final = 2000
+# A batch waits for the clients that the last one has answered, but for no more replies than this: with many clients,
+# one batch is gathered while another one is synced.
+GATHERED_MAX: Final = 32
+# It waits while some client is served, until there is a pause of PAUSE_NS, and for no more turns of the loop than this.
+PAUSE_NS: Final = 40_000
+GATHER_TURNS: Final = 32
 # If more events than this wait for a batch that can't be carried out, nobody is served: clients that come, reserve and
 # leave wait for no reply, but what they do is recorded, too. The first few of each job don't count.
 EVENTS_MAX: Final = 50_000
@@ -79,6 +87,14 @@ class GroupCommit:
         """The batches that the journal is making durable: for each its number, the replies that wait, the size of
         these, and its events."""
         self._turn_due = False
+        self._expected = 0
+        """How many replies the next batch waits for."""
+        self._served = 0
+        """How many clients have been served since that was last looked at."""
+        self._quiet_at_ns = 0
+        """When it stops to wait unless a client is served before."""
+        self._turns_left = 0
+        """For how many turns it waits at most."""
         self.deferring = False
         """Whether a timer is running that will make a batch of deferred changes."""
         self._deferred_due = False
@@ -105,7 +121,7 @@ class GroupCommit:
         self._memory.gathered_bytes += len(replies)
         if not self._turn_due and not self._journal.busy:
             self._turn_due = True
-            self._loop.call_soon(self._turn)
+            self._loop.call_soon(self._gather)
         return self._brims
 
     def count(self, more_bytes: int) -> bool:
@@ -153,6 +169,7 @@ class GroupCommit:
 
     def turn_ends(self, began_ns: int, now_ns: int, clients: int) -> None:
         """Note that a turn of the loop has ended, when it began, and how many clients were served in it."""
+        self._served += clients
         if self._latencies is not None:
             self._latencies.turn_ends(began_ns, now_ns, clients, len(self._held))
 
@@ -187,8 +204,30 @@ class GroupCommit:
 
     # -- batch by batch
 
+    def _gather(self) -> None:
+        """Make a batch, unless clients are expected that have just been answered; called at the end of a turn."""
+        if not self._turn_due:  # a timer has made it
+            return
+        if len(self._held) < self._expected and not self.full:
+            now_ns = self._clock()
+            if self._served:
+                self._served = 0
+                self._quiet_at_ns = now_ns + PAUSE_NS
+            if now_ns < self._quiet_at_ns and self._turns_left:
+                self._turns_left -= 1
+                sched_yield()  # the clients may be on the same core
+                self._loop.call_soon(self._gather)
+                return
+        self._turn()
+
+    def _expect(self, answered: int) -> None:
+        """Have the next batch wait for so many clients that have just been answered, beside those that wait already."""
+        self._expected = min(len(self._held) + answered, GATHERED_MAX)
+        self._quiet_at_ns = self._clock() + PAUSE_NS
+        self._turns_left = GATHER_TURNS
+
     def _turn(self) -> None:
-        """Make a batch of what has gathered; called at the end of a turn of the loop."""
+        """Make a batch of what has gathered."""
         self._turn_due = False
         if self._journal.busy or self._closed:
             return  # ``ready`` will bring us back here
@@ -201,7 +240,7 @@ class GroupCommit:
         if ledger.tallied and not self._totals_wait:
             self._totals_wait = True
             self._loop.call_later(TOTALS_S, self._take_totals)
-        held, self._held = self._held, []
+        held, self._held, self._expected = self._held, [], 0
         held_bytes, memory.gathered_bytes = memory.gathered_bytes, 0
         memory.held_bytes += held_bytes
         self._tell_room()
@@ -219,18 +258,21 @@ class GroupCommit:
         self._note_progress()
         self.look()
         brimmed = self._brims
+        answered = 0
         if self._latencies is not None:
             self._latencies.batch_durable(batch)
         try:
             while self._committing and self._committing[0][0] <= batch:
                 _, held, held_bytes, events = self._committing.popleft()
                 self._memory.held_bytes -= held_bytes
+                answered += len(held)
                 for holder, replies in held:
                     holder.release(replies)
                 if events:
                     self._tell_events(events)
         except Exception as bug:  # noqa: BLE001 - this may be called in the middle of any client's commands
             self.failed(bug)
+        self._expect(answered)
         if brimmed:
             self._tell_room()
 
@@ -243,7 +285,7 @@ class GroupCommit:
         self._note_progress()
         if not self._turn_due and (self._held or self._deferred_due or self._totals_due):
             self._turn_due = True
-            self._loop.call_soon(self._loop.call_soon, self._turn)
+            self._loop.call_soon(self._loop.call_soon, self._gather)
 
     def failed(self, error: Exception) -> None:
         """Commit nothing more, because the journal reports that nothing more will become durable."""
