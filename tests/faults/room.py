@@ -143,7 +143,7 @@ def main():
     flags = parser.parse_args()
     print(f"seed {flags.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="beanlite-room-") as log:
-        ledger = run(flags.folder, flags.rounds, flags.seed, Path(log))
+        ledger = run(flags.folder.resolve(), flags.rounds, flags.seed, Path(log))
     print(f"{len(ledger.there)} jobs are there, {len(ledger.gone)} were deleted")
     print(f"{ledger.refused} puts and {ledger.not_started} starts were refused, {ledger.waited} waited for room")
 

@@ -106,7 +106,7 @@ def test_partial_file_removes_a_killed_ones_for_the_same_name(folder):
 
 
 def test_partial_file_that_nobody_can_claim_goes_after_a_day(source, folder, monkeypatch):
-    monkeypatch.setattr(wholefile, "_claim", lambda _: False)
+    monkeypatch.setattr(wholefile, "lock_byte", lambda *_: False)
     newest, _ = dated_backups(folder, source)[-1]
     old, new, others = (folder / f".{name}.abc.partial" for name in (newest.name, "queue-20200101T000000.000Z.db", "x"))
     journal = folder / f"{old.name}-journal"

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import signal
-import sqlite3
 from contextlib import closing
 from typing import Any
 
@@ -21,6 +20,7 @@ from beanlite.server.start import make_journal
 from beanlite.settings.config import Settings
 from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.journal_files import put
+from tests.support.sqlite_tool import outsider
 
 CHUNKS = 5
 
@@ -101,20 +101,25 @@ WAITS = "start is waiting: another program has locked the file"
 
 @pytest.fixture(params=["before it is opened", "while jobs are read"])
 def other(path, request, monkeypatch):
-    """Another program's connection, with the write lock from this moment of the start on; SQLite waits for none."""
+    """Another program, which has the write lock from this moment of the start on; SQLite waits for none."""
     monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0)
-    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+    with outsider(path) as do:
+        begun = []
+
+        def begin():
+            if not begun:
+                do("BEGIN IMMEDIATE;")
+                begun.append(True)
 
         def read_jobs(*args, read_jobs=replay.read_jobs, **kwargs):
-            if not connection.in_transaction:
-                connection.execute("BEGIN IMMEDIATE")
+            begin()
             yield from read_jobs(*args, **kwargs)
 
         if request.param == "while jobs are read":
             monkeypatch.setattr(recovery, "read_jobs", read_jobs)
         else:
-            connection.execute("BEGIN IMMEDIATE")
-        yield connection
+            begin()
+        yield do
 
 
 async def start(path):
@@ -128,8 +133,8 @@ async def start(path):
 async def test_a_start_waits_for_a_lock_and_notices_what_was_done_meanwhile(path, other, caplog, request):
     async def release():
         await until(lambda: WAITS in caplog.messages)
-        other.execute("CREATE TABLE mine (x)")
-        other.execute("COMMIT")
+        other("CREATE TABLE mine (x);")
+        other("COMMIT;")
 
     releasing = asyncio.create_task(release())
     async with serving(path) as (server, _):
@@ -152,7 +157,7 @@ async def test_a_stop_ends_the_wait_for_a_lock(path, other, caplog):
     await start(path)
     await stopping
     assert "stopped during the start" in caplog.messages
-    other.close()
+    other("ROLLBACK;")
     assert open_database(path).close() is None
     assert path.read_bytes() == before
 

@@ -42,7 +42,7 @@ from beanlite.journal.sqlite.file.migrations import (
 from beanlite.journal.sqlite.file.room import Room
 from beanlite.journal.sqlite.file.stray import forget, has_stray_wal, moved_away
 from beanlite.journal.sqlite.file.wal import commit_frames, index_size, min_wal_size, read_frame_count, read_index
-from beanlite.journal.sqlite.file.wholefile import sync, written_whole
+from beanlite.journal.sqlite.file.wholefile import lock_byte, sync, written_whole
 
 # The first version with STRICT tables.
 _OLDEST_SQLITE = (3, 37, 0)
@@ -56,6 +56,8 @@ _BUSY_TIMEOUT_S = 1.0
 UNSYNCED_MAX = 2
 # The unit of st_blocks, whatever the file system's block size is.
 _BLOCK_BYTES = 512
+# SQLite locks this byte of the -shm for as long as it uses it.
+_INDEX_LOCK = 128
 # The disk space that SQLite needs to start a -wal.
 _NEW_WAL_BYTES = 32 << 10
 # A checkpoint truncates the -wal to this size. It is several times the growth between two checkpoints, so that the -wal
@@ -142,6 +144,7 @@ def open_database(
             raise JournalRefused(f"no space left on the disk of {path}, not even to read it")
         after_sqlite = undo.enter_context(ExitStack())
         bystander = undo.enter_context(ExitStack())
+        index = _empty_index(path, after_sqlite)
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         undo.callback(connection.close)
         _set_up(connection)
@@ -152,7 +155,7 @@ def open_database(
         check_schema(connection, path, migrations[:version])
         check_foreign(connection, path, migrations[:version])
         check_texts(connection, path, migrations[:version])
-        index = _open_index(path, after_sqlite) if commits else -1
+        index = _open_index(path, after_sqlite) if commits and index < 0 else index
         frames = index_before.frames if index_before is not None else None
         lost_batches = _lost_batches(commits, read_frame_count(index), frames) if commits else 0
         if version:  # otherwise this would already make a first page, without auto_vacuum
@@ -259,8 +262,29 @@ def _bytes_to_start(path: Path) -> int:
     wal_bytes = wal_size(path)
     more_bytes = index_size(wal_bytes // PAGE_SIZE) + (0 if wal_bytes else _NEW_WAL_BYTES)
     with suppress(FileNotFoundError):
-        more_bytes -= shm_of(path).stat().st_blocks * _BLOCK_BYTES  # SQLite will reuse these blocks for a new -shm
+        more_bytes -= shm_of(path).stat().st_blocks * _BLOCK_BYTES  # these blocks are kept
     return max(0, more_bytes)
+
+
+def _empty_index(path: Path, after_sqlite: ExitStack) -> int:
+    """Open the -shm of a killed server, emptied, with all the blocks that SQLite needs to read the file; -1: no -shm.
+
+    SQLite itself would cut it first. On a full disk another program may then take the blocks, and the file can't be
+    read any more; or, where blocks are smaller than 4 KiB, the process dies of SIGBUS. SQLite does not cut a -shm that
+    others have locked as it does itself.
+    """
+    try:
+        index = os.open(shm_of(path), os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+    after_sqlite.callback(os.close, index)
+    if not lock_byte(index, _INDEX_LOCK, fcntl.F_WRLCK):  # another program uses it, and may yet replace it
+        return -1
+    size = max(index_size(wal_size(path) // PAGE_SIZE), os.fstat(index).st_size)
+    os.posix_fallocate(index, 0, size)
+    os.pwrite(index, bytes(size), 0)
+    lock_byte(index, _INDEX_LOCK, fcntl.F_RDLCK)
+    return index
 
 
 def _open_index(path: Path, after_sqlite: ExitStack) -> int:

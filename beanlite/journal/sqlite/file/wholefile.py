@@ -46,7 +46,7 @@ def partial_of(dest: Path) -> Iterator[Path]:
     remove_left(dest.parent, re.compile(rf"\.{re.escape(dest.name)}\.\w+\.partial"))
     descriptor, name = tempfile.mkstemp(dir=dest.parent, prefix=f".{dest.name}.", suffix=".partial")
     with os.fdopen(descriptor):
-        _claim(descriptor)
+        lock_byte(descriptor, _CLAIM_AT, fcntl.F_WRLCK)
         partial = Path(name)
         try:
             yield partial
@@ -68,14 +68,15 @@ def remove_left(folder: Path, names: re.Pattern[str]) -> None:
                     partial.with_name(f"{name}-journal").unlink(missing_ok=True)
 
 
-def _claim(partial: int) -> bool:
-    """Lock an open partial file for as long as it is open; returns False if another process has, or nobody can.
+def lock_byte(descriptor: int, at: int, kind: int) -> bool:
+    """Lock a byte of an open file for as long as it is open; returns False if another process has, or nobody can.
 
-    SQLite locks other bytes, and locks of this kind are not lost when it closes the file.
+    ``kind`` is F_RDLCK or F_WRLCK. Locks of this kind are not lost when SQLite closes the file, and they count against
+    SQLite's own, in this process as in others.
     """
-    lock = struct.pack(_LOCK_FORMAT, fcntl.F_WRLCK, os.SEEK_SET, _CLAIM_AT, 1, 0)
+    lock = struct.pack(_LOCK_FORMAT, kind, os.SEEK_SET, at, 1, 0)
     try:
-        fcntl.fcntl(partial, fcntl.F_OFD_SETLK, lock)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, lock)
     except OSError:
         return False
     return True
@@ -91,7 +92,7 @@ def _is_left(partial: Path) -> bool:
         return False
     with os.fdopen(descriptor):
         is_old = os.fstat(descriptor).st_mtime < time.time() - _YOUNG_S
-        return is_old and _claim(descriptor)
+        return is_old and lock_byte(descriptor, _CLAIM_AT, fcntl.F_WRLCK)
 
 
 @contextmanager
