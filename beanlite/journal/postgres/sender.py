@@ -43,6 +43,8 @@ from beanlite.journal.postgres.standing import (
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
 _BEATS: Final = 5
 _SURE: Final = 0.9
+# The errors after which nothing was stored, and the same statement can be sent again.
+_FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 # The pause between attempts to reach the database, or to store a batch for which there was no room or no memory.
 AGAIN_S: Final = 0.2
 
@@ -57,10 +59,12 @@ class Sender:
         tell_failure: Callable[[Exception], None],
         tell_quiet: Callable[[], None],
         tell_move: Callable[[], None],
+        tell_full: Callable[[JournalFull], None],
     ) -> None:
         """``tell_failure`` is called when the lease or more is lost; ``tell_move`` after a reconnection.
 
-        That may be one to another host. ``tell_quiet`` is called after a beat, when nothing is under way.
+        That may be one to another host. ``tell_quiet`` is called after a beat, when nothing is under way, and
+        ``tell_full`` when there was no room for one.
         """
         self._applicant = applicant
         self._link: Link | None = lease.link
@@ -72,6 +76,7 @@ class Sender:
         self._tell_failure = tell_failure
         self._tell_quiet = tell_quiet
         self._tell_move = tell_move
+        self._tell_full = tell_full
         self._clock_ns = applicant.clock_ns
         self._lease_ns = round(applicant.lease_s * SECOND_NS)
         self.sure_until_ns = lease.sent_ns + round(self._lease_ns * _SURE)
@@ -120,8 +125,8 @@ class Sender:
                 # An earlier copy may have waited for a lock: the database does not notice that its connection is lost.
                 if self._unanswered != batch.number or await self._last_stored(self._link) != batch.number:
                     raise await self._mistake(self._link)
-        except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
-            raise JournalFull(f"{self._applicant.name}: {text_of(error)}") from error
+        except _FULL as error:
+            raise self._full(error) from error
         except (asyncpg.IntegrityConstraintViolationError, asyncpg.DivisionByZeroError) as error:
             raise change_error(self._applicant.name, error) from error
         except TROUBLE as error:
@@ -136,6 +141,9 @@ class Sender:
         if last_batch > batch.number:  # by whoever has edited or restored the database
             raise change_error(self._applicant.name)
         return last_batch == batch.number
+
+    def _full(self, error: Exception) -> JournalFull:
+        return JournalFull(f"{self._applicant.name}: {text_of(error)}")
 
     def _confirm(self, sent_ns: int) -> None:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))
@@ -160,6 +168,8 @@ class Sender:
             except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
                 patience.use(error)
                 trouble = error
+                if isinstance(error, _FULL):
+                    self._tell_full(self._full(error))
             await asyncio.sleep(AGAIN_S)
 
     async def _again(self) -> int:
@@ -217,6 +227,9 @@ class Sender:
         try:
             async with self._one_at_a_time:
                 await self._raise_beat()
+        except JournalFull as error:
+            self._tell_full(error)
+            return
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing more may be acknowledged
             self._tell_failure(error)
             return
@@ -231,6 +244,8 @@ class Sender:
             right = self.standing.batch, max(self.standing.batch, self._unanswered)
             if await self._last_stored(self._link) not in right:
                 raise await self._mistake(self._link)
+        except _FULL as error:
+            raise self._full(error) from error
         except (*TROUBLE, asyncpg.PostgresError) as error:
             await self._resolve(error)
         else:
