@@ -212,6 +212,7 @@ class PostgresJournal(Journal):
         try:
             while True:
                 now_ns = self._since_boot_ns()
+                await self._sender.warn_of_promotion()
                 if self._measures is not None:
                     database = await self._upkeep.database()
                     if database is not None:

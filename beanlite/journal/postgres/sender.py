@@ -7,6 +7,7 @@ the standby has not confirmed, and that would be lost if the standby is promoted
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -15,6 +16,7 @@ import asyncpg
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.host import log
+from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.batch import Batch
 from beanlite.journal.postgres.lease import BEAT, Applicant, Lease, give_back
 from beanlite.journal.postgres.link import (
@@ -29,6 +31,7 @@ from beanlite.journal.postgres.link import (
     text_of,
     why_it_waits,
 )
+from beanlite.journal.postgres.primaries import primaries
 from beanlite.journal.postgres.standing import (
     Patience,
     Standing,
@@ -279,6 +282,21 @@ class Sender:
                 link.drop()
             else:
                 self._oddities.warning(f"commit is waiting: {why}", database=self._applicant.name)
+
+    async def warn_of_promotion(self) -> None:
+        """Warn if another host accepts writes, too, and was promoted after the one in use."""
+        with suppress(JournalRefused):
+            await self._warn_of_promotion()
+
+    async def _warn_of_promotion(self) -> None:
+        async with primaries(self._applicant.url) as links:
+            for other in links:
+                if self._link is not None and self._link.is_older(other.history):
+                    self._oddities.warning(
+                        "another host was promoted, but the one in use still accepts writes: stop one of them",
+                        database=public_url(self._link.url),
+                        promoted=public_url(other.url),
+                    )
 
     def _drop(self) -> None:
         if self._link is not None:
