@@ -34,9 +34,9 @@ def status(
     """Show which server is active, and which ones stand by.
 
     Also shows where the active server runs and since when, how often a server took over, which servers are connected
-    but silent (halted, or lost), what replicates the database, its size and its dead rows, and the oldest transaction,
-    which keeps them there. The command asks the database, so it works even if no server runs. Seeing the replicas and
-    what other roles do takes the role pg_monitor.
+    but silent (halted, or lost), which old primaries still accept writes, what replicates the database, its size and
+    its dead rows, and the oldest transaction, which keeps them there. The command asks the database, so it works even
+    if no server runs. Seeing the replicas and what other roles do takes the role pg_monitor.
     """
     database = url_of_database(None, url, config_file)
     if database is None:
@@ -49,7 +49,7 @@ def status(
     if as_json:
         tables.print_json([facts])
         return
-    for key in ("standing_by", "silent"):
+    for key in ("standing_by", "silent", "old_primaries"):
         facts[key] = ", ".join(facts[key]) or "none"
     facts["synchronous_standby_names"] = facts["synchronous_standby_names"] or "none"
     facts["replicas"] = "; ".join(map(_replica, facts["replicas"])) or "none"

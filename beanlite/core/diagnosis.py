@@ -283,7 +283,7 @@ class Diagnosis:
         if admission.disk_full:
             found.append(findings.of_server(
                 findings.DISK, URGENT, "the disk is full: puts are refused until there is room again",
-                "make room on the disk of the database; deletes go on",
+                "make room on the disk of the database; deletes go on, unless it is PostgreSQL",
             ))  # fmt: skip
         used, most = memory.used_bytes, memory.max_bytes
         if used > MEMORY_SHARE * most:

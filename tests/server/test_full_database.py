@@ -4,7 +4,9 @@ import os
 import select
 import shutil
 import subprocess
+from contextlib import suppress
 
+import asyncpg
 import pytest
 
 from tests.support.health import ask, start_watched
@@ -13,6 +15,7 @@ from tests.support.postgres import Cluster, new_home, programs
 from tests.support.wire import Wire, put_bytes, until
 
 BODY = b"x" * 60_000
+BEATS = "SELECT batch, nextval('beats'), last_id, seen_at FROM lease_now, generate_series(1, 5000)"  # of an hour
 
 
 class Disk:
@@ -30,6 +33,11 @@ class Disk:
 
     def grow(self, size):
         self.mount(size, "remount")
+
+    def fill(self):
+        with (self.folder / "filler").open("wb", buffering=0) as file, suppress(OSError):
+            while True:
+                file.write(bytes(4096))
 
 
 @pytest.fixture
@@ -94,14 +102,28 @@ def test_a_full_disk_refuses_puts_until_there_is_room(url, disk, tmp_path):
         assert server.stop() == 0
 
 
+def test_rows_of_old_beats_make_room_on_a_full_disk(url, disk, postgres, tmp_path):
+    server, _ = start(tmp_path, url, "30s")
+    with server, Wire(server.connect()) as wire:
+        wire.put(b"x")
+        until(lambda: postgres.sql("SELECT FROM totals", "small"))
+        disk.fill()
+        for beats in (5000, 50, 1):
+            with suppress(asyncpg.DiskFullError):
+                for _ in range(200):
+                    postgres.sql(f"INSERT INTO batches {BEATS} LIMIT {beats}", "small")
+        until(lambda: wire.ask("pause-tube default 0") == "PAUSED" and "database disk full" in server.log_text())
+        assert wire.ask("delete 1") == "DELETED"
+        disk.grow("64m")  # for the totals
+
+
 def test_killed_on_a_full_disk_it_starts_there(url, disk, postgres, tmp_path):
     server, where = start(tmp_path, url, "1s")
     with server, Wire(server.connect()) as wire:
         ids = put_until_it_waits(wire, is_full(where))
         server.kill()
-    beats = "SELECT batch, nextval('beats'), last_id, seen_at FROM lease_now, generate_series(1, 5000)"
     disk.grow("16896k")  # or there may be too little space for the next
-    postgres.sql(f"INSERT INTO batches {beats}", "small")  # an hour of them
+    postgres.sql(f"INSERT INTO batches {BEATS}", "small")
     server, _ = start(tmp_path, url, "1s")
     with server, Wire(server.connect()) as wire:
         assert ready(wire) == len(ids)

@@ -25,8 +25,8 @@ from beanlite.journal.postgres.restoration import Restoration
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
 from beanlite.journal.totals import HOUR_S, Totals
 
-# How often old rows are deleted; sooner after so many batches, or if these have changed so many jobs. Tests change the
-# numbers, which compiled code would have built in if they were Final.
+# How often old rows are deleted; sooner after so many batches, or if these have changed so many jobs, or if the disk is
+# full. Tests change the numbers, which compiled code would have built in if they were Final.
 _PRUNES_EVERY_S = 1.0 * HOUR_S
 _MANY = 50_000
 _MANY_JOBS = 2_000_000
@@ -107,7 +107,7 @@ class PostgresJournal(Journal):
         self._engine = engine
         self._clock = clock
         self._stopped = stopped
-        self._sender = sender = Sender(self._applicant, lease, self._fails, self._quiet, self._follow)
+        self._sender = sender = Sender(self._applicant, lease, self._fails, self._quiet, self._follow, self._lacks_room)
         self._reader = Reader(self._applicant.url, self._name, name_of(self._applicant.node), lambda: sender.standing)
         self._upkeep = Housekeeping(self._name, self._reader.connect)
         is_whole = False
@@ -195,13 +195,14 @@ class PostgresJournal(Journal):
         self._looking_after = self._loop.create_task(self._look_after())
 
     async def _prune(self) -> None:
-        """Delete totals and rows of batches that are too old, now, every hour, and after many batches."""
+        """Delete totals and rows of batches that are too old, now, every hour, after many batches, and for room."""
         try:
             while True:
                 self._many = self._loop.create_future()
                 self._unpruned = 0
-                await self._reader.prune(utc_s(self._clock()))
-                await asyncio.wait([self._many], timeout=_PRUNES_EVERY_S)
+                await self._reader.prune(utc_s(self._clock()), is_full=self._engine.admission.disk_full)
+                is_full = self._engine.admission.disk_full
+                await asyncio.wait([self._many], timeout=_LOOKS_EVERY_S if is_full else _PRUNES_EVERY_S)
         except Exception as error:  # noqa: BLE001 - a bug of ours, which must not pass in silence
             self._fails(error)
 
@@ -211,6 +212,7 @@ class PostgresJournal(Journal):
         try:
             while True:
                 now_ns = self._since_boot_ns()
+                await self._sender.warn_of_promotion()
                 if self._measures is not None:
                     database = await self._upkeep.database()
                     if database is not None:
@@ -289,20 +291,26 @@ class PostgresJournal(Journal):
         self._listener.ready()
 
     async def _store_when_there_is_room(self, batch: Batch) -> None:
-        admission = self._engine.admission
         while True:
             try:
                 await self._sender.store(batch)
             except JournalFull as error:
-                if not admission.disk_full:
-                    log.error("database disk full: puts are refused until there is room again", error=error)
-                    admission.refuse_puts()
+                self._refuse_puts(error)
             else:
                 break
             await asyncio.sleep(AGAIN_S)
-        if admission.disk_full:
+        self._accept_puts()
+
+    def _refuse_puts(self, error: JournalFull) -> None:
+        if not self._engine.admission.disk_full:
+            log.error("database disk full: puts are refused until there is room again", error=error)
+            self._engine.admission.refuse_puts()
+            self._prune_soon()
+
+    def _accept_puts(self) -> None:
+        if self._engine.admission.disk_full:
             log.info("database disk has room again: puts are accepted")
-            admission.accept_puts(NO_BOUND)
+            self._engine.admission.accept_puts(NO_BOUND)
 
     def _fails(self, error: Exception) -> None:
         """End after an error: nothing more becomes durable."""
@@ -315,6 +323,15 @@ class PostgresJournal(Journal):
                 self._listener.failed(error)
 
     def _quiet(self) -> None:
+        if self._task is None:  # otherwise a batch waits for more room than a beat takes
+            self._accept_puts()
+        self._tell_ready()
+
+    def _lacks_room(self, error: JournalFull) -> None:
+        self._refuse_puts(error)
+        self._tell_ready()
+
+    def _tell_ready(self) -> None:
         if hasattr(self, "_listener"):
             self._listener.ready()
 

@@ -23,6 +23,7 @@ from beanlite import __version__
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import BeanliteError, JournalFailed, JournalRefused
 from beanlite.host import log, systemd
+from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.ahead import Ahead, Reign
 from beanlite.journal.postgres.link import (
     CROWDED,
@@ -41,6 +42,7 @@ from beanlite.journal.postgres.link import (
     text_of,
     why_it_waits,
 )
+from beanlite.journal.postgres.primaries import primaries
 from beanlite.journal.postgres.schema import NOW, check, has_batches, heed_fsync, migrate
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
@@ -86,6 +88,8 @@ _SAY: Final = f"""
     WITH said AS (UPDATE lease SET lease_s = $2, pid = $3 WHERE epoch = $1 RETURNING batch, last_id)
     {_BEAT.format(ours="said")}
 """
+# Which server has renewed its lease there of late, by the clock of that database.
+_ACTIVE: Final = f"SELECT node, address FROM lease_now WHERE stopped_at IS NULL AND seen_at > {NOW} - lease_s"
 GIVE_BACK: Final = f"""
     UPDATE lease SET seen_at = {NOW}, stopped_at = {NOW}, last_id = $2 WHERE epoch = $1 RETURNING epoch
 """
@@ -283,7 +287,11 @@ class _Waiting:
                 since_ns = now_ns
             self._ahead.is_takeover_near = now_ns - since_ns >= lease_ns // 2
             if row["is_free"] or now_ns - since_ns >= lease_ns:
-                await expect_newest(link, self._applicant.url)  # the active server may have moved on to another host
+                if await self._is_used_elsewhere(link):
+                    sign = None
+                    await self.pause(_AGAIN_S)
+                    now_ns = self._applicant.clock_ns()
+                    continue
                 statement = _TAKE_BEFORE if is_older else _TAKE
                 ended = Reign(row["epoch"], row["started_at"])
                 lease = await self._patiently(link, self._take(link, statement, sign, ended))
@@ -297,6 +305,29 @@ class _Waiting:
                 self._stand_by(row["node"], row["address"])
                 self._ahead.begin(link)
             await self.pause(look_s)
+
+    async def _is_used_elsewhere(self, link: Link) -> bool:
+        """Whether a server is active on a host after which that of the connection was promoted: warn of it.
+
+        Both would serve a queue of their own. ConnectionError: a host was promoted after that of the connection.
+        """
+        async with primaries(self._applicant.url) as links:
+            for other in links:
+                link.expect_successor(other.history)
+                active = None
+                if other.is_older(link.history):
+                    with contextlib.suppress(*TROUBLE, asyncpg.PostgresError):
+                        active = await other.glance(_ACTIVE)
+                if active is not None:
+                    self._oddities.warning(
+                        "a server is active on an old primary, which still accepts writes: stop one of them",
+                        node=active["node"],
+                        address=active["address"],
+                        old_primary=public_url(other.url),
+                        promoted=public_url(link.url),
+                    )
+                    return True
+        return False
 
     async def _take(self, link: Link, statement: str, sign: _Sign, ended: Reign) -> Lease | None:
         """Take the lease, unless it has changed since it was last seen; then return None."""

@@ -45,6 +45,7 @@ PRUNE_BATCHES: Final = """
     DELETE FROM batches
     WHERE number > $1 AND number <= (SELECT batch FROM lease WHERE epoch = $2) AND (beat <> 0 OR number <= $3)
 """
+_VACUUM: Final = "VACUUM batches, jobs"
 _HOLDER: Final = f"SELECT holder, age FROM ({HOLDERS}) AS holders WHERE age >= $1 ORDER BY age DESC LIMIT 1"
 # The number of later transactions from which on it is worth a warning.
 _OLD: Final = 1_000_000
@@ -207,11 +208,11 @@ class Reader:
             at_s = began_s(span_s, now_s)
             totals.resume(span_s, at_s, {row["tube"].encode() for row in await self.fetch(_TUBES, span_s, at_s)})
 
-    async def prune(self, now_s: float) -> None:
+    async def prune(self, now_s: float, *, is_full: bool = False) -> None:
         """Delete totals that are too old, and rows of stored batches, unless another program has locked them.
 
         ``now_s`` is UTC. It has a connection of its own: what is deleted may have to wait for the synchronous standby,
-        and bodies don't.
+        and bodies don't. If the disk ``is_full``, the room of all deleted rows is made usable at once.
         """
         link = None
         standing = self._standing()
@@ -226,6 +227,8 @@ class Reader:
             await link.rows(PRUNE_BATCHES, self._pruned_to, standing.epoch, kept_above)
             self._pruned_to = kept_above - 1  # later beats have the number of the last batch as well
             self._kept_above = standing.batch
+            if is_full:  # autovacuum comes once a minute, and not for few rows
+                await link.rows(_VACUUM)
             for row in await link.rows(_HOLDER, _OLD):
                 self._oddities.warning(
                     f"the database can't remove old rows, and grows: {row['holder']} has held a transaction open for"

@@ -7,6 +7,7 @@ the standby has not confirmed, and that would be lost if the standby is promoted
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -15,6 +16,7 @@ import asyncpg
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.host import log
+from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.batch import Batch
 from beanlite.journal.postgres.lease import BEAT, Applicant, Lease, give_back
 from beanlite.journal.postgres.link import (
@@ -29,6 +31,7 @@ from beanlite.journal.postgres.link import (
     text_of,
     why_it_waits,
 )
+from beanlite.journal.postgres.primaries import primaries
 from beanlite.journal.postgres.standing import (
     Patience,
     Standing,
@@ -43,6 +46,8 @@ from beanlite.journal.postgres.standing import (
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
 _BEATS: Final = 5
 _SURE: Final = 0.9
+# The errors after which nothing was stored, and the same statement can be sent again.
+_FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
 # The pause between attempts to reach the database, or to store a batch for which there was no room or no memory.
 AGAIN_S: Final = 0.2
 
@@ -57,10 +62,12 @@ class Sender:
         tell_failure: Callable[[Exception], None],
         tell_quiet: Callable[[], None],
         tell_move: Callable[[], None],
+        tell_full: Callable[[JournalFull], None],
     ) -> None:
         """``tell_failure`` is called when the lease or more is lost; ``tell_move`` after a reconnection.
 
-        That may be one to another host. ``tell_quiet`` is called after a beat, when nothing is under way.
+        That may be one to another host. ``tell_quiet`` is called after a beat, when nothing is under way, and
+        ``tell_full`` when there was no room for one.
         """
         self._applicant = applicant
         self._link: Link | None = lease.link
@@ -72,6 +79,7 @@ class Sender:
         self._tell_failure = tell_failure
         self._tell_quiet = tell_quiet
         self._tell_move = tell_move
+        self._tell_full = tell_full
         self._clock_ns = applicant.clock_ns
         self._lease_ns = round(applicant.lease_s * SECOND_NS)
         self.sure_until_ns = lease.sent_ns + round(self._lease_ns * _SURE)
@@ -120,8 +128,8 @@ class Sender:
                 # An earlier copy may have waited for a lock: the database does not notice that its connection is lost.
                 if self._unanswered != batch.number or await self._last_stored(self._link) != batch.number:
                     raise await self._mistake(self._link)
-        except (asyncpg.DiskFullError, asyncpg.OutOfMemoryError) as error:
-            raise JournalFull(f"{self._applicant.name}: {text_of(error)}") from error
+        except _FULL as error:
+            raise self._full(error) from error
         except (asyncpg.IntegrityConstraintViolationError, asyncpg.DivisionByZeroError) as error:
             raise change_error(self._applicant.name, error) from error
         except TROUBLE as error:
@@ -136,6 +144,9 @@ class Sender:
         if last_batch > batch.number:  # by whoever has edited or restored the database
             raise change_error(self._applicant.name)
         return last_batch == batch.number
+
+    def _full(self, error: Exception) -> JournalFull:
+        return JournalFull(f"{self._applicant.name}: {text_of(error)}")
 
     def _confirm(self, sent_ns: int) -> None:
         self.sure_until_ns = max(self.sure_until_ns, sent_ns + round(self._lease_ns * _SURE))
@@ -160,6 +171,8 @@ class Sender:
             except (*TROUBLE, asyncpg.PostgresError, JournalRefused) as error:
                 patience.use(error)
                 trouble = error
+                if isinstance(error, _FULL):
+                    self._tell_full(self._full(error))
             await asyncio.sleep(AGAIN_S)
 
     async def _again(self) -> int:
@@ -217,6 +230,9 @@ class Sender:
         try:
             async with self._one_at_a_time:
                 await self._raise_beat()
+        except JournalFull as error:
+            self._tell_full(error)
+            return
         except Exception as error:  # noqa: BLE001 - whatever it is, nothing more may be acknowledged
             self._tell_failure(error)
             return
@@ -231,6 +247,8 @@ class Sender:
             right = self.standing.batch, max(self.standing.batch, self._unanswered)
             if await self._last_stored(self._link) not in right:
                 raise await self._mistake(self._link)
+        except _FULL as error:
+            raise self._full(error) from error
         except (*TROUBLE, asyncpg.PostgresError) as error:
             await self._resolve(error)
         else:
@@ -264,6 +282,21 @@ class Sender:
                 link.drop()
             else:
                 self._oddities.warning(f"commit is waiting: {why}", database=self._applicant.name)
+
+    async def warn_of_promotion(self) -> None:
+        """Warn if another host accepts writes, too, and was promoted after the one in use."""
+        with suppress(JournalRefused):
+            await self._warn_of_promotion()
+
+    async def _warn_of_promotion(self) -> None:
+        async with primaries(self._applicant.url) as links:
+            for other in links:
+                if self._link is not None and self._link.is_older(other.history):
+                    self._oddities.warning(
+                        "another host was promoted, but the one in use still accepts writes: stop one of them",
+                        database=public_url(self._link.url),
+                        promoted=public_url(other.url),
+                    )
 
     def _drop(self) -> None:
         if self._link is not None:

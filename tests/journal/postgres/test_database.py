@@ -160,8 +160,8 @@ async def test_old_totals_are_taken_away_at_the_start_and_every_hour(postgres, d
     rounds = []
     prune = Reader.prune
 
-    async def noted(reader, now_s):
-        await prune(reader, now_s)
+    async def noted(reader, now_s, **others):
+        await prune(reader, now_s, **others)
         rounds.append(now_s)
 
     monkeypatch.setattr(Reader, "prune", noted)
@@ -208,7 +208,7 @@ async def test_what_keeps_old_rows_in_the_database_is_named(database, monkeypatc
 
 
 async def test_a_bug_in_what_takes_old_totals_away_stops_the_server(database, monkeypatch):
-    async def wrong(_reader, _now_s):
+    async def wrong(*_, **__):
         raise bug
 
     bug = LookupError("a bug")

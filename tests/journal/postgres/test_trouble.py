@@ -256,6 +256,57 @@ async def test_puts_are_refused_until_there_is_room_or_memory_again(postgres, da
     await serving.stop()
 
 
+async def lacking(postgres, database, table, condition):
+    """Let there be no room for certain rows of a table."""
+    for statement in (
+        """CREATE FUNCTION lack() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$""",
+        f"CREATE TRIGGER lack BEFORE INSERT ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION lack()",
+    ):
+        await sql(postgres, database, statement)
+
+
+async def test_beat_without_room_refuses_puts_until_there_is_room(postgres, database, caplog):
+    serving = await served(database, lease_s=100)
+    await serving.put()
+    await lacking(postgres, database, "batches", "NEW.beat <> 0")
+    keep_lease = serving.journal._sender._keep_lease
+    await asyncio.wait_for(keep_lease(), SOON_S)
+    assert serving.core.send(serving.client, b"put 0 0 60 1\r\nx\r\n") == b"OUT_OF_MEMORY\r\n"
+    assert "connection to the database lost" not in caplog.text
+    await sql(postgres, database, "DROP TRIGGER lack ON batches")
+    await keep_lease()
+    assert not serving.core.engine.admission.disk_full
+    assert serving.failures == []
+    await serving.stop()
+
+
+async def test_lost_connection_without_room_for_a_beat_refuses_puts(postgres, database):
+    serving = await served(database, lease_s=100)
+    await serving.put()
+    await lacking(postgres, database, "batches", "NEW.beat <> 0")
+    serving.journal._sender._link.drop()
+    job_id = serving.begin_to_put()
+    await until(lambda: serving.core.engine.admission.disk_full or serving.failures)
+    await sql(postgres, database, "DROP TRIGGER lack ON batches")
+    await until(lambda: job_id in serving.released or serving.failures)
+    assert not serving.core.engine.admission.disk_full
+    assert serving.failures == []
+    await serving.stop()
+
+
+async def test_room_for_a_beat_is_none_for_a_batch(postgres, database):
+    serving = await served(database, lease_s=100)
+    await lacking(postgres, database, "jobs", "true")
+    job_id = serving.begin_to_put()
+    await until(lambda: serving.core.engine.admission.disk_full or serving.failures)
+    await serving.journal._sender._keep_lease()
+    assert serving.core.engine.admission.disk_full
+    await sql(postgres, database, "DROP TRIGGER lack ON jobs")
+    await until(lambda: job_id in serving.released or serving.failures)
+    await serving.stop()
+
+
 @pytest.mark.parametrize("code", ["53100", "53200"])
 async def test_a_body_that_can_not_be_read_for_now_is_read_later(postgres, database, caplog, code):
     """As when the database has no memory for the query, or no room for its temporary files."""

@@ -53,7 +53,7 @@ async def test_commit_confirmed_after_a_later_beat_never_shortens_the_lease(data
     """As when it has waited for a lock, and the beat was raised beside it."""
     taken = await take(applicant(database), asyncio.Event())
     assert taken is not None
-    sender = Sender(applicant(database), taken, *[lambda *_: None] * 3)
+    sender = Sender(applicant(database), taken, *[lambda *_: None] * 4)
     sender._confirm(taken.sent_ns + 2)
     sure_until_ns = sender.sure_until_ns
     sender._confirm(taken.sent_ns + 1)
