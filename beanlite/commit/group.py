@@ -27,12 +27,11 @@ BATCH_JOBS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 BATCH_EVENTS: Final = 2000
 BATCH_REPLIES: Final = 2000
-# A batch waits for the clients that the last one has answered, but for no more replies than this: with many clients,
-# one batch is gathered while another one is synced.
-GATHERED_MAX: Final = 32
-# It waits while some client is served, until there is a pause of PAUSE_NS, and for no more turns of the loop than this.
+# A batch waits for the clients that the last one has answered, as long as others are served, until there is a pause.
 PAUSE_NS: Final = 40_000
-GATHER_TURNS: Final = 32
+# It waits no longer than so many clients take to be served; a turn of the loop counts as several of them.
+GATHER_CLIENTS: Final = 400
+TURN_CLIENTS: Final = 10
 # If more events than this wait for a batch that can't be carried out, nobody is served: clients that come, reserve and
 # leave wait for no reply, but what they do is recorded, too. The first few of each job don't count.
 EVENTS_MAX: Final = 50_000
@@ -93,8 +92,8 @@ class GroupCommit:
         """How many clients have been served since that was last looked at."""
         self._quiet_at_ns = 0
         """When it stops to wait unless a client is served before."""
-        self._turns_left = 0
-        """For how many turns it waits at most."""
+        self._patience = 0
+        """How many clients may be served, at most, while it waits."""
         self.deferring = False
         """Whether a timer is running that will make a batch of deferred changes."""
         self._deferred_due = False
@@ -211,10 +210,10 @@ class GroupCommit:
         if len(self._held) < self._expected and not self.full:
             now_ns = self._clock()
             if self._served:
-                self._served = 0
                 self._quiet_at_ns = now_ns + PAUSE_NS
-            if now_ns < self._quiet_at_ns and self._turns_left:
-                self._turns_left -= 1
+            self._patience -= TURN_CLIENTS + self._served
+            self._served = 0
+            if now_ns < self._quiet_at_ns and self._patience > 0:
                 sched_yield()  # the clients may be on the same core
                 self._loop.call_soon(self._gather)
                 return
@@ -222,9 +221,10 @@ class GroupCommit:
 
     def _expect(self, answered: int) -> None:
         """Have the next batch wait for so many clients that have just been answered, beside those that wait already."""
-        self._expected = min(len(self._held) + answered, GATHERED_MAX)
+        self._expected = len(self._held) + answered
         self._quiet_at_ns = self._clock() + PAUSE_NS
-        self._turns_left = GATHER_TURNS
+        self._patience = GATHER_CLIENTS
+        self._served = 0
 
     def _turn(self) -> None:
         """Make a batch of what has gathered."""

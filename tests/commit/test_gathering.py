@@ -55,16 +55,16 @@ async def test_batch_waits_no_longer_than_a_pause(tmp_path, disk):
         assert disk.syncs == 2
 
 
-async def test_batch_waits_no_more_than_some_turns(tmp_path, disk):
+async def test_batch_waits_for_no_more_than_some_turns(tmp_path, disk):
     async with two_clients(tmp_path / "q.db", disk) as (_, commit, _, other):
-        commit._turns_left = 1
+        commit._patience = group.TURN_CLIENTS
         assert await asyncio.wait_for(other[0].readline(), 10) == b"INSERTED 2\r\n"
         assert disk.syncs == 2
 
 
 async def test_client_that_does_not_come_back_is_not_waited_for(tmp_path, disk):
     async with two_clients(tmp_path / "q.db", disk) as (_, commit, one, other):
-        commit._turns_left = 1
+        commit._patience = group.TURN_CLIENTS
         assert await asyncio.wait_for(other[0].readline(), 10) == b"INSERTED 2\r\n"
         one[1].write(PUT)  # the other one, which was answered last, sends nothing
         assert await asyncio.wait_for(one[0].readline(), 10) == b"INSERTED 3\r\n"
@@ -96,20 +96,9 @@ async def test_lone_client_waits_for_nobody(tmp_path, disk):
         assert disk.syncs == 3
 
 
-async def test_many_clients_are_not_waited_for(tmp_path, disk, monkeypatch):
-    monkeypatch.setattr(group, "GATHERED_MAX", 1)
-    async with serving(tmp_path / "q.db") as (server, _):
-        commit = server.wiring.group_commit
-        now_ns = commit._clock()
-        commit._clock = lambda: now_ns
-        clients = [await connect(server) for _ in range(3)]
-        disk.free.clear()
-        clients[0][1].write(PUT)
-        await until(lambda: disk.under_way)
-        clients[1][1].write(PUT)
-        await until(lambda: commit._held)
-        disk.free.set()
-        disk.poll()
-        for number, client in enumerate(clients[:2], 1):
-            assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED %d\r\n" % number
+async def test_batch_does_not_wait_while_many_others_are_served(tmp_path, disk):
+    async with two_clients(tmp_path / "q.db", disk) as (_, commit, _, other):
+        commit._patience = group.GATHER_CLIENTS
+        commit._served = group.GATHER_CLIENTS - group.TURN_CLIENTS
+        assert await asyncio.wait_for(other[0].readline(), 10) == b"INSERTED 2\r\n"
         assert disk.syncs == 2
