@@ -16,6 +16,7 @@ from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.file import mark
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.mark import ATTRIBUTE, Mark
+from beanlite.journal.sqlite.file.wal import commit_frames
 from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import batch_in, make, refusal, writer
@@ -157,6 +158,25 @@ def test_commits_lost_in_a_power_failure_are_told_by_one_start_only(path, monkey
     database = open_database(path)
     assert (database.lost_batches, database.damaged_wal) == (0, None)
     assert database.close() is None
+
+
+def test_few_commits_lost_in_a_power_failure_are_not_left_behind(path, monkeypatch):
+    with start_beanlite(path.parent, "--fsync", "50ms") as server, Wire(server.connect()) as wire:
+        for _ in range(9):
+            wire.put(b"job")
+        server.kill()
+    after_a_reboot(monkeypatch)
+    with Path(f"{path}-wal").open("r+b") as wal:
+        wal.seek(-2 * FRAME, os.SEEK_END)
+        wal.write(bytes(FRAME))
+    commits = commit_frames(path)
+    with reading_elsewhere(path):
+        start = os.fork()
+        if not start:
+            open_database(path, fsync="50ms")
+            os._exit(0)
+        os.waitpid(start, 0)
+        assert commit_frames(path) == commits[:-1]  # what the next start writes would lead to the last one
 
 
 def test_the_mark_is_on_the_disk_before_there_is_a_commit(path, monkeypatch):

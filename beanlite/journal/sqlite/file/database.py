@@ -166,7 +166,7 @@ def open_database(
                 raise damaged(path, f"{lost_batches} commits follow a damaged frame of its -wal")
             damaged_wal = _keep_wal(path)
         bystander.close()
-        if lost_batches:
+        if commits and commits[-1] > read_frame_count(index):
             _cut_off(connection, path, index)
         _move_wal(connection, path)
         if version == 0:
@@ -327,7 +327,8 @@ def _cut_off(connection: sqlite3.Connection, path: Path, index: int) -> None:
     """Shorten the -wal to the frames that SQLite knows of, according to the open -shm.
 
     Otherwise, if this start ended before it wrote anything, or if the -wal can't be moved because the disk is full or
-    somebody reads, the next start would take the lost commits for commits of this one.
+    somebody reads, the next start would take the lost commits for commits of this one. That holds also for those few
+    that were being written when the power failed, and don't count as lost.
     """
     connection.execute("BEGIN IMMEDIATE")  # so that no other program appends to it meanwhile
     try:
