@@ -126,7 +126,7 @@ QUESTIONS: Final = (
     ),
     Question(
         "Which tube is paused, by whom, since when and until when? How many jobs wait?",
-        lambda night: f"reports.nightly, by bob, at 03:10 for 24 hours; {night.count('reports.nightly', 'ready'):,}",
+        lambda night: f"reports.nightly, by bob, at 03:10 for 48 hours; {night.count('reports.nightly', 'ready'):,}",
     ),
     Question(
         "Which tube grows, how fast, and when will it be empty?",

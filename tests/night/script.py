@@ -191,7 +191,7 @@ class Night:
     def _act(self) -> None:
         for job in self.deleted:
             self.acts.append(Act(self.ago_s("02:14"), "ann", "delete", job.tube, job.id, body="its own"))
-        pause_s = 24 * HOUR_S
+        pause_s = 48 * HOUR_S  # as the last night may be a day and some hours ago
         self.acts.append(Act(self.ago_s("03:10"), "bob", "pause", "reports.nightly", delay_s=pause_s))
         self.acts.append(Act(self.ago_s("04:05"), "carl", "policy", "invoices", body="max_jobs=500"))
         self.acts.append(Act(self.ago_s("04:20"), "carl", "policy", "search-index", body="max_reserved=2"))

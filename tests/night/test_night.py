@@ -1,6 +1,7 @@
 """A small night, for whose server time runs fast."""
 
 import json
+import time
 from contextlib import ExitStack
 
 import pytest
@@ -42,6 +43,13 @@ def test_night_is_the_same_by_its_seed(night):
     again = Night(night.seed, night.scale, begins_at=night.begins_at)
     assert again.jobs == night.jobs
     assert Night(2, night.scale, begins_at=night.begins_at).jobs != night.jobs
+
+
+@pytest.mark.parametrize("hour", range(0, 24, 2))
+def test_pause_of_the_night_is_not_over_at_any_time_of_the_day(night, hour):
+    at = time.mktime((*time.localtime(night.begins_at)[:3], hour, 15, 0, 0, 0, -1))
+    (pause,) = [act for act in Night(1, 0.05, begins_at=at).acts if act.what == "pause"]
+    assert 0 <= pause.ago_s < pause.delay_s
 
 
 def test_deleted_jobs_are_in_the_history_with_their_bodies(night):
