@@ -139,43 +139,42 @@ def reading_elsewhere(path):
         reader.kill()  # if it closed the file in an orderly way, it would move the -wal into it
 
 
-@pytest.mark.parametrize("beside", [nullcontext, reading_elsewhere])
-def test_commits_lost_in_a_power_failure_are_told_by_one_start_only(path, monkeypatch, beside):
+def leave_torn(path, monkeypatch, *, frame):
+    """Leave a file of a server that a power failure took: this frame, counted from the end, did not reach the disk."""
     with start_beanlite(path.parent, "--fsync", "50ms") as server, Wire(server.connect()) as wire:
         for _ in range(9):
             wire.put(b"job")
         server.kill()
     after_a_reboot(monkeypatch)
     with Path(f"{path}-wal").open("r+b") as wal:
-        wal.seek(-4 * FRAME, os.SEEK_END)
+        wal.seek(frame * FRAME, os.SEEK_END)
         wal.write(bytes(FRAME))
+
+
+def start_and_kill(path):
+    """Open the file in a process that ends without closing it."""
+    start = os.fork()
+    if not start:
+        open_database(path, fsync="50ms")
+        os._exit(0)
+    os.waitpid(start, 0)
+
+
+@pytest.mark.parametrize("beside", [nullcontext, reading_elsewhere])
+def test_commits_lost_in_a_power_failure_are_told_by_one_start_only(path, monkeypatch, beside):
+    leave_torn(path, monkeypatch, frame=-4)
     with beside(path):
-        start = os.fork()
-        if not start:
-            open_database(path, fsync="50ms")
-            os._exit(0)
-        os.waitpid(start, 0)
+        start_and_kill(path)
     database = open_database(path)
     assert (database.lost_batches, database.damaged_wal) == (0, None)
     assert database.close() is None
 
 
 def test_few_commits_lost_in_a_power_failure_are_not_left_behind(path, monkeypatch):
-    with start_beanlite(path.parent, "--fsync", "50ms") as server, Wire(server.connect()) as wire:
-        for _ in range(9):
-            wire.put(b"job")
-        server.kill()
-    after_a_reboot(monkeypatch)
-    with Path(f"{path}-wal").open("r+b") as wal:
-        wal.seek(-2 * FRAME, os.SEEK_END)
-        wal.write(bytes(FRAME))
+    leave_torn(path, monkeypatch, frame=-2)
     commits = commit_frames(path)
     with reading_elsewhere(path):
-        start = os.fork()
-        if not start:
-            open_database(path, fsync="50ms")
-            os._exit(0)
-        os.waitpid(start, 0)
+        start_and_kill(path)
         assert commit_frames(path) == commits[:-1]  # what the next start writes would lead to the last one
 
 
