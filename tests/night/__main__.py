@@ -92,7 +92,7 @@ def await_start(server: RunningServer) -> RunningServer:
     while True:
         try:
             server.connect().close()
-        except ConnectionRefusedError:
+        except ConnectionError:
             if server.process.poll() is not None or time.monotonic() > end:
                 sys.exit(f"the server did not start: {server.log_text()}")
             time.sleep(0.05)

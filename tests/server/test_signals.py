@@ -68,7 +68,7 @@ def connect_unix(path):
 def accepts(path):
     try:
         connect_unix(path).close()
-    except (FileNotFoundError, ConnectionRefusedError):
+    except (FileNotFoundError, ConnectionError):
         return False
     return True
 

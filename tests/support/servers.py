@@ -175,16 +175,13 @@ def _wait_until_it_accepts(server: RunningServer) -> bool:
     while time.monotonic() < end:
         if server.process.poll() is not None:
             return False
-        try:
-            client = server.connect()
-        except ConnectionRefusedError:
-            time.sleep(0.005)
-            continue
-        # Wait for the end of this connection, or the first test might still find it in the statistics.
-        with client, contextlib.suppress(ConnectionError):  # a server listens before it knows whether it can serve
+        # A server listens before it knows whether it can serve: if not, it ends a connection that is being made.
+        with contextlib.suppress(ConnectionError), server.connect() as client:
+            # Wait for the end of this connection, or the first test might still find it in the statistics.
             client.sendall(b"quit\r\n")
             client.recv(1)
             return True
+        time.sleep(0.005)
     server.kill()
     raise ServerDied(f"no connection accepted within {STARTS_WITHIN_S} s: {server.log_text()}")
 

@@ -59,13 +59,13 @@ def _pages_of(server: RunningServer) -> list[tuple[str, int]]:
 
 
 def ask(where, path="/", login="", **headers):
-    """Return a page's response, to a user given as NAME:PASSWORD; None if the connection is refused."""
+    """Return a page's response, to a user given as NAME:PASSWORD; None if there is none."""
     connection = http.client.HTTPConnection(where, timeout=30)
     try:
         connection.request("GET", path, headers=headers | (sign_in(login) if login else {}))
         response = connection.getresponse()
         return response.status, response.read().decode()
-    except ConnectionRefusedError:
+    except ConnectionError:
         return None
     finally:
         connection.close()
