@@ -273,18 +273,22 @@ def _empty_index(path: Path, after_sqlite: ExitStack) -> int:
     read any more; or, where blocks are smaller than 4 KiB, the process dies of SIGBUS. SQLite does not cut a -shm that
     others have locked as it does itself.
     """
+    shm = shm_of(path)
     try:
-        index = os.open(shm_of(path), os.O_RDWR | os.O_CLOEXEC)
+        index = open_regular(shm, os.O_RDWR | os.O_NOFOLLOW)  # SQLite follows no link either
     except FileNotFoundError:
         return -1
+    except OSError as error:
+        raise JournalRefused(f"{shm} can't be opened: {error.strerror}") from error
     after_sqlite.callback(os.close, index)
-    if not lock_byte(index, _INDEX_LOCK, fcntl.F_WRLCK):  # another program uses it, and may yet replace it
-        return -1
-    size = max(index_size(wal_size(path) // PAGE_SIZE), os.fstat(index).st_size)
-    os.posix_fallocate(index, 0, size)
-    os.pwrite(index, bytes(size), 0)
-    lock_byte(index, _INDEX_LOCK, fcntl.F_RDLCK)
-    return index
+    with suppress(FileNotFoundError):
+        if lock_byte(index, _INDEX_LOCK, fcntl.F_WRLCK) and os.path.samestat(os.fstat(index), shm.stat()):
+            size = max(index_size(wal_size(path) // PAGE_SIZE), os.fstat(index).st_size)
+            os.posix_fallocate(index, 0, size)
+            os.pwrite(index, bytes(size), 0)
+            lock_byte(index, _INDEX_LOCK, fcntl.F_RDLCK)
+            return index
+    return -1  # another program uses it, and may yet replace it, or has just removed it
 
 
 def _open_index(path: Path, after_sqlite: ExitStack) -> int:
