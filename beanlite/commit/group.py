@@ -11,6 +11,7 @@ from collections.abc import Callable
 from os import sched_yield
 from typing import Final, Protocol
 
+from beanlite.commit.batch_wait import BatchWait
 from beanlite.commit.latencies import Latencies
 from beanlite.core.engine import Engine
 from beanlite.core.events import Event
@@ -27,11 +28,6 @@ BATCH_JOBS: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 BATCH_EVENTS: Final = 2000
 BATCH_REPLIES: Final = 2000
-# A batch waits for the clients that the last one has answered, as long as others are served, until there is a pause.
-PAUSE_NS: Final = 40_000
-# It waits no longer than so many clients take to be served; a turn of the loop counts as several of them.
-GATHER_CLIENTS: Final = 400
-TURN_CLIENTS: Final = 10
 # If more events than this wait for a batch that can't be carried out, nobody is served: clients that come, reserve and
 # leave wait for no reply, but what they do is recorded, too. The first few of each job don't count.
 EVENTS_MAX: Final = 50_000
@@ -82,18 +78,11 @@ class GroupCommit:
         self._held: list[tuple[Holder, bytes]] = []
         """Replies that wait for the batch being gathered."""
         self._memory = engine.memory
-        self._committing: deque[tuple[int, list[tuple[Holder, bytes]], int, list[Event]]] = deque()
-        """The batches that the journal is making durable: for each its number, the replies that wait, the size of
-        these, and its events."""
+        self._committing: deque[tuple[int, int, list[tuple[Holder, bytes]], int, list[Event]]] = deque()
+        """The batches that the journal is making durable: for each its number, when it was made, the replies that wait,
+        the size of these, and its events."""
         self._turn_due = False
-        self._expected = 0
-        """How many replies the next batch waits for."""
-        self._served = 0
-        """How many clients have been served since that was last looked at."""
-        self._quiet_at_ns = 0
-        """When it stops to wait unless a client is served before."""
-        self._patience = 0
-        """How many clients may be served, at most, while it waits."""
+        self._wait = BatchWait()
         self.deferring = False
         """Whether a timer is running that will make a batch of deferred changes."""
         self._deferred_due = False
@@ -120,7 +109,7 @@ class GroupCommit:
         self._memory.gathered_bytes += len(replies)
         if not self._turn_due and not self._journal.busy:
             self._turn_due = True
-            self._loop.call_soon(self._gather)
+            self._loop.call_soon(self._end_turn)
         return self._brims
 
     def count(self, more_bytes: int) -> bool:
@@ -168,7 +157,7 @@ class GroupCommit:
 
     def turn_ends(self, began_ns: int, now_ns: int, clients: int) -> None:
         """Note that a turn of the loop has ended, when it began, and how many clients were served in it."""
-        self._served += clients
+        self._wait.note_served(clients)
         if self._latencies is not None:
             self._latencies.turn_ends(began_ns, now_ns, clients, len(self._held))
 
@@ -203,28 +192,15 @@ class GroupCommit:
 
     # -- batch by batch
 
-    def _gather(self) -> None:
+    def _end_turn(self) -> None:
         """Make a batch, unless clients are expected that have just been answered; called at the end of a turn."""
         if not self._turn_due:  # a timer has made it
             return
-        if len(self._held) < self._expected and not self.full:
-            now_ns = self._clock()
-            if self._served:
-                self._quiet_at_ns = now_ns + PAUSE_NS
-            self._patience -= TURN_CLIENTS + self._served
-            self._served = 0
-            if now_ns < self._quiet_at_ns and self._patience > 0:
-                sched_yield()  # the clients may be on the same core
-                self._loop.call_soon(self._gather)
-                return
-        self._turn()
-
-    def _expect(self, answered: int) -> None:
-        """Have the next batch wait for so many clients that have just been answered, beside those that wait already."""
-        self._expected = len(self._held) + answered
-        self._quiet_at_ns = self._clock() + PAUSE_NS
-        self._patience = GATHER_CLIENTS
-        self._served = 0
+        if self._wait.lasts(len(self._held), self._clock()) and not self.full:
+            sched_yield()  # the clients may be on the same core
+            self._loop.call_soon(self._end_turn)
+        else:
+            self._turn()
 
     def _turn(self) -> None:
         """Make a batch of what has gathered."""
@@ -233,21 +209,21 @@ class GroupCommit:
             return  # ``ready`` will bring us back here
         engine, memory = self._engine, self._memory
         ledger = engine.ledger
-        now_ns = self._clock() if self._totals_due else 0
+        now_ns = self._clock()
         changes = engine.take_changes(deferred=self._deferred_due, totals=self._totals_due, now_ns=now_ns)
         self._deferred_due = self._deferred_due and ledger.has_deferred
         self._totals_due = self._totals_due and bool(ledger.tallied)
         if ledger.tallied and not self._totals_wait:
             self._totals_wait = True
             self._loop.call_later(TOTALS_S, self._take_totals)
-        held, self._held, self._expected = self._held, [], 0
+        held, self._held = self._held, []
         held_bytes, memory.gathered_bytes = memory.gathered_bytes, 0
         memory.held_bytes += held_bytes
         self._tell_room()
         if held or changes.has_content:
             if self._latencies is not None:
                 self._latencies.batch_taken(changes.batch, len(held))
-            self._committing.append((changes.batch, held, held_bytes, changes.events))
+            self._committing.append((changes.batch, now_ns, held, held_bytes, changes.events))
             self._journal.commit(changes)
         else:
             self.ready()
@@ -258,12 +234,12 @@ class GroupCommit:
         self._note_progress()
         self.look()
         brimmed = self._brims
-        answered = 0
+        answered = made_ns = 0
         if self._latencies is not None:
             self._latencies.batch_durable(batch)
         try:
             while self._committing and self._committing[0][0] <= batch:
-                _, held, held_bytes, events = self._committing.popleft()
+                _, made_ns, held, held_bytes, events = self._committing.popleft()
                 self._memory.held_bytes -= held_bytes
                 answered += len(held)
                 for holder, replies in held:
@@ -272,7 +248,8 @@ class GroupCommit:
                     self._tell_events(events)
         except Exception as bug:  # noqa: BLE001 - this may be called in the middle of any client's commands
             self.failed(bug)
-        self._expect(answered)
+        now_ns = self._clock()
+        self._wait.begin(len(self._held) + answered, now_ns - made_ns, now_ns)
         if brimmed:
             self._tell_room()
 
@@ -283,9 +260,14 @@ class GroupCommit:
         last sync is read first. That makes batches larger and the server faster.
         """
         self._note_progress()
-        if not self._turn_due and (self._held or self._deferred_due or self._totals_due):
+        if self._turn_due:
+            return
+        if self._held or self.flooded:
             self._turn_due = True
-            self._loop.call_soon(self._loop.call_soon, self._gather)
+            self._loop.call_soon(self._loop.call_soon, self._end_turn)
+        elif (self._deferred_due or self._totals_due) and not self.deferring:
+            # Nobody waits for these, but clients that have just been answered would have to wait for their sync.
+            self.defer()
 
     def failed(self, error: Exception) -> None:
         """Commit nothing more, because the journal reports that nothing more will become durable."""

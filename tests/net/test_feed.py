@@ -45,6 +45,7 @@ def test_no_event_precedes_the_reply_to_the_command_that_asks_for_it():
         journal.holds = True
         await producer.ask(PUT)
         watcher.send(PUT + WATCH)  # they wait for the batch after that of the producer
+        await settle()
         await other.ask(PUT)  # but the watcher hears of this put, too, before it can be told
         journal.let_go()
         await asyncio.sleep(60)

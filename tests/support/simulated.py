@@ -14,6 +14,7 @@ from beanlite.server.server import Server
 from beanlite.settings.config import Settings
 
 TURNS = 50  # of the loop: more than any exchange takes
+TURN_S = 50e-6
 
 
 class _Selector(selectors.SelectSelector):
@@ -23,13 +24,12 @@ class _Selector(selectors.SelectSelector):
 
     def select(self, timeout=None):
         ready = super().select(0)
-        if not ready and timeout:
-            self.now_s += timeout
+        self.now_s += timeout if timeout and not ready else TURN_S
         return ready
 
 
 class SimulatedLoop(asyncio.SelectorEventLoop):
-    """A loop whose time advances only when there is nothing to do, and then at once to the next timer."""
+    """A loop whose time advances by a little with each turn and, when there is nothing to do, to the next timer."""
 
     def __init__(self):
         self._simulated = _Selector()
