@@ -11,8 +11,8 @@ PAUSES: Final = 8
 PAUSE_NS: Final = 40_000
 # On a disk that takes longer, it waits no longer than on one that takes this time.
 TOOK_MAX_NS: Final = 20_000_000
-# If this time passes from one look at the clock to the next, although nobody is served, another program uses the core:
-# it would get what is meant for the clients, so no batch waits for so long.
+# If the core is away for this time when it is yielded to the clients, another program uses it: no batch waits for so
+# long.
 AWAY_NS: Final = 1_000_000
 REST_NS: Final = 1_000_000_000
 
@@ -31,8 +31,8 @@ class BatchWait:
         """How long it waits after a client has been served."""
         self._quiet_at_ns = self._late_at_ns = 0
         """When it stops to wait: unless a client is served before, and in any case."""
-        self._looked_ns = self._rests_until_ns = 0
-        """When the clock was last looked at, and until when no batch waits."""
+        self._rests_until_ns = 0
+        """Until when no batch waits."""
 
     def begin(self, expected: int, took_ns: int, now_ns: int) -> None:
         """Wait for so many clients from now on; the last batch took this time."""
@@ -43,7 +43,6 @@ class BatchWait:
         self._pause_ns = max(typical_ns // PAUSES, PAUSE_NS)
         self._quiet_at_ns = now_ns + self._pause_ns
         self._late_at_ns = now_ns + max(typical_ns, PAUSE_NS)
-        self._looked_ns = now_ns
 
     def note_served(self, clients: int) -> None:
         """Note that so many clients have been served."""
@@ -56,7 +55,9 @@ class BatchWait:
         if self._served:
             self._served = 0
             self._quiet_at_ns = min(now_ns + self._pause_ns, self._late_at_ns)
-        elif now_ns - self._looked_ns > AWAY_NS:
-            self._rests_until_ns = now_ns + REST_NS
-        self._looked_ns = now_ns
         return self._rests_until_ns <= now_ns < self._quiet_at_ns
+
+    def note_yield(self, away_ns: int, now_ns: int) -> None:
+        """Note that the core was yielded, and away for this time."""
+        if away_ns > AWAY_NS:
+            self._rests_until_ns = now_ns + REST_NS

@@ -196,8 +196,11 @@ class GroupCommit:
         """Make a batch, unless clients are expected that have just been answered; called at the end of a turn."""
         if not self._turn_due:  # a timer has made it
             return
-        if self._wait.lasts(len(self._held), self._clock()) and not self.full:
+        began_ns = self._clock()
+        if self._wait.lasts(len(self._held), began_ns) and not self.full:
             sched_yield()  # the clients may be on the same core
+            now_ns = self._clock()
+            self._wait.note_yield(now_ns - began_ns, now_ns)
             self._loop.call_soon(self._end_turn)
         else:
             self._turn()
