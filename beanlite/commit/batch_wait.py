@@ -6,9 +6,10 @@ Otherwise clients take turns: the first one that comes back begins a batch, and 
 from typing import Final
 
 # A batch waits as long as clients are served: until there is a pause of this part of the time that a batch takes to
-# become durable, or of this time. In all it waits no longer than a batch takes.
-PAUSES: Final = 8
+# become durable, or of this time. In all it waits no longer than so many of these pauses.
+PAUSE_PART: Final = 8
 PAUSE_NS: Final = 40_000
+PAUSES: Final = 10
 # On a disk that takes longer, it waits no longer than on one that takes this time.
 TOOK_MAX_NS: Final = 20_000_000
 # If the core is away for this time when it is yielded to the clients, another program uses it: no batch waits for so
@@ -40,9 +41,9 @@ class BatchWait:
         typical_ns, self._took_ns = min(self._took_ns, took_ns, TOOK_MAX_NS), took_ns
         self._expected = expected
         self._served = 0
-        self._pause_ns = max(typical_ns // PAUSES, PAUSE_NS)
+        self._pause_ns = max(typical_ns // PAUSE_PART, PAUSE_NS)
         self._quiet_at_ns = now_ns + self._pause_ns
-        self._late_at_ns = now_ns + max(typical_ns, PAUSE_NS)
+        self._late_at_ns = now_ns + PAUSES * self._pause_ns
 
     def note_served(self, clients: int) -> None:
         """Note that so many clients have been served."""
