@@ -121,9 +121,9 @@ MUTANTS = {
     ),
     "an event told too early": Mutant(
         "commit.group",
-        "            self._committing.append((changes.batch, held, held_bytes, changes.events))",
+        "            self._committing.append((changes.batch, now_ns, held, held_bytes, changes.events))",
         "            self._tell_events(changes.events)\n"
-        "            self._committing.append((changes.batch, held, held_bytes, []))",
+        "            self._committing.append((changes.batch, now_ns, held, held_bytes, []))",
     ),
     "who waits for room in a batch forgotten": Mutant(
         "commit.group", "+= held_bytes\n        self._tell_room()\n", "+= held_bytes\n"
