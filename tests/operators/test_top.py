@@ -232,6 +232,22 @@ async def test_a_server_that_goes_and_comes_back(own_queue):
         await shown(pilot, lambda text: "no server can be reached" in text)
 
 
+async def test_answer_that_comes_after_its_screen_was_closed_is_ignored(own_queue):
+    app = Top(only(own_queue.address))
+    async with app.run_test(size=SMALL) as pilot:
+        await shown(pilot, lambda text: "mail" in text)
+        await pilot.press("enter")
+        await shown(pilot, lambda text: "in any state, by id" in text)
+        closed = app.screen
+        assert isinstance(closed, JobsScreen)
+        await pilot.press("escape")
+        await pilot.pause()
+        closed.tell(closed._show, "late", [])
+        await pilot.pause()
+        assert app.is_running
+        assert isinstance(app.screen, TubesScreen)
+
+
 def test_rates_are_of_the_time_between_two_samples(own_queue, monkeypatch):
     monkeypatch.setattr(sampling, "_PAUSE_FACTOR", 0)
     sampler = Sampler(only(own_queue.address).places[0])

@@ -7,19 +7,19 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Static
 
 from beanlite.console import listing, tables, units
-from beanlite.console.filters import STATES, filter_by, job_name
+from beanlite.console.filters import STATES, Record, filter_by, job_name
 from beanlite.console.several import Place, reach
 from beanlite.console.top.grid import Table
 from beanlite.console.top.layout import JOBS
 from beanlite.console.top.summary import ROWS
+from beanlite.console.top.told_screen import ToldScreen
 from beanlite.errors import BeanliteError
 
 
-class JobsScreen(Screen[None]):
+class JobsScreen(ToldScreen):
     """The first jobs of a tube."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -60,15 +60,18 @@ class JobsScreen(Screen[None]):
             with reach(self._place) as server:
                 page = listing.jobs(server, which, sort, ROWS, None)
         except BeanliteError as error:
-            self.app.call_from_thread(self._say, Text(str(error), style="bold red"))
+            self.tell(self._say, Text(str(error), style="bold red"))
             return
         many = "first " if page.after is not None else ""
         order = "as they come out of their queue" if sort == "queue" else "by id"
         of_one = f" of {self._place.name}" if self._place.name else ""
         jobs = f"{many}{units.jobs(len(page.records))}, {self._state or 'in any state'}, {order}"
         title = f"tube {self._tube}{of_one}: {jobs}"
-        self.app.call_from_thread(self._say, Text(title, style="bold"))
-        self.app.call_from_thread(self.query_one(Table).show, page.records)
+        self.tell(self._show, title, page.records)
+
+    def _show(self, title: str, jobs: list[Record]) -> None:
+        self._say(Text(title, style="bold"))
+        self.query_one(Table).show(jobs)
 
     def _say(self, text: Text) -> None:
         self.query_one("#summary", Static).update(text)
@@ -78,7 +81,7 @@ class JobsScreen(Screen[None]):
         self.app.push_screen(JobScreen(self._place, int(str(event.row_key.value))))
 
 
-class JobScreen(Screen[None]):
+class JobScreen(ToldScreen):
     """All facts about a job."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -110,4 +113,7 @@ class JobScreen(Screen[None]):
             text = str(error)
         else:
             text = f"job {self._job_id} has gone" if job is None else tables.job_text(job, "auto")
-        self.app.call_from_thread(self.query_one("#job", Static).update, Text(text))
+        self.tell(self._say, text)
+
+    def _say(self, text: str) -> None:
+        self.query_one("#job", Static).update(Text(text))

@@ -4,13 +4,12 @@ import threading
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rich.text import Text
 from textual import events, on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 
 from beanlite.console import listing, units
@@ -23,10 +22,11 @@ from beanlite.console.top.jobs_screen import JobsScreen
 from beanlite.console.top.layout import TUBES, TableColumn, in_words, name_filter
 from beanlite.console.top.sampling import EVERY_S, Sample, Sampler, merged
 from beanlite.console.top.summary import ROWS, heading, summary
+from beanlite.console.top.told_screen import ToldScreen
 from beanlite.errors import BeanliteError
 
 
-class TubesScreen(Screen[None]):
+class TubesScreen(ToldScreen):
     """The server and its tubes."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -99,16 +99,11 @@ class TubesScreen(Screen[None]):
             try:
                 with closing(Sampler(place, is_one_of_several=len(self._places) > 1)) as sampler:
                     while not self._over.is_set():
-                        self._tell(self._take, place.name, sampler.sample())
+                        self.tell(self._take, place.name, sampler.sample())
                         self._over.wait(EVERY_S)
             except BeanliteError as error:
-                self._tell(self._fail, place.name, str(error))
+                self.tell(self._fail, place.name, str(error))
                 self._over.wait(EVERY_S)
-
-    def _tell(self, method: Callable[[str, Any], None], server: str, what: object) -> None:
-        """Have a method called in the loop, unless the screen is closed."""
-        if not self._over.is_set():
-            self.app.call_later(method, server, what)
 
     def _take(self, server: str, sample: Sample) -> None:
         before = self._samples.get(server)
