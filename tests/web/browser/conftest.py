@@ -60,7 +60,7 @@ def visit(chromium: Browser) -> Iterator[Visit]:
         contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(WITHIN_MS)
-        page.on("console", lambda message: None if _is_refusal(page, message) else wrong.append(message.text))
+        page.on("console", lambda message: None if _is_no_fault(page, message) else wrong.append(message.text))
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda request: None if request.url.startswith(f"{site}/") else wrong.append(request.url))
         page.goto(path)
@@ -72,6 +72,8 @@ def visit(chromium: Browser) -> Iterator[Visit]:
     assert not wrong
 
 
-def _is_refusal(page: Page, message: ConsoleMessage) -> bool:
-    """Return whether the message only reports that the page itself was answered with 404 or the like."""
+def _is_no_fault(page: Page, message: ConsoleMessage) -> bool:
+    """Return whether it reports only that the page was answered with 404 or the like, or that keys came very early."""
+    if message.text.startswith("Autofocus processing was blocked because a document already has a focused element"):
+        return True
     return message.location["url"] == page.url and "responded with a status of 4" in message.text
