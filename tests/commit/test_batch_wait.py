@@ -202,16 +202,21 @@ async def test_lone_client_waits_for_nobody(tmp_path, disk):
         assert disk.syncs == 3
 
 
+async def reserve_during_sync(server, disk):
+    """Reserve a job, which waits for no sync, while that of another client is under way; return that client."""
+    worker, client = await connect(server), await connect(server)
+    assert await ask(worker, PUT) == b"INSERTED 1\r\n"
+    disk.free.clear()
+    client[1].write(PUT)
+    await until(lambda: disk.under_way)
+    assert await ask(worker, b"reserve\r\n") == b"RESERVED 1 1\r\n"
+    return client
+
+
 async def test_what_nobody_waits_for_goes_with_the_next_command(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, _):
-        commit, ledger = server.wiring.group_commit, server.parts.engine.ledger
-        worker, client = await connect(server), await connect(server)
-        assert await ask(worker, PUT) == b"INSERTED 1\r\n"
-        disk.free.clear()
-        client[1].write(PUT)
-        await until(lambda: disk.under_way)
-        assert await ask(worker, b"reserve\r\n") == b"RESERVED 1 1\r\n"
-        commit._take_deferred()  # as its timer does, while a sync is under way
+        client, ledger = await reserve_during_sync(server, disk), server.parts.engine.ledger
+        server.wiring.group_commit._take_deferred()  # as its timer does, while a sync is under way
         end_sync(disk)
         assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"
         await turns()
@@ -225,12 +230,7 @@ async def test_what_nobody_waits_for_goes_with_the_next_command(tmp_path, disk):
 async def test_what_nobody_waits_for_is_stored_without_a_command(tmp_path, disk, monkeypatch):
     monkeypatch.setattr(group, "DEFER_S", 0.001)
     async with serving(tmp_path / "q.db") as (server, _):
-        worker, client = await connect(server), await connect(server)
-        assert await ask(worker, PUT) == b"INSERTED 1\r\n"
-        disk.free.clear()
-        client[1].write(PUT)
-        await until(lambda: disk.under_way)
-        assert await ask(worker, b"reserve\r\n") == b"RESERVED 1 1\r\n"
+        await reserve_during_sync(server, disk)
         await until(lambda: server.wiring.group_commit._deferred_due)
         end_sync(disk)
         await until(lambda: not server.parts.engine.ledger.has_deferred)
