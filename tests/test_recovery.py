@@ -87,6 +87,17 @@ class Machine:
             wire.put(body.encode())
         wire.socket.close()
 
+    def pause(self, tube, seconds):
+        wire = self.wire()
+        assert wire.ask(f"pause-tube {tube} {seconds}") == "PAUSED"
+        wire.socket.close()
+
+    def statistics(self, tube):
+        wire = self.wire()
+        assert wire.ask(f"stats-tube {tube}").startswith("OK")
+        wire.socket.close()
+        return wire.body.decode()
+
     def delete(self, *job_ids):
         wire = self.wire()
         for job_id in job_ids:
@@ -151,12 +162,15 @@ def test_a_copy_over_the_file_of_a_killed_server(machine):
 
 
 def test_a_wrong_delete(machine):
+    machine.pause("mail", 3600)
     machine.back_up()
+    machine.pause("mail", 0)
     machine.put("mail", "new")
     machine.delete(1, 3)
     (bring_back,) = commands("Somebody has deleted the wrong jobs")
     machine.run(bring_back)
     assert machine.jobs() == {1: "ann", 2: "bob", 4: "new"}
+    assert "\npause: 0\n" in machine.statistics("mail")
 
 
 def test_a_bad_deploy(machine):
