@@ -6,7 +6,9 @@ import traceback
 from typing import Final, NamedTuple
 
 from beanlite.client import Buried, ConnectionLost, Declined, Job, NotFound, Queue, Statistics
+from beanlite.client.calls import NOTE_BYTES_MAX
 from beanlite.host import log
+from beanlite.worker.function import line_of
 
 # The outcomes.
 DONE: Final = "done"
@@ -55,7 +57,7 @@ async def finish(queue: Queue, job: Job, stats: Statistics, error: BaseException
 
 async def _give_up(queue: Queue, job: Job, stats: Statistics, error: BaseException, tries_max: int) -> str:
     """Release the job, or bury it if it has failed too often; what a policy of its tube says about that holds."""
-    note = "".join(traceback.format_exception(error))
+    note = note_of(error)
     tries, pri = int(stats["reserves"]), int(stats["pri"])
     policy: Statistics = {}
     with contextlib.suppress(Declined):  # the tube is gone, or not ours to see
@@ -65,6 +67,17 @@ async def _give_up(queue: Queue, job: Job, stats: Statistics, error: BaseExcepti
         return BURIED
     await job.release(pri, 0 if "policy-retry" in policy else delay_s(tries), note)
     return RELEASED
+
+
+def note_of(error: BaseException) -> str:
+    """Return the note about a failure: its line first, by which notes are grouped, then the end of the traceback."""
+    told = "".join(traceback.format_exception(error))
+    line = line_of(error)
+    if told.startswith(line):  # there is no traceback
+        return told
+    head = line.encode(errors="replace")[: NOTE_BYTES_MAX // 4] + b"\n\n"
+    tail = told.encode(errors="replace")[len(head) - NOTE_BYTES_MAX :]
+    return (head + tail).decode(errors="ignore")
 
 
 def delay_s(tries: int) -> int:
