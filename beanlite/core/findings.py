@@ -80,6 +80,7 @@ class WorstTube(NamedTuple):
     """One of the tubes of a finding."""
 
     tube: str
+    severity: str
     jobs: int
     seconds: int
     job: int | None  # the worst one
@@ -141,7 +142,9 @@ class Group:
         """Return this as a finding."""
         worst = self.cases[0]
         text, do, command = _WORDS[self.kind](self, worst)
-        places = [WorstTube(case.tube, case.jobs, case.seconds, case.job_id or None) for case in self.cases]
+        places = [
+            WorstTube(each.tube, each.severity, each.jobs, each.seconds, each.job_id or None) for each in self.cases
+        ]
         return Finding(self.kind, self.severity, self.tubes, self.jobs, self.seconds, places, text, do, command)
 
     @property

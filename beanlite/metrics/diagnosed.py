@@ -46,7 +46,7 @@ def _told(findings: list[Finding]) -> str:
         "# HELP beanlite_finding Jobs that a finding is about, in each of the tubes with the most.\n",
         "# TYPE beanlite_finding gauge\n",
         *(
-            f'beanlite_finding{{kind="{each.kind}",severity="{each.severity}",tube="{place.tube}"}} {place.jobs}\n'
+            f'beanlite_finding{{kind="{each.kind}",severity="{place.severity}",tube="{place.tube}"}} {place.jobs}\n'
             for each in findings
             for place in each.worst
         ),

@@ -161,7 +161,11 @@ def test_tubes_that_nobody_watches_are_one_finding(core):
     said = "nobody consumes t14, t13, t12 and 12 other tubes: 120 jobs ready, the next one for 1 min 9 s"
     assert finding.text == said
     core.live(600)
-    assert core.findings()["nobody consumes"].severity == "urgent"
+    core.fill(b"new", 99)
+    core.live(15)
+    finding = core.findings()["nobody consumes"]
+    assert finding.severity == "urgent"
+    assert [(place.tube, place.severity) for place in finding.worst[:2]] == [("new", "warning"), ("t14", "urgent")]
 
 
 def test_default_tube_is_not_consumed_by_clients_that_only_connect(core):

@@ -24,8 +24,8 @@ def test_all_that_is_told_of_a_finding(core, operator):
             {
                 "kind": "nobody consumes", "severity": "warning", "tubes": 2, "jobs": 4, "seconds": 20,
                 "worst": [
-                    {"tube": "mail", "jobs": 3, "seconds": 20, "job": None},
-                    {"tube": "news", "jobs": 1, "seconds": 20, "job": None},
+                    {"tube": "mail", "severity": "warning", "jobs": 3, "seconds": 20, "job": None},
+                    {"tube": "news", "severity": "warning", "jobs": 1, "seconds": 20, "job": None},
                 ],
                 "text": "nobody consumes mail and news: 4 jobs ready, the next one for 20 s",
                 "do": "start workers that watch them",
