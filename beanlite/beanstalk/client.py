@@ -43,9 +43,13 @@ def parse_address(where: str, option: str = "--connect") -> Address:
     if where.startswith("unix:") and where != "unix:":
         return (where.removeprefix("unix:"),)
     host, _, port = where.rpartition(":")
-    if not host or not is_port(port):
+    if not _is_host(host) or not is_port(port):
         raise ConfigError(f"{option} takes HOST:PORT or unix:PATH, not {where!r}")
     return (host.strip("[]"), int(port))
+
+
+def _is_host(text: str) -> bool:
+    return bool(text) and "/" not in text  # which a URL has, of whatever scheme
 
 
 def parse_server(where: str, ca: str | None = None, cert: str | None = None, key: str | None = None) -> Server:
@@ -53,7 +57,7 @@ def parse_server(where: str, ca: str | None = None, cert: str | None = None, key
     given = {"--tls-ca": ca, "--tls-cert": cert, "--tls-key": key}
     if where.startswith(_SCHEME):
         host, _, port = where.removeprefix(_SCHEME).rpartition(":")
-        if not host or not is_port(port):
+        if not _is_host(host) or not is_port(port):
             raise ConfigError(f"--connect takes tls://HOST:PORT, not {where!r}")
         if key is not None and cert is None:
             raise ConfigError("--tls-key needs --tls-cert: the certificate of this key")
@@ -192,6 +196,9 @@ class Client(Wire):
         try:
             yield
             self._is_accepted = True
+        except Declined:
+            self._is_accepted = True
+            raise
         except UnexpectedReply as error:
             raise Unreachable(f"{self.name}: {error}") from error
         except ConnectionLost as error:

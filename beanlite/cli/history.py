@@ -234,9 +234,11 @@ def undelete(
         old_ids = file.deletions(asked)
         if missing := sorted(set(named) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
-        if dry_run or not old_ids:
+        if dry_run:
             print(f"{units.jobs(len(old_ids))} would be put again")
             return
+        if not old_ids:
+            raise BeanliteError("the history has no body of such a job; nothing was put")
         with server.open(TIMEOUT_S) as servers:
             done: list[int] = []
             for new_ids in put_all(servers, _put_again(file, old_ids, ttr_s, done), login_name()):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from beanlite.beanstalk.client import parse_address
+from beanlite.beanstalk.client import address_text, parse_address
 from beanlite.cli.groups import ServerOption, grouped
 from beanlite.cli.options import path_of_db, url_of_database
 from beanlite.cli.paths import as_path
@@ -121,7 +121,7 @@ def _app_of(
     if len(places.places) == 1 and (places.fleet is None or has_database):
         (place,), stored = places.places, _readable(db, database)
         site = Site(
-            name=place.name,
+            name=place.name or address_text(place.addresses[0]),
             connect=partial(reach_only, place),
             visitors=visitors,
             db=stored,

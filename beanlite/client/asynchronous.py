@@ -96,7 +96,7 @@ class Queue:
         ttr_s: int = TTR_S,
     ) -> list[int]:
         """Put several jobs without waiting for each, and return their ids. SomePutsFailed: it says which."""
-        puts = [calls.put(body, pri, delay_s, ttr_s) for body in bodies]
+        puts = calls.puts(bodies, pri, delay_s, ttr_s)
         tube = self._used if tube is None else tube
         results: list[int | ClientError] = []
         for at in range(0, len(puts), BATCH_MAX):

@@ -98,7 +98,7 @@ class BlockingQueue:
         ttr_s: int = TTR_S,
     ) -> list[int]:
         """Put several jobs without waiting for each, and return their ids. SomePutsFailed: it says which."""
-        puts = [calls.put(body, pri, delay_s, ttr_s) for body in bodies]
+        puts = calls.puts(bodies, pri, delay_s, ttr_s)
         results: list[int | ClientError] = []
         for at in range(0, len(puts), BATCH_MAX):
             part = puts[at : at + BATCH_MAX]

@@ -179,6 +179,13 @@ def put(body: bytes | str, pri: int, delay_s: int, ttr_s: int) -> Call[int]:
     return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body), _PUT
 
 
+def puts(bodies: Iterable[bytes | str], pri: int, delay_s: int, ttr_s: int) -> list[Call[int]]:
+    """Return a put of each body. TypeError: it is a single one, whose parts would be jobs; ValueError: as ``put``."""
+    if isinstance(bodies, bytes | str):
+        raise TypeError("several bodies are a list, or another iterable of them")
+    return [put(body, pri, delay_s, ttr_s) for body in bodies]
+
+
 def use(tube: str) -> Call[None]:
     """Return a use."""
     return b"use %b\r\n" % encoded(tube), _USE

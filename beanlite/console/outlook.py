@@ -9,7 +9,7 @@ from beanlite.console.filters import Record, identity
 # How far ahead to look for delayed jobs that become ready.
 DUE_S: Final = 1800
 
-# How a reservation ends without the job being deleted.
+# How a reservation ends without the job being deleted. A server does not count apart what operators bury and delete.
 _FAILURES: Final = ("releases", "timeouts", "buries", "client_gone")
 
 

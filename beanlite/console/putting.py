@@ -3,10 +3,12 @@
 import base64
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from typing import Final, Self
 
+from beanlite.beanstalk.client import Unreachable
 from beanlite.client import calls
 from beanlite.client.errors import Declined
 from beanlite.console.changes import Interrupt
@@ -97,7 +99,7 @@ def put(servers: Servers, jobs: Iterable[NewJob], person: str) -> Iterator[list[
     try:
         for (name, live), those in groupby(jobs, lambda job: home(servers, job.tube)):
             for batch in batches(those):
-                with interrupt.noted(), naming(name):
+                with interrupt.noted(), naming(name), _telling_doubt(len(batch)):
                     ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
                 count += len(ids)
                 yield ids
@@ -107,6 +109,16 @@ def put(servers: Servers, jobs: Iterable[NewJob], person: str) -> Iterator[list[
         if not count:
             raise
         raise type(error)(f"{error}; {count} jobs were put before") from error
+
+
+@contextmanager
+def _telling_doubt(count: int) -> Iterator[None]:
+    """Add to the error of a connection that ends in this block that so many jobs may have been put, or may not."""
+    try:
+        yield
+    except Unreachable as error:
+        those = "the job was" if count == 1 else f"the last {count} jobs were"
+        raise Unreachable(f"{error}; it is not known whether {those} put") from error
 
 
 def batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:

@@ -248,6 +248,15 @@ def test_impossible_numbers_are_errors(queue, ask, what, wrong):
     queue.reserve(9).delete()
 
 
+@pytest.mark.parametrize("wrong", ["abc", b"abc"])
+async def test_single_body_is_not_several(url, queue, wrong):
+    with pytest.raises(TypeError, match="several bodies"):
+        queue.put_many(wrong)
+    async with connect(url) as other:
+        with pytest.raises(TypeError, match="several bodies"):
+            await other.put_many(wrong)
+
+
 @pytest.mark.parametrize("wrong", [-1, 1 << 32])
 async def test_impossible_timeouts_are_errors(url, queue, wrong):
     with pytest.raises(ValueError, match="timeout_s"):

@@ -156,6 +156,8 @@ def test_wrong_options_for_tls_are_refused(authority, run, tmp_path):
         (tls, ["--tls-cert", ca, "--tls-key", str(mailer)], "the key is not that of the certificate"),
         ("tls://localhost", [], "takes tls://HOST:PORT"),
         ("localhost", [], "takes HOST:PORT, tls://HOST:PORT or unix:PATH"),
+        ("beanlite://localhost:1", [], "takes HOST:PORT, tls://HOST:PORT or unix:PATH"),
+        ("tls:///localhost:1", [], "takes tls://HOST:PORT"),
     ]:
         exit_code, _, err = run(where, "tubes", *options)
         assert (exit_code, why in err, err.count("\n")) == (2, True, 1), err

@@ -5,9 +5,11 @@ import signal
 
 import pytest
 
+from beanlite.beanstalk.client import Unreachable
 from beanlite.console.live import Live
 from beanlite.console.putting import NewJob, batches, put, read_jobs
 from beanlite.errors import ConfigError
+from tests.support.servers import start_beanlite
 
 DEFAULTS = {"tube": "default", "pri": 1024, "delay_s": 0, "ttr_s": 60}
 
@@ -56,11 +58,21 @@ def test_what_is_told_of_a_job_reads_back():
         assert NewJob.from_line(json.dumps(record).encode(), {}) == job
 
 
-def testbatches_are_bounded_in_number_and_bytes():
+def test_batches_are_bounded_in_number_and_bytes():
     small = [NewJob(b"", "t", 0, 0, 0)] * 1001
     assert [len(batch) for batch in batches(small)] == [500, 500, 1]
     large = [NewJob(b"x" * 100_000, "t", 0, 0, 0)] * 2 + [NewJob(b"x" * 1_000_000, "t", 0, 0, 0)]
     assert [len(batch) for batch in batches(large)] == [1, 1, 1]
+
+
+def test_jobs_of_a_lost_reply_may_have_been_put(tmp_path):
+    with start_beanlite(tmp_path) as server, Live((server.host, server.port)) as live:
+        putting = put(live, [NewJob(b"x", "t", 1, 2, 3)] * 501, "")
+        assert len(next(putting)) == 500
+        server.kill()
+        said = "closed a connection; it is not known whether the job was put; 500 jobs were put before$"
+        with pytest.raises(Unreachable, match=said):
+            next(putting)
 
 
 def test_an_interrupt_waits_for_the_ids_of_what_was_put():

@@ -94,3 +94,5 @@ def test_undelete_says_what_it_can_not_do(run):
         "beanlite: which jobs? say their ids, --tube, --by, --since, --until or --where\n",
     )
     assert run("undelete", "2", "99") == (1, "", "beanlite: the history has no body of 99; nothing was put\n")
+    none = (1, "", "beanlite: the history has no body of such a job; nothing was put\n")
+    assert run("undelete", "--tube", "mial") == none

@@ -82,7 +82,7 @@ class Web:
             self.process = fork(args, Path.cwd(), os.environ, output)
         self._output = os.fdopen(read)
         line = self._output.readline()
-        found = re.fullmatch(r"beanlite: http://(.*)/ shows .*\n", line)
+        found = re.fullmatch(r"beanlite: http://(.*)/ shows .+\n", line)
         assert found, line
         self.where: str = found[1]
         self.headers = {} if user is None else sign_in(user)
