@@ -31,6 +31,7 @@ COMMANDS = (
     "pause-tube {tube} {delay_s}",
     "use {tube}",
     "watch {tube}",
+    "name w{pri}",
 )
 
 

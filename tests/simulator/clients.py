@@ -55,6 +55,7 @@ MAY = {
     "watch": (b"WATCHING", b"OUT_OF_MEMORY"),
     "ignore": (b"WATCHING", b"NOT_IGNORED"),
     "pause-tube": (b"PAUSED", b"NOT_FOUND"),
+    "name": (b"NAMED",),
     "change-jobs": (b"OK", b"REFUSED"),
     "watch-events": (b"OK",),
     "set-policy": (b"OK", b"REFUSED"),  # there may be too little memory for what has to be known of jobs

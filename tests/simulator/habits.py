@@ -13,7 +13,7 @@ WORDS = {
     "put": 30, "reserve": 20, "delete held": 10, "release": 6, "bury": 6, "kick": 3, "kick-job": 3, "delete": 4,
     "reserve-job": 3, "touch": 2, "note": 4, "peek": 2, "stats-job": 1, "stats-tube": 1, "use": 4, "watch": 3,
     "ignore": 1, "pause-tube": 1, "operator": 5, "put-jobs": 3, "reserve-batch": 6, "watch-events": 2,
-    "offer": 6, "take": 6, "decline": 2,
+    "offer": 6, "take": 6, "decline": 2, "name": 1,
 }  # fmt: skip
 PAUSES_S = (0.0, 0.0, 0.0001, 0.001, 0.02, 0.3, 2.0)
 OPERATOR = ("kick", "bury", "delete", "delay", "release", "move", "reprioritise", "note")
@@ -122,6 +122,7 @@ OTHERS: dict[str, Say] = {
     "use": Client.use_tube,
     "put-jobs": lambda client, _tube: client.put_several([a_job(client) for _ in range(client.chance.randint(1, 8))]),
     "watch-events": lambda client, tube: client.watch_events(client.chance.choice((None, None, tube))),
+    "name": lambda client, _tube: client.plain("name", b"worker/%d" % client.chance.randrange(9)),
     "pause-tube": lambda client, tube: client.plain("pause-tube", tube + b" %d" % client.chance.choice((0, 1, 5))),
 }
 

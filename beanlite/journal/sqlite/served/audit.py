@@ -13,6 +13,7 @@ from zlib import crc32
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import Job
+from beanlite.core.tube import without_claim
 from beanlite.errors import JournalFailed
 from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.checksum import checksum_of_row
@@ -34,6 +35,7 @@ _NOTES: Final = "SELECT id, note FROM notes WHERE id > ? AND id <= ?"
 _Row = tuple[object, ...]
 # Their index in a row.
 _SINCE: Final = WHOLE.index("since")
+_HOLDER: Final = WHOLE.index("holder")
 _ROW_CRC32: Final = WHOLE.index("row_crc32")
 
 
@@ -139,10 +141,13 @@ def _row_with(row: _Row, job: Job, body: bytes) -> _Row:
     """Return the row as it should be.
 
     Until the job changes, a row that was imported may lack the time since when the job is in its state, and one that an
-    older version wrote the checksum as well.
+    older version wrote the checksum as well; and a client may call itself something else than when the row was written.
     """
     checksum = None if row[_ROW_CRC32] is None else checksum_of_row(row[:_ROW_CRC32])
     values = row_of(job)
+    held, holder = row[_HOLDER], values[_HOLDER]
+    if isinstance(held, str) and isinstance(holder, str) and without_claim(held) == without_claim(holder):
+        values = (*values[:_HOLDER], held, *values[_HOLDER + 1 :])
     if row[_SINCE] is None:
         values = (*values[:_SINCE], None, *values[_SINCE + 1 :])
     return *values, checksum, crc32(body)
