@@ -33,24 +33,19 @@ class Applying(Chore):
         self._last_id = 0
         """The id of the last job that was looked at for that."""
         self._jobs_up_to_id = 0
-        """The id of the last job that was there before."""
+        """The id of the last job that was there when all of these tubes had their rules."""
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
         return not (self._names or self._tubes or self._queues.ruled.waste)
 
-    def begin(self, patterns: set[bytes], last_id: int, now_ns: int) -> None:
-        """Begin to give the tubes that patterns may match the rules that policies have for them now: a first slice.
-
-        ``last_id`` is that of the last job.
-        """
+    def begin(self, patterns: set[bytes], now_ns: int) -> None:
+        """Begin to give the tubes that patterns may match the rules that policies have for them now: a first slice."""
         if any(map(is_glob, patterns)):
             self._names = list(self._queues.tubes)
         else:
             self._names += patterns
-        self._last_id = 0
-        self._jobs_up_to_id = last_id
         self.carry_out(SLICE, now_ns)
 
     def carry_out(self, budget: int, now_ns: int) -> int:
@@ -76,6 +71,8 @@ class Applying(Chore):
 
     def _enter_jobs(self, budget: int) -> int:
         queues = self._queues
+        if not self._last_id:
+            self._jobs_up_to_id = queues.jobs.newest_id
         ids = queues.jobs.ids_after(self._last_id, budget)
         cost = 0
         for job_id in ids:

@@ -307,7 +307,7 @@ class Engine:
             self.ledger.policies[each] = None
         for row in rows:
             self.ledger.policies[row.pattern, row.key] = row
-        self._applying.begin({pattern for pattern, _ in unset} | {row.pattern for row in rows}, self.last_id, now_ns)
+        self._applying.begin({pattern for pattern, _ in unset} | {row.pattern for row in rows}, now_ns)
 
     def _held_by(self, client: Client, job_id: int) -> Job | None:
         job = self.jobs.find(job_id)

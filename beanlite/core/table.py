@@ -165,6 +165,13 @@ class JobTable:
         parts: list[Iterable[int]] = [*self._segments, self.newest]
         return list(zip([0, *self._last_ids], parts, strict=True))[::-1]
 
+    @property
+    def newest_id(self) -> int:
+        """An id that no job exceeds, and that none did before that is there still."""
+        if self.newest:
+            return next(reversed(self.newest))
+        return self._last_ids[-1] if self._last_ids else 0
+
     def ids_after(self, job_id: int, most: int) -> list[int]:
         """Return the next ``most`` ids above this one, ascending; fewer only if there are no more."""
         found: list[int] = []

@@ -28,6 +28,21 @@ def test_wait_ends_while_a_policy_is_applied_to_many_jobs():
     assert core.engine.timers.next_ns <= core.now_ns
 
 
+def test_jobs_put_while_a_policy_reaches_other_tubes_are_known():
+    core = Core()
+    client = core.client()
+    put(core, client)
+    for number in range(2 * SLICE):
+        core.send(client, b"watch t%d\r\n" % number)
+    policy(core, b"*", ttl="1s", unique="present")
+    late = core.engine.tubes[b"default"]
+    assert late.rules is None
+    for number in range(SLICE):
+        put(core, client, body=b"%d" % number)
+    core.wait(0)
+    assert (late.kept.expiry_count, late.kept.twin_count) == (SLICE + 1, SLICE + 1)
+
+
 def test_large_bodies_are_entered_in_slices_by_their_size():
     core = Core(max_job_size=1 << 20)
     producer = core.client()
