@@ -40,11 +40,16 @@ class Kept:
         """When each job expires, as a key that ends with the id; without those that were looked at already."""
         self._expiry_keys = _NO_KEYS
 
-    def without_jobs(self) -> "Kept":
-        """Return the same, but without what is known of jobs."""
-        kept = Kept()
-        kept.free_ns, kept.turn = self.free_ns, self.turn
-        return kept
+    def take_out(self, *, twins: bool, expiries: bool) -> "Kept":
+        """Forget all bodies, or when jobs expire, or both, and return what was known of them."""
+        taken = Kept()
+        if twins:
+            taken._twins, taken._twin_keys = self._twins, self._twin_keys
+            self._twins, self._twin_keys = _NO_TWINS, _NO_KEYS
+        if expiries:
+            taken.expiries, taken._expiry_keys = self.expiries, self._expiry_keys
+            self.expiries, self._expiry_keys = _NO_EXPIRIES, _NO_KEYS
+        return taken
 
     def free_part(self) -> bool:
         """Free a part of what is known of jobs, if it is not used any more; returns False if there is nothing left."""

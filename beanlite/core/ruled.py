@@ -42,24 +42,29 @@ class Ruled:
         tube.rules = rules
         self._counts.ruled_tubes += (rules is not None) - (old is not None)
         self._counts.fair_tubes += (rules is not None and rules.fair) - (old is not None and old.fair)
-        knows_others = _knowledge(rules) != _knowledge(old)
-        kept = tube.kept
-        if kept is not None and knows_others:
-            self._counts.twins -= kept.twin_count
-            self._counts.expiries -= kept.expiry_count
-            if kept.twin_count + kept.expiry_count > SLICE:
-                self.waste.append(kept)
-            kept = kept.without_jobs()
-        tube.kept = None if rules is None else kept or Kept()
+        unique, ttl_ns = _knowledge(rules)
+        old_unique, old_ttl_ns = _knowledge(old)
+        if tube.kept is not None:
+            # Bodies stay known as long as any rule needs them: those on the disk would not be found again.
+            self._forget(tube.kept.take_out(twins=not unique, expiries=ttl_ns != old_ttl_ns))
+        tube.kept = None if rules is None else tube.kept or Kept()
         if rules is not None and rules.token_ns and (old is None or rules.token_ns != old.token_ns):
             assert tube.kept is not None
             tube.kept.free_ns = 0
             tube.shut |= SLOWED
         if rules is not None and rules.max_reserved and tube.reserved >= rules.max_reserved:
             tube.shut |= FULL
-        if tube.shut:
-            self._timers.set(tube, 0)  # the next tick sees whether it still has to be
-        return knows_others and rules is not None and bool(rules.unique or rules.ttl_ns) and tube.holds_jobs
+        if tube.shut or ttl_ns != old_ttl_ns:
+            self._timers.set(tube, 0)  # the next tick sees whether it still has to be, and what is too old
+        learns = (unique and unique != old_unique) or (ttl_ns and ttl_ns != old_ttl_ns)
+        return bool(learns) and tube.holds_jobs
+
+    def _forget(self, kept: Kept) -> None:
+        """Count what a tube does not know any more, and have it freed."""
+        self._counts.twins -= kept.twin_count
+        self._counts.expiries -= kept.expiry_count
+        if kept.twin_count + kept.expiry_count > SLICE:
+            self.waste.append(kept)
 
     # -- what is held back
 
@@ -123,11 +128,14 @@ class Ruled:
         rules, kept = tube.rules, tube.kept
         assert rules is not None
         assert kept is not None
-        if rules.unique and checksum is not None and not kept.has_twin(job.id):
-            kept.add_twin(job.id, kept.twin_key(job.size, checksum))
-            self._counts.twins += 1
+        if rules.unique and checksum is not None:
+            if not kept.has_twin(job.id):
+                kept.add_twin(job.id, kept.twin_key(job.size, checksum))
+                self._counts.twins += 1
             if rules.unique == WAITING and (job.state is RESERVED or job.state is BURIED):
                 kept.hide_twin(job.id)
+            else:
+                kept.show_twin(job.id)
         if rules.ttl_ns:
             due_ns = job.created_ns + rules.ttl_ns
             if kept.add_expiry(job.id, due_ns << ID_BITS | job.id):

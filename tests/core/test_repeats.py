@@ -124,6 +124,31 @@ def test_restored_jobs_are_known_even_without_their_bodies(core):
     assert client.take_replies() == b"INSERTED 1\r\n"
 
 
+@pytest.mark.parametrize("changed", [{"ttl": "10d"}, {"unique": "present"}], ids=["ttl", "unique"])
+def test_bodies_on_the_disk_stay_known_while_any_are(core, changed):
+    policy(core, unique="waiting", ttl="9d")
+    core.engine.restore([stored_job(1, core.now_ns, body=1, crc32=crc32(b"x"))], core.now_ns)
+    core.engine.recovered(1, 1)
+    policy(core, **changed)
+    core.wait(0)
+    client = core.client()
+    core.send(client, b"put 0 0 9 1\r\nx\r\n")
+    assert client.gathering.jobs == [core.engine.jobs[1]]
+
+
+def test_job_that_is_reserved_counts_once_all_that_are_present_do(core):
+    client = core.client()
+    policy(core, unique="waiting")
+    job_id = put(core, client)
+    assert reserve(core, client) == job_id
+    policy(core, unique="present")
+    core.wait(0)
+    assert put(core, client) == job_id
+    policy(core, unique="waiting")
+    core.wait(0)
+    assert put(core, client) != job_id
+
+
 def test_one_body_is_fetched_where_very_many_may_be_the_same(core):
     policy(core, unique="waiting")
     rows = [stored_job(job_id, core.now_ns, body=1, crc32=crc32(b"x")) for job_id in range(1, 1000)]

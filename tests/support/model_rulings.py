@@ -42,9 +42,14 @@ class Rulings(Rest):  # type: ignore[misc]
             tube.debt_ns, tube.debt_at_ns, tube.shut = rate.most_ns, self.now_ns, True
         if not rules:
             tube.turn = 0
-        if (rules.get("unique"), rules.get("ttl")) != (before.get("unique"), before.get("ttl")):
-            for job in sorted(self._in(tube), key=lambda job: job.id):
+        unique, old_unique = rules.get("unique"), before.get("unique")
+        if unique and unique != old_unique:
+            hidden = {None: (), "waiting": ("reserved", "buried")}.get(old_unique)
+            for job in [] if hidden is None else sorted(self._in(tube, *hidden), key=lambda job: job.id):
                 self._know(job)
+        if rules.get("ttl") != before.get("ttl"):
+            tube.look_ns = 0
+            for job in self._in(tube):
                 job.aged = False
         tube.shut = tube.shut or self._is_full(tube)
         if tube.shut:
