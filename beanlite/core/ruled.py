@@ -37,7 +37,7 @@ class Ruled:
         What they hold back is held back at once; what nothing holds back any more is given out in the next tick.
         """
         old, rules = tube.rules, self.policies.rules_of(tube.name)
-        if rules is old:
+        if rules is old or (rules is not None and old is not None and rules.values == old.values):
             return False
         tube.rules = rules
         self._counts.ruled_tubes += (rules is not None) - (old is not None)

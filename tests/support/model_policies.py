@@ -1,6 +1,7 @@
 """The naive model's policies: which values hold for a tube, read anew from all rows."""
 
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 SECOND_NS = 1_000_000_000
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -54,7 +55,7 @@ def meaning(key, text):
         return duration_ns(first), duration_ns(most or first)
     if key == "rate":
         jobs, unit = text.split("/")
-        return Rate(int(jobs), UNITS_S[unit])
+        return rate_of(int(jobs), UNITS_S[unit])
     if key == "ttl":
         return duration_ns(text)
     return text
@@ -70,9 +71,14 @@ def destination(text):
     return name.encode() if kind == "move" else None
 
 
-class Rate:
-    """So many jobs in so many seconds: each takes a while to be made up for, and some of these whiles may add up."""
+class Rate(NamedTuple):
+    """How long each job takes to be made up for, and how many of these whiles may add up."""
 
-    def __init__(self, jobs, seconds):
-        self.job_ns = (seconds * SECOND_NS + jobs - 1) // jobs
-        self.most_ns = max(1, jobs // seconds) * self.job_ns
+    job_ns: int
+    most_ns: int
+
+
+def rate_of(jobs, seconds):
+    """Return the rate of so many jobs in so many seconds."""
+    job_ns = (seconds * SECOND_NS + jobs - 1) // jobs
+    return Rate(job_ns, max(1, jobs // seconds) * job_ns)

@@ -37,6 +37,8 @@ class Rulings(Rest):  # type: ignore[misc]
     def _take_on(self, tube, before):
         """Have a tube obey other rules than before."""
         rules = self._rules(tube)
+        if rules == before:
+            return
         rate, old_rate = rules.get("rate"), before.get("rate")
         if rate and (old_rate is None or rate.job_ns != old_rate.job_ns):
             tube.debt_ns, tube.debt_at_ns, tube.shut = rate.most_ns, self.now_ns, True
