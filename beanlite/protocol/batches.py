@@ -62,7 +62,7 @@ def _put_jobs(session: Session, request: PutJobs, now_ns: int, late_bodies: Bodi
     if refusal is not None:
         return refusal.encode() + replies.END
     new_tubes = {name for name, _, _ in jobs} - engine.tubes.keys()
-    tube_refusal = engine.clients.refusal_of_tubes(len(new_tubes)) if new_tubes else None
+    tube_refusal = engine.clients.refusal_of_tubes(new_tubes) if new_tubes else None
     if tube_refusal is not None:
         session.service.refused(tube_refusal.value)
         return replies.OUT_OF_MEMORY
