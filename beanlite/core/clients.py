@@ -1,6 +1,7 @@
 """The connected clients: what each of them uses and watches, and its wait for a job."""
 
 from collections import OrderedDict
+from collections.abc import Collection
 from enum import Enum
 from typing import Final
 
@@ -134,13 +135,15 @@ class Clients:
 
     def tube(self, name: bytes) -> Tube | Refusal:
         """Return the tube of this name, or why there can't be another. One that is new has to be used at once."""
-        return self._tubes.get(name) or self.refusal_of_tubes(1) or self._queues.make_tube(name)
+        return self._tubes.get(name) or self.refusal_of_tubes((name,)) or self._queues.make_tube(name)
 
-    def refusal_of_tubes(self, tubes: int) -> Refusal | None:
-        """Return why so many tubes more can't be made; None if they can."""
-        if len(self._tubes) + tubes > self.max_tubes:
+    def refusal_of_tubes(self, names: Collection[bytes]) -> Refusal | None:
+        """Return why tubes of these names, of which there is none yet, can't be made; None if they can."""
+        if len(self._tubes) + len(names) > self.max_tubes:
             return Refusal.TUBES
-        return None if self._memory.takes_tubes(tubes) else Refusal.MEMORY
+        policies = self._queues.ruled.policies
+        ruled = sum(policies.rules_of(name) is not None for name in names) if policies.rows else 0
+        return None if self._memory.takes_tubes(len(names), ruled) else Refusal.MEMORY
 
     # -- waiting
 

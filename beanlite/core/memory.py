@@ -155,9 +155,12 @@ class Memory:
         pulse_bytes = len(self._queues.ledger.pulses) * PULSE_BYTES
         return len(self._queues.tubes) * TUBE_BYTES + pulse_bytes + ruled_bytes + counts.watched * WATCHED_BYTES
 
-    def takes_tubes(self, tubes: int) -> bool:
-        """Whether clients may make or watch so many tubes more: a part of the memory is theirs in any case."""
-        more_bytes = tubes * TUBE_BYTES
+    def takes_tubes(self, tubes: int, ruled: int = 0) -> bool:
+        """Whether clients may make or watch so many tubes more, of which ``ruled`` have rules.
+
+        A part of the memory is theirs in any case.
+        """
+        more_bytes = tubes * TUBE_BYTES + ruled * KEPT_BYTES
         return self.tube_bytes + more_bytes < self.max_bytes // PART or self.used_bytes + more_bytes < self.max_bytes
 
     def takes_notes(self, more_bytes: int) -> bool:

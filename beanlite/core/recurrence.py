@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from beanlite.core.policies import duration_s
+
+if TYPE_CHECKING:
+    from cronsim import CronSim
 
 EVERY: Final = "every "
 UTC_ZONE: Final = "UTC"
@@ -20,6 +23,9 @@ ZONE_MAX: Final = 64
 FIELDS: Final = 5
 _HOURS: Final = 24
 _MINUTE: Final = timedelta(minutes=1)
+_HOUR: Final = timedelta(hours=1)
+# How far a time that cronsim skips is before the one that it finds: less than an hour to where it goes on, and another.
+_SKIPPED_S: Final = 2 * 3600
 
 
 def next_after(when: str, zone: str, utc_s: float) -> float:
@@ -57,7 +63,7 @@ def _next_cron(when: str, utc_s: float, zone: tzinfo) -> float:
         if by_the_hour and zone is not UTC:
             times.dt = local.replace(microsecond=0)
         for each in times:
-            at = each if by_the_hour and zone is not UTC else _existing(each, zone)
+            at = _not_skipped(times, local, each) if by_the_hour and zone is not UTC else _existing(each, zone)
             at_s = at.timestamp()
             if at_s > utc_s:  # else it is a time that the clock shows for the second time
                 return at_s
@@ -66,6 +72,25 @@ def _next_cron(when: str, utc_s: float, zone: tzinfo) -> float:
     except (AssertionError, OverflowError):  # fields that it does not expect; a time after the year 9999
         pass
     raise ValueError(f"{when!r} never comes")
+
+
+def _not_skipped(times: CronSim, since: datetime, at: datetime) -> datetime:
+    """Return the first time after ``since`` that matches, of which cronsim has found ``at``.
+
+    It goes on by up to an hour at once, and so skips times where the clock has changed by half an hour.
+    """
+    if (_ahead(at) - _ahead(since)) % _HOUR:
+        first_s, found_s = int(since.timestamp()) // 60 * 60 + 60, int(at.timestamp())
+        for at_s in range(max(first_s, found_s - _SKIPPED_S), found_s, 60):
+            shown = datetime.fromtimestamp(at_s, at.tzinfo)
+            if shown.minute in times.minutes and shown.month in times.months and times.match_day(shown.date()):
+                return shown
+    return at
+
+
+def _ahead(at: datetime) -> timedelta:
+    """Return by how much the clock that shows this is ahead of UTC."""
+    return at.replace(tzinfo=UTC) - at
 
 
 def _existing(local: datetime, zone: tzinfo) -> datetime:

@@ -18,6 +18,7 @@ from beanlite.core.job import (
     RESERVED,
     SECOND_NS,
     SLICE,
+    U32_MAX,
     Job,
 )
 from beanlite.core.queues import Queues
@@ -214,4 +215,5 @@ def _retry_ns(job: Job, rules: Rules, tries: int) -> int:
         return 0
     delay_s = min(rules.retry_s << min(tries - 1, _DOUBLED_MAX), rules.retry_most_s)
     scattered = (job.id * 0x9E3779B97F4A7C15 + tries * 0xBF58476D1CE4E5B9) >> 29 & 0xFFFF
-    return delay_s * SECOND_NS + delay_s * SECOND_NS // _SPREAD * scattered // 0xFFFF
+    delay_ns = delay_s * SECOND_NS + delay_s * SECOND_NS // _SPREAD * scattered // 0xFFFF
+    return min(delay_ns, U32_MAX * SECOND_NS)  # the longest delay that a file may hold

@@ -203,11 +203,10 @@ class Scheduler(Chore):
         tube = self._clients.tube(schedule.tube)
         if isinstance(tube, Refusal):
             return None
-        rules = tube.rules
-        if rules is not None and rules.max_jobs and tube.jobs >= rules.max_jobs:
-            return None
-        job = self._twin(tube, schedule.body)
+        job, rules = self._twin(tube, schedule.body), tube.rules
         if job is None:
+            if rules is not None and rules.max_jobs and tube.jobs >= rules.max_jobs:
+                return None
             client = Client(tube, 0, Peer(f"schedule {schedule.name}", 0, person))
             job = self._put_job(client, schedule.pri, 0, schedule.ttr_s, schedule.body, now_ns)
         elif not self._queues.ledger.is_stored(job.id):

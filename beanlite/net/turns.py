@@ -184,7 +184,7 @@ class Turns:
         """Follow up on changes: wake clients whose wait is over, have deferred changes written, and set the timer."""
         ledger = self._engine.ledger
         self.wake(now_ns)
-        if not self._group.deferring and (ledger.deferred or ledger.is_changed):
+        if not self._group.deferring and (ledger.has_deferred or ledger.is_changed):
             self._group.defer()
         if self._timers.next_ns < self._timer_ns:
             self._set_timer(now_ns)

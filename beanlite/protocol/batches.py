@@ -5,6 +5,7 @@ from typing import Final
 from beanlite.core.admission import PUT_BYTES
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS, SLICE, Job
+from beanlite.core.rules import WAITING as WAITING_JOBS
 from beanlite.core.ticker import is_deadline_soon
 from beanlite.core.tube import Client, Peer, Tube
 from beanlite.protocol import replies
@@ -62,7 +63,7 @@ def _put_jobs(session: Session, request: PutJobs, now_ns: int, late_bodies: Bodi
     if refusal is not None:
         return refusal.encode() + replies.END
     new_tubes = {name for name, _, _ in jobs} - engine.tubes.keys()
-    tube_refusal = engine.clients.refusal_of_tubes(len(new_tubes)) if new_tubes else None
+    tube_refusal = engine.clients.refusal_of_tubes(new_tubes) if new_tubes else None
     if tube_refusal is not None:
         session.service.refused(tube_refusal.value)
         return replies.OUT_OF_MEMORY
@@ -101,14 +102,28 @@ def _new_jobs(
     """Return how many jobs the bodies make in each tube, and the jobs of which it is not known whether they do."""
     counts: dict[bytes, int] = {}
     missing: dict[Job, None] = {}
+    alike: dict[tuple[bytes, bytes], int] = {}
+    most = {name: _alike_max(engine, name, len(bodies)) for name in {name for name, _ in bodies}}
     for name, body in bodies:
         tube = engine.tubes.get(name)
         twin, unknown = (None, None) if tube is None else engine.rulings.twin(tube, body, late_bodies)
         if unknown is not None:
             missing[unknown] = None
-        if twin is None:
+        before = alike.get((name, body), 0)
+        if twin is None and before < most[name]:
+            alike[name, body] = before + 1
             counts[name] = counts.get(name, 0) + 1
     return counts, list(missing)
+
+
+def _alike_max(engine: Engine, name: bytes, jobs: int) -> int:
+    """Return how many of so many jobs with the same body a tube takes at most; the others repeat one of them."""
+    tube = engine.tubes.get(name)
+    rules = engine.policies.rules_of(name) if tube is None else tube.rules
+    if rules is None or not rules.unique:
+        return jobs
+    # A client that waits gets a job at once, which then does not wait any more.
+    return 1 + len(tube.waiting) if tube is not None and rules.unique == WAITING_JOBS else 1
 
 
 def reserve_batch(session: Session, args: tuple[int, int], now_ns: int) -> bytes | None:

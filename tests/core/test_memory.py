@@ -1,11 +1,13 @@
 """How much memory is taken, by the server's own count, and which puts there is room for."""
 
+import json
 import os
 import random
 
 import pytest
 
 from beanlite.core.admission import PUT_BYTES
+from beanlite.core.kept import KEPT_BYTES
 from beanlite.core.memory import (
     BODIES_LEAST,
     BODY_BYTES,
@@ -20,6 +22,7 @@ from beanlite.core.memory import (
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
 from tests.support.operators import Operator
+from tests.support.ruled_core import policy
 
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
 MIB = 1 << 20
@@ -248,4 +251,18 @@ def test_jobs_take_no_room_from_the_tubes_that_were_promised_to_them():
     core.send(core.client(), b"".join(b"watch t%d\r\n" % number for number in range(20)))
     memory.max_bytes = memory.used_bytes + 2 * TUBE_BYTES + 1
     jobs = [{"body": "", "tube": tube} for tube in ("one", "one", "two")]
+    assert operator.ask("put-jobs", jobs=jobs) == {"ids": [1, 2, 3]}
+
+
+def test_tubes_with_rules_are_made_for_all_jobs_of_a_request_or_none():
+    core = bounded(MIB)
+    operator, memory = Operator(core), core.engine.memory
+    policy(core, b"r*", ttl="1d")
+    core.send(core.client(), b"".join(b"watch t%d\r\n" % number for number in range(20)))
+    tubes, jobs = set(core.engine.tubes), [{"body": "", "tube": tube} for tube in ("r1", "r2", "r3")]
+    body = json.dumps({"jobs": jobs}).encode()
+    memory.max_bytes = memory.used_bytes + 2 * (TUBE_BYTES + KEPT_BYTES)
+    assert operator.raw("put-jobs", body) == b"OUT_OF_MEMORY\r\n"
+    assert set(core.engine.tubes) == tubes
+    memory.max_bytes = memory.used_bytes + 3 * (TUBE_BYTES + KEPT_BYTES) + 1
     assert operator.ask("put-jobs", jobs=jobs) == {"ids": [1, 2, 3]}

@@ -1,5 +1,7 @@
 """What the rules of a tube hold back, and which rules a tube has."""
 
+import json
+
 import pytest
 
 from beanlite.core.job import SLICE
@@ -195,6 +197,12 @@ def test_put_that_would_be_too_many_is_refused(core):
     put(core, client)
 
 
+def put_jobs(core, operator, *bodies, tube="default"):
+    """Put jobs by one request; return the last line of the reply."""
+    text = json.dumps({"jobs": [{"body": body, "tube": tube} for body in bodies]}).encode()
+    return core.send(operator, b"put-jobs %d\r\n%b\r\n" % (len(text), text)).split(b"\r\n")[-2]
+
+
 def test_batch_that_would_be_too_many_is_refused_whole(core):
     policy(core, b"new", max_jobs=1)
     operator = core.client(operator=True)
@@ -202,6 +210,34 @@ def test_batch_that_would_be_too_many_is_refused_whole(core):
     assert core.send(operator, b"put-jobs %d\r\n%b\r\n" % (len(body), body)) == b"OUT_OF_MEMORY\r\n"
     assert len(core.engine.jobs) == 0
     assert b"new" not in core.engine.tubes
+
+
+@pytest.mark.parametrize("kind", ["waiting", "present"])
+@pytest.mark.parametrize("jobs", [0, 2])
+def test_body_that_a_batch_has_twice_takes_one_place(core, kind, jobs):
+    policy(core, unique=kind, max_jobs=jobs + 1)
+    session, operator = core.client(), core.client(operator=True)
+    for number in range(jobs):
+        put(core, session, b"%d" % number)
+    assert put_jobs(core, operator, "c", "c", "c") == b'{"ids":[%d,%d,%d]}' % ((jobs + 1,) * 3)
+    assert core.engine.tubes[b"default"].tally.duplicates == 2
+    assert put_jobs(core, operator, "d", "d") == b"OUT_OF_MEMORY"
+
+
+def test_body_that_a_new_tube_gets_twice_takes_one_place(core):
+    policy(core, b"new", unique="waiting", max_jobs=1)
+    operator = core.client(operator=True)
+    assert put_jobs(core, operator, "c", "c", tube="new") == b'{"ids":[1,1]}'
+    assert put_jobs(core, operator, "c", "d", tube="new") == b"OUT_OF_MEMORY"
+
+
+def test_body_that_a_batch_has_twice_may_be_two_jobs(core):
+    policy(core, unique="waiting", max_jobs=1)
+    core.send(core.client(), b"reserve\r\n")  # takes the first one, which then no longer waits
+    operator = core.client(operator=True)
+    assert put_jobs(core, operator, "c", "c") == b"OUT_OF_MEMORY"
+    policy(core, max_jobs=2)
+    assert put_jobs(core, operator, "c", "c", "c") == b'{"ids":[1,2,2]}'
 
 
 def test_copy_into_a_full_tube_stops(core):

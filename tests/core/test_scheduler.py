@@ -313,3 +313,19 @@ def test_job_that_a_schedule_would_repeat_is_stored_as_it_is(machine):
     changes = core.engine.take_changes(deferred=False)
     assert [job.id for job in changes.jobs] == [1]
     assert changes.schedules == [("nightly", schedule)]
+
+
+def test_schedule_repeats_a_job_even_where_there_may_be_no_more(machine):
+    core = machine.core
+    values = (("unique", "waiting"), ("max_jobs", "1"))
+    core.engine.set_policies([PolicyRow(b"reports", *each, 0.0, "ann") for each in values], [], core.now_ns)
+    client = core.client()
+    core.send(client, b"use reports\r\n")
+    put(core, client, b"report")
+    schedule = machine.set("every 1h")
+    core.wait(HOUR_S)
+    assert schedule.last_job == 1
+    core.send(client, b"delete 1\r\n")
+    put(core, client, b"other")
+    core.wait(HOUR_S)
+    assert schedule.last_job == 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.core.job import SECOND_NS
+from beanlite.core.job import SECOND_NS, U32_MAX
 from tests.support.core import put, stored_job
 from tests.support.ruled_core import change, fail, policy, reserve, state
 
@@ -175,6 +175,16 @@ def test_delay_doubles_with_each_try_up_to_its_most(core):
     found = delays(core, worker, 5)
     for least, delay_s in zip([2, 4, 8, 10, 10], found, strict=True):
         assert least <= delay_s <= least * 1.1, found
+
+
+def test_longest_delay_is_no_longer_than_a_job_may_have(core):
+    policy(core, retry="60000d")
+    worker = core.client()
+    for job_id in range(1, 4):
+        put(core, worker)
+        fail(core, worker, job_id=job_id)
+        job = core.engine.jobs[job_id]
+        assert (job.delay_s, job.due_ns - core.now_ns) == (U32_MAX, U32_MAX * SECOND_NS)
 
 
 def test_jobs_that_failed_together_do_not_come_back_together(core):

@@ -2,13 +2,16 @@
 
 import asyncio
 import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from beanlite.commit import group
+from beanlite.core import ledger as ledger_module
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS, SLICE
+from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served import writer
 from beanlite.net import turns
 from beanlite.net.connection import ONE_BY_ONE_MAX
@@ -17,6 +20,7 @@ from beanlite.protocol.blocked import REPLETE, YIELDING
 from beanlite.protocol.framing import STEPS_MAX, UNSENT_MAX
 from beanlite.protocol.session import REPLIES_MAX
 from tests.support.inside import CLIENTS, PUT, connect, is_silent, serving, until
+from tests.support.journal_files import put as stored_before
 from tests.support.step_by_step import StepByStep
 
 
@@ -286,6 +290,22 @@ async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_
         await server.wiring.group_commit.flush()
         assert left == [0]
         assert max(sizes) == SLICE
+
+
+async def test_what_a_start_did_is_written_though_nobody_comes(tmp_path, monkeypatch):
+    monkeypatch.setattr(ledger_module, "DEFERRED_MAX", 100)
+    path = tmp_path / "q.db"
+    policy = b'{"pattern": "default", "set": {"rate": "5/s"}}'  # each start looks at once whether it still holds
+    async with serving(path) as (server, _):
+        client = await connect(server)
+        client[1].write(b"set-policy %d\r\n%b\r\n" % (len(policy), policy))
+        assert (await client[0].readline()).startswith(b"OK ")
+    with closing(open_database(path)) as database:
+        for number in range(1, 201):
+            stored_before(database.connection, number, state="reserved", due_at=1.7e9)
+        database.connection.execute("UPDATE meta SET last_id = 200, jobs = NULL")
+    async with serving(path) as (server, _):
+        await until(lambda: not server.parts.engine.ledger.has_deferred)
 
 
 async def test_more_due_than_a_slice_is_done_once_a_turn_whoever_comes(tmp_path):

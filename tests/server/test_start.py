@@ -13,16 +13,17 @@ from beanlite.errors import JournalBusy, ListenError
 from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file import database, replay
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.served import recovery
+from beanlite.journal.sqlite.served import batch, recovery
 from beanlite.net.listener import open_listener
 from beanlite.server.server import Server
 from beanlite.server.start import make_journal
 from beanlite.settings.config import Settings
 from tests.support.inside import PUT, ask, connect, serving, until
 from tests.support.journal_files import put
-from tests.support.sqlite_tool import outsider
+from tests.support.sqlite_tool import ask as ask_tool, outsider
 
 CHUNKS = 5
+RESERVED = 1500
 
 
 @pytest.fixture
@@ -97,6 +98,7 @@ async def test_a_socket_that_the_loop_can_not_have_ends_the_start_in_order(tmp_p
 # -- while another program holds the file's write lock
 
 WAITS = "start is waiting: another program has locked the file"
+MISSED = "stopped: jobs made ready by the restart are missing in the history"
 
 
 @pytest.fixture(params=["before it is opened", "while jobs are read"])
@@ -122,9 +124,9 @@ def other(path, request, monkeypatch):
         yield do
 
 
-async def start(path):
+async def start(path, **others):
     """Start a server that does not come to serve, and wait for its end."""
-    settings = Settings(port=0, db=path)
+    settings = Settings(port=0, db=path, **others)
     with closing(open_listener(settings)) as listener:
         made = make_journal(settings, listener, clock := Clock())
         await asyncio.wait_for(Server(settings, listener, made, clock).serve(), 10)
@@ -168,3 +170,59 @@ async def test_lock_held_for_long_ends_the_start_so_that_it_is_tried_again(path,
     with pytest.raises(JournalBusy, match=r"is locked; another program holds a lock on it: end .*, and try again"):
         await start(path)
     assert JournalBusy.exit_code == 4
+
+
+@pytest.fixture
+def locker(path, monkeypatch):
+    """Another program, which has the write lock when the start is about to record what it did to reserved jobs."""
+    with closing(open_database(path)) as opened:
+        opened.connection.execute("BEGIN")
+        for number in range(CHUNKS * 1000 + 1, CHUNKS * 1000 + RESERVED + 1):
+            put(opened.connection, number, state="reserved", due_at=1.7e9)
+        opened.connection.execute("UPDATE meta SET last_id = ?", (CHUNKS * 1000 + RESERVED,))
+        opened.connection.execute("COMMIT")
+    monkeypatch.setattr(database, "_BUSY_TIMEOUT_S", 0)
+    with outsider(path) as do:
+        begun = []
+
+        def batch_of(*args, batch_of=batch.batch_of):
+            if not begun:
+                do("BEGIN IMMEDIATE;")
+                begun.append(True)
+            return batch_of(*args)
+
+        monkeypatch.setattr(recovery, "batch_of", batch_of)
+        yield do
+
+
+async def test_a_start_waits_for_a_lock_to_record_what_it_did(path, locker, caplog):
+    async def release():
+        await until(lambda: WAITS in caplog.messages)
+        locker("COMMIT;")
+
+    releasing = asyncio.create_task(release())
+    async with serving(path, history="1d"):
+        await releasing
+    told = ask_tool(path, "SELECT count(*), count(DISTINCT job) FROM history WHERE what = 'restart'")
+    assert told == f"{RESERVED}|{RESERVED}\n"
+
+
+async def test_a_lock_held_for_long_ends_the_start_that_records(path, locker, monkeypatch):
+    monkeypatch.setattr(recovery, "LOCK_WAIT_S", 0)
+    with pytest.raises(JournalBusy, match="another program holds the write lock"):
+        await start(path, history="1d")
+    locker("ROLLBACK;")
+    assert ask_tool(path, "SELECT count(*) FROM jobs WHERE state = 'reserved'") == f"{RESERVED}\n"
+
+
+async def test_a_stop_ends_the_wait_of_a_start_that_records(path, locker, caplog):
+    async def stop():
+        await until(lambda: WAITS in caplog.messages)
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: MISSED in caplog.messages)
+        locker("ROLLBACK;")
+
+    stopping = asyncio.create_task(stop())
+    await start(path, history="1d")
+    await stopping
+    assert ask_tool(path, "SELECT count(*) FROM jobs WHERE state = 'reserved'") == "0\n"

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -31,7 +32,7 @@ from beanlite.journal.sqlite.file.replay import (
     read_jobs,
     read_state,
 )
-from beanlite.journal.sqlite.served.batch import batch_of
+from beanlite.journal.sqlite.served.batch import Batch, batch_of
 from beanlite.journal.sqlite.served.bodies import BodyReader
 from beanlite.journal.sqlite.served.writer import Writer
 
@@ -98,7 +99,7 @@ class Recovery:
             database.close()
             return False
         if has_room and engine.ledger.recording:
-            await _record_restart(writer, engine, now_ns)
+            await _record_restart(writer, engine, now_ns, stopped)
         signals.hold()  # the threads started here inherit the mask; signals are for the loop's thread
         try:
             await writer.start()
@@ -114,19 +115,27 @@ class Recovery:
         return True
 
 
-async def _record_restart(writer: Writer, engine: Engine, now_ns: int) -> None:
+async def _record_restart(writer: Writer, engine: Engine, now_ns: int, stopped: asyncio.Event) -> None:
     """Write the changes that the start itself made to jobs, and their history, slice by slice."""
     ledger = engine.ledger
     while ledger.has_deferred:
         changes = ledger.take_restarted(now_ns)
+        attempt = partial(_write, writer, batch_of(changes, writer.chronicle.history))
         try:
-            writer.write(batch_of(changes, writer.chronicle.history))
+            why = None if await _once_unlocked(attempt, stopped) else "stopped"
         except JournalFull:
+            why = "disk full"
+        if why is not None:
             ledger.deferred.update((job.id, job) for job in changes.jobs)
-            log.warning("disk full: jobs made ready by the restart are missing in the history")
+            log.warning(f"{why}: jobs made ready by the restart are missing in the history")
             return
         await writer.sync()
         engine.stored(changes.batch, changes.last_id)
+
+
+def _write(writer: Writer, batch: Batch) -> bool:
+    writer.write(batch)
+    return True
 
 
 async def _restore_jobs(database: Database, engine: Engine, now_ns: int, stopped: asyncio.Event) -> int | None:
@@ -173,13 +182,13 @@ def _restore_others(engine: Engine, state: QueueState, path: Path) -> None:
 
 
 async def _once_unlocked(attempt: Callable[[], _Result], stopped: asyncio.Event) -> _Result | None:
-    """Return the result of an attempt, made again while it raises JournalLocked; None: a stop was requested."""
+    """Return the result of an attempt, made again while another program has a lock; None: a stop was requested."""
     loop = asyncio.get_running_loop()
     ends_s = None
     while True:
         try:
             return attempt()
-        except JournalLocked:
+        except (JournalLocked, JournalBusy):
             if ends_s is None:
                 ends_s = loop.time() + LOCK_WAIT_S
                 log.warning("start is waiting: another program has locked the file")

@@ -139,13 +139,13 @@ class Writer:
             if has_room:
                 self._tie.begin()
             self._watch = Watch(path, self._database.file, self._wal, self._database.index)
-            self._db.execute("PRAGMA busy_timeout = 0")  # only now: a start waits for a lock that is held briefly
             os.fdatasync(self._wal)  # so that a power failure loses no more than a batch and a slice
         self._sync = SoonestSync(background_sync())
         return has_room
 
     async def start(self) -> None:
         """Start the worker thread, which only ``close`` ends; ``prepare`` has done everything that can fail."""
+        self._db.execute("PRAGMA busy_timeout = 0")  # only now: a start waits for a lock that is held briefly
         await self._worker
 
     def write(self, batch: Batch) -> None:
