@@ -68,14 +68,14 @@ class Wire:
         """Watch these tubes and no others. Declined: the server does not allow it."""
         if tubes == self.watched:
             return
-        several = [calls.watch(tube) for tube in sorted(tubes - self.watched)]
-        several += [calls.ignore(tube) for tube in sorted(self.watched - tubes)]
-        for result in self.ask_all(several):
-            if isinstance(result, Declined):
-                self.close()  # what it watches now is not worth finding out
-            if isinstance(result, ClientError):
-                raise result
-        self.watched = tubes
+        more, less = sorted(tubes - self.watched), sorted(self.watched - tubes)
+        results = self.ask_all([*map(calls.watch, more), *map(calls.ignore, less)])
+        refusals = [result for result in results if isinstance(result, ClientError)]
+        # What was not refused has changed: the jobs in hand are worth the connection.
+        changed = zip([*more, *less], results, strict=True)
+        self.watched ^= {tube for tube, result in changed if not isinstance(result, ClientError)}
+        if refusals:
+            raise refusals[0]
 
     def note(self, job_id: int, text: str) -> None:
         """Leave a note on a job, if the server knows notes."""
