@@ -185,11 +185,7 @@ class Queue:
             channel = await self._pool.take(watched, until)
             try:
                 first = call or _reserve(until)
-                if ahead == 0:
-                    job_id, body = await channel.ask(first)
-                    channel.held = 1
-                    return [Job(channel, job_id, body)]
-                results = await channel.reserve_several(ahead + 1)
+                results = await channel.reserve_several(ahead + 1) if ahead else [await channel.ask(first)]
             except NotSent:
                 continue
             except Declined:
@@ -198,6 +194,8 @@ class Queue:
             except BaseException:
                 channel.abort()
                 raise
+            if channel.unexpected is not None:
+                raise channel.unexpected
             if channel.is_lost:  # with all that it has reserved
                 continue
             jobs = [Job(channel, *result) for result in results if not isinstance(result, ClientError)]

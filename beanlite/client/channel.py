@@ -149,6 +149,11 @@ class Channel(asyncio.BufferedProtocol):
                 await self.ask(calls.note(job_id, text))
 
     @property
+    def unexpected(self) -> UnexpectedReply | None:
+        """The error of what has come and is no reply, for which the connection was closed."""
+        return self._dialogue.unexpected
+
+    @property
     def number(self) -> int:
         """The number of its socket."""
         sock: socket.socket = self._transport.get_extra_info("socket")
@@ -198,7 +203,7 @@ class Channel(asyncio.BufferedProtocol):
         """Hand out the results of what has been received."""
         dialogue = self._dialogue
         _hand_out(dialogue.receive(bytes(self._buffer[:nbytes])))
-        if dialogue.is_over:
+        if dialogue.unexpected is not None:
             self.abort()
         elif dialogue.out and not self._flushes:
             self._transport.write(dialogue.take())

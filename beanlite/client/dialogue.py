@@ -40,8 +40,8 @@ class Dialogue:
     """The commands and replies of one connection."""
 
     def __init__(self) -> None:
-        self.is_over = False
-        """Whether something has come that is no reply to what was asked."""
+        self.unexpected: UnexpectedReply | None = None
+        """The error of something that has come and is no reply to what was asked: the dialogue is over."""
         self.used = DEFAULT
         """The tube that the server has confirmed as the one that is used."""
         self._next: str | None = None
@@ -83,7 +83,7 @@ class Dialogue:
         return data
 
     def receive(self, data: bytes) -> list[Answer]:
-        """Return the answers in what has been received; if there is something else in it, `is_over` says so."""
+        """Return the answers in what has been received; if there is something else in it, `unexpected` says so."""
         if self._parts:
             data = self._whole(data)
         answers: list[Answer] = []
@@ -129,8 +129,8 @@ class Dialogue:
         return data
 
     def _break_off(self, line: bytes, answers: list[Answer]) -> None:
-        self.is_over = True
-        answers += self.lose(UnexpectedReply(f"{line[:_SHOWN]!r} is not a reply to what was asked"))
+        self.unexpected = UnexpectedReply(f"{line[:_SHOWN]!r} is not a reply to what was asked")
+        answers += self.lose(self.unexpected)
 
     @property
     def has_alert(self) -> bool:
@@ -144,6 +144,9 @@ class Dialogue:
         """
         why = _TLS if self.has_alert else "the connection ended before the answer came"
         answers: list[Answer] = []
+        if error is not None and self.sent and self.sent[0][1] is _SWITCH:
+            assert self._next is not None
+            answers += [(token, error) for _, token in self._held.pop(self._next, [])]
         for shape, token in self.sent:
             if token is not _SWITCH and token is not _SKIP:
                 answers.append((token, error or shape.lost(why)))

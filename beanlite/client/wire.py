@@ -90,6 +90,11 @@ class Wire:
             with suppress(Declined):  # what becomes of the job is more important
                 self.ask(calls.note(job_id, text))
 
+    @property
+    def unexpected(self) -> UnexpectedReply | None:
+        """The error of what has come and is no reply, for which the connection was closed."""
+        return self._dialogue.unexpected
+
     def close(self) -> None:
         """Close the connection."""
         self.is_lost = True
@@ -109,7 +114,7 @@ class Wire:
             except BaseException:
                 self.close()
                 raise
-            if dialogue.is_over:
+            if dialogue.unexpected is not None:
                 self.close()
             elif not answers:
                 answers = self._exchange(1)
@@ -171,7 +176,7 @@ class Wire:
         except BaseException:  # an answer that came later would be taken for that to another command
             self.close()
             raise
-        if dialogue.is_over:
+        if dialogue.unexpected is not None:
             self.close()
         return answers
 

@@ -128,7 +128,7 @@ def test_impossible_batch_is_recognised(call, number):
     dialogue = Dialogue()
     dialogue.send(call, 0)
     ((_, error),) = dialogue.receive(b"RESERVED_BATCH " + number + b"\r\n")
-    assert dialogue.is_over
+    assert dialogue.unexpected
     assert isinstance(error, UnexpectedReply)
 
 
@@ -175,13 +175,13 @@ def test_other_protocols_are_recognised(reply):
     answers = [result for _, result in dialogue.receive(b"DELETED\r\n" + reply)]
     assert answers[0] is None
     assert [type(error) for error in answers[1:]] == [UnexpectedReply, PutUnknown, NotSent]
-    assert dialogue.is_over
+    assert dialogue.unexpected
 
 
 def test_reply_to_nothing_is_recognised():
     dialogue = Dialogue()
     assert dialogue.receive(b"UNAUTHORIZED\r\n") == []
-    assert dialogue.is_over
+    assert dialogue.unexpected
 
 
 def test_lost_commands_are_told_apart():
