@@ -109,15 +109,15 @@ class Wire:
                 dialogue.sent.append((shape, None))
                 self.socket.sendall(data)
                 answers = dialogue.receive(self.socket.recv(_RECEIVE_BYTES if shape.returns_body else _LINE_BYTES))
+                if dialogue.unexpected is not None:
+                    self.close()
+                elif not answers:
+                    answers = self._exchange(1)
             except OSError as error:
                 answers = self._lost(error)
             except BaseException:
                 self.close()
                 raise
-            if dialogue.unexpected is not None:
-                self.close()
-            elif not answers:
-                answers = self._exchange(1)
         else:
             answers = self._sent([call], tube, waits_s)
         result: Any = answers[0][1]
@@ -134,10 +134,14 @@ class Wire:
     def reserve_several(self, count: int) -> list[tuple[int, bytes] | ClientError]:
         """Reserve so many jobs if they are ready, otherwise one; beanlite has a word for that."""
         if self.knows_batches:
-            answers = self._sent([calls.reserve_batch(count)], None, None)
-            first = answers[0][1]
-            if isinstance(first, JobCount):
-                return [result for _, result in answers[1:] + self._exchange(first + 1 - len(answers))]
+            try:
+                answers = self._sent([calls.reserve_batch(count)], None, None)
+                first = answers[0][1]
+                if isinstance(first, JobCount):
+                    return [result for _, result in answers[1:] + self._exchange(first + 1 - len(answers))]
+            except BaseException:  # as in _sent
+                self.close()
+                raise
             if not isinstance(first, BadFormat | UnknownCommand):
                 return [first]
             self.knows_batches = False
@@ -151,16 +155,16 @@ class Wire:
                 self._dialogue.send(call, None, tube)
             if waits_s != 0:
                 self._allow(waits_s)
-        except BaseException:
+            answers = self._exchange(len(several))
+        except BaseException:  # an answer that came later would be taken for that to another command
             self.close()
             raise
-        answers = self._exchange(len(several))
         if waits_s != 0 and not self.is_lost:
             self._allow(0)
         return answers
 
     def _exchange(self, count: int) -> list[Answer]:
-        """Send what is to be sent, and return so many answers."""
+        """Send what is to be sent, and return so many answers; if that is interrupted, the caller has to close."""
         dialogue, sock = self._dialogue, self.socket
         answers: list[Answer] = []
         try:
@@ -169,13 +173,10 @@ class Wire:
                     sock.sendall(dialogue.take())
                 received = sock.recv(_RECEIVE_BYTES)
                 if not received:
-                    raise ConnectionResetError("the server closed the connection")  # noqa: TRY301 - as recv does
+                    raise ConnectionResetError("the server closed the connection")
                 answers += dialogue.receive(received)
         except OSError as error:
             answers += self._lost(error)
-        except BaseException:  # an answer that came later would be taken for that to another command
-            self.close()
-            raise
         if dialogue.unexpected is not None:
             self.close()
         return answers
