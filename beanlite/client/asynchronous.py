@@ -187,16 +187,15 @@ class Queue:
                 first = call or _reserve(until)
                 results = await channel.reserve_several(ahead + 1) if ahead else [await channel.ask(first)]
             except NotSent:
-                continue
+                results = []
             except Declined:
                 self._pool.put_back(channel)
                 raise
             except BaseException:
                 channel.abort()
                 raise
-            if channel.unexpected is not None:
-                raise channel.unexpected
             if channel.is_lost:  # with all that it has reserved
+                channel.raise_if_last(until)
                 continue
             jobs = [Job(channel, *result) for result in results if not isinstance(result, ClientError)]
             channel.held = len(jobs)

@@ -187,10 +187,9 @@ class BlockingQueue:
                     wire.watch(watched)
                 results = wire.reserve_several(ahead + 1) if ahead else [wire.ask(first, None, left_s)]
             except NotSent:
-                continue
-            if wire.unexpected is not None:
-                raise wire.unexpected
+                results = []
             if wire.is_lost:  # with all that it has reserved
+                wire.raise_if_last(until)
                 continue
             jobs = [BlockingJob(wire, *result) for result in results if not isinstance(result, ClientError)]
             wire.held += len(jobs)

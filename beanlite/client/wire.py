@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import time
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -14,6 +15,7 @@ from beanlite.client.errors import (
     ClientError,
     ConnectionLost,
     Declined,
+    TimedOut,
     UnexpectedReply,
     UnknownCommand,
     reason,
@@ -48,6 +50,7 @@ class Wire:
         self.knows_batches = True
         """Whether the server may know them."""
         self.socket = _connected(where, connect_s)
+        self._made_at = time.monotonic()
 
     def greet(self, where: Target) -> None:
         """Show the token and the name. Unauthorized: the token is not accepted."""
@@ -90,10 +93,15 @@ class Wire:
             with suppress(Declined):  # what becomes of the job is more important
                 self.ask(calls.note(job_id, text))
 
-    @property
-    def unexpected(self) -> UnexpectedReply | None:
-        """The error of what has come and is no reply, for which the connection was closed."""
-        return self._dialogue.unexpected
+    def raise_if_last(self, until: float | None) -> None:
+        """Return if another connection may do better than this one, which has ended.
+
+        UnexpectedReply: what came was none. TimedOut: this one was made when the time was over.
+        """
+        if self._dialogue.unexpected is not None:
+            raise self._dialogue.unexpected
+        if until is not None and self._made_at > until:
+            raise TimedOut("no job came: the connection has ended again")
 
     def close(self) -> None:
         """Close the connection."""

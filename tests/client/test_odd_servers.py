@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+from functools import partial
 
 import pytest
 
@@ -244,6 +245,22 @@ async def test_blocking_reserve_ends_in_time_without_a_server(mortal):
     with pytest.raises(TimedOut):
         await asyncio.to_thread(queue.reserve, 0)
     queue.close()
+
+
+@pytest.mark.parametrize("watch", ["default", "other"])
+async def test_reserve_ends_in_time_if_each_connection_ends(watch):
+    first_ones = [b"WATCHING 2\r\n", b"WATCHING 1\r\n"] * 2 if watch == "other" else []
+    ways = {"watch": watch}
+    async with Odd(*first_ones) as server:
+        async with connect(server.url, **ways) as queue, asyncio.timeout(30):
+            blocking = await asyncio.to_thread(partial(connect_blocking, server.url, **ways))
+            for timeout_s in (1, 0):
+                with pytest.raises(TimedOut):
+                    await queue.reserve(timeout_s)
+                with pytest.raises(TimedOut):
+                    await asyncio.to_thread(blocking.reserve, timeout_s)
+            blocking.close()
+        assert server.connections < 200  # there are waits in between
 
 
 async def test_puts_after_the_end_of_a_server_are_told_apart(mortal):
