@@ -28,7 +28,6 @@ DEFAULT: Final = "default"
 _LINE_MAX: Final = 1024
 _SHOWN: Final = 60
 _BATCH: Final = b"RESERVED_BATCH"
-_RESERVED: Final = b"RESERVED"
 # How a server that speaks TLS answers what is none.
 _ALERT: Final = b"\x15\x03"
 _TLS: Final = "the server speaks TLS at this port"
@@ -183,11 +182,12 @@ class Dialogue:
 
     def _expect_batch(self, line: bytes, shape: Shape[Any], token: object, answers: list[Answer]) -> None:
         word, _, digits = line.partition(b" ")
-        if word != _BATCH or shape.word != _RESERVED or not 0 < int(digits) <= calls.BATCH_MAX:
+        if word != _BATCH or shape is not calls.BATCH or not 0 < int(digits) <= calls.BATCH_MAX:
             raise ValueError
         count = JobCount(digits)
         answers.append((token, count))
-        self.sent.extendleft([(shape, token)] * (count - 1))
+        self.sent.popleft()
+        self.sent.extendleft([(calls.RESERVE[1], token)] * count)  # in which there is no other batch
 
     def _switch(self) -> None:
         """Use the tube of the commands that have been held for longest."""

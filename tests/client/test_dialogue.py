@@ -123,7 +123,7 @@ def test_end_amid_a_batch_is_an_error_for_each_job_that_is_missing():
 
 
 @pytest.mark.parametrize("number", [b"0", b"501", b"-1", b"x", b""])
-@pytest.mark.parametrize("call", [calls.RESERVE, calls.delete(1)])
+@pytest.mark.parametrize("call", [calls.reserve_batch(5), calls.RESERVE, calls.delete(1)])
 def test_impossible_batch_is_recognised(call, number):
     dialogue = Dialogue()
     dialogue.send(call, 0)

@@ -81,6 +81,7 @@ async def test_client_goes_on_after_garbage(reply):
 
 
 GARBAGE = b"HELLO\r\n"
+BATCH = b"RESERVED_BATCH 2\r\nRESERVED 1 1\r\nx\r\nRESERVED 2 1\r\ny\r\n"
 EXTRA = b"RESERVED 1 1\r\nx\r\nEXTRA\r\n"
 
 
@@ -91,6 +92,8 @@ EXTRA = b"RESERVED 1 1\r\nx\r\nEXTRA\r\n"
         ([GARBAGE], 3),
         ([b"UNKNOWN_COMMAND\r\n", GARBAGE], 3),
         ([b"RESERVED_BATCH 2\r\nRESERVED 1 1\r\nx\r\n" + GARBAGE], 3),
+        ([BATCH], 0),
+        ([b"RESERVED_BATCH 2\r\n" + BATCH], 3),
         ([EXTRA], 0),
         ([EXTRA], 3),
     ],
