@@ -110,7 +110,7 @@ def line_of(error: BaseException) -> str:
     """Return an error as one line, even if it has no text to show."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - its __str__ has failed
+    except BaseException:  # noqa: BLE001 - its __str__ has failed, by whatever
         text = "its text can't be shown"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -26,12 +26,27 @@ def act(job):
         sys.exit("as it is meant to")
     if kind == "odd":
         raise Odd(5)
+    if kind == "leaving":
+        raise Leaving
+    if kind == "noted":
+        raise Noted
     return kind, key
 
 
 class Odd(Exception):
     def __str__(self):
         return self.args[0]
+
+
+class Leaving(Exception):
+    def __str__(self):
+        return str(sys.exit(3))
+
+
+class Noted(Leaving):
+    @property
+    def __notes__(self):  # type: ignore[override]  # as odd as can be
+        sys.exit(3)
 
 
 def stay(key):
