@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import sys
 import time
+import types
 from pathlib import Path
 
 
@@ -56,6 +57,38 @@ def stay(key):
 
 def generate(job):
     yield act(job)
+
+
+@types.coroutine
+def rest():
+    yield
+
+
+async def holds_on():
+    try:
+        await rest()
+    finally:
+        sys.exit(3)
+
+
+class Unbound:
+    """A proxy of something that is gone."""
+
+    @property  # type: ignore[misc]  # as odd as can be
+    def __class__(self):
+        raise RuntimeError("nothing is there")
+
+
+def return_oddly(job):
+    if job.text == "proxy":
+        return Unbound()
+    begun = holds_on()
+    begun.send(None)
+    return begun
+
+
+async def return_oddly_async(job):
+    return return_oddly(job)
 
 
 def work(job):
