@@ -185,13 +185,9 @@ class Queue:
             channel = await self._pool.take(watched, until)
             try:
                 first = call or _reserve(until)
-                if ahead == 0:
-                    job_id, body = await channel.ask(first)
-                    channel.held = 1
-                    return [Job(channel, job_id, body)]
-                results = await channel.reserve_several(ahead + 1)
+                results = await channel.reserve_several(ahead + 1) if ahead else [await channel.ask(first)]
             except NotSent:
-                continue
+                results = []
             except Declined:
                 self._pool.put_back(channel)
                 raise
@@ -199,6 +195,7 @@ class Queue:
                 channel.abort()
                 raise
             if channel.is_lost:  # with all that it has reserved
+                channel.raise_if_last(until)
                 continue
             jobs = [Job(channel, *result) for result in results if not isinstance(result, ClientError)]
             channel.held = len(jobs)

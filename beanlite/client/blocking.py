@@ -185,14 +185,11 @@ class BlockingQueue:
             try:
                 if wire.watched != watched:
                     wire.watch(watched)
-                if ahead == 0:
-                    job_id, body = wire.ask(first, None, left_s)
-                    wire.held += 1
-                    return [BlockingJob(wire, job_id, body)]
-                results = wire.reserve_several(ahead + 1)
+                results = wire.reserve_several(ahead + 1) if ahead else [wire.ask(first, None, left_s)]
             except NotSent:
-                continue
+                results = []
             if wire.is_lost:  # with all that it has reserved
+                wire.raise_if_last(until)
                 continue
             jobs = [BlockingJob(wire, *result) for result in results if not isinstance(result, ClientError)]
             wire.held += len(jobs)

@@ -123,6 +123,8 @@ _PUT: Final = Shape(b"INSERTED", _number, PutUnknown)
 _USE: Final = Shape(b"USING", _nothing, NotSent)
 _WATCHING: Final = Shape(b"WATCHING", _number, NotSent)
 _RESERVE: Final = Shape(b"RESERVED", _job, NotSent, returns_body=True)
+BATCH: Final = Shape(b"RESERVED", _job, NotSent, returns_body=True)
+"""The reply to a reserve of several jobs, if it is a single one; otherwise their number comes before them."""
 _DELETE: Final = Shape(b"DELETED", _nothing)
 _RELEASE: Final = Shape(b"RELEASED", _nothing)
 _BURY: Final = Shape(b"BURIED", _nothing)
@@ -213,7 +215,7 @@ def reserve(timeout_s: int) -> Call[tuple[int, bytes]]:
 
 def reserve_batch(most: int) -> Call[tuple[int, bytes]]:
     """Return a reserve of so many jobs if they are ready, and otherwise of one, however long it takes."""
-    return b"reserve-batch %d %d\r\n" % (min(most, BATCH_MAX), _WAIT_MAX_S), _RESERVE
+    return b"reserve-batch %d %d\r\n" % (min(most, BATCH_MAX), _WAIT_MAX_S), BATCH
 
 
 def reserve_job(job_id: int) -> Call[tuple[int, bytes]]:

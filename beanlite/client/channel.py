@@ -18,6 +18,7 @@ from beanlite.client.errors import (
     ConnectionLost,
     Declined,
     NotSent,
+    TimedOut,
     UnexpectedReply,
     UnknownCommand,
     reason,
@@ -45,6 +46,7 @@ class Channel(asyncio.BufferedProtocol):
         self._when_free = when_free
         self._dialogue = Dialogue()
         self._transport: asyncio.Transport
+        self._made_at: float
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._flushes = False
         self._room: asyncio.Future[None] | None = None
@@ -148,6 +150,16 @@ class Channel(asyncio.BufferedProtocol):
             with suppress(Declined):  # what becomes of the job is more important
                 await self.ask(calls.note(job_id, text))
 
+    def raise_if_last(self, until: float | None) -> None:
+        """Return if another connection may do better than this one, which has ended.
+
+        UnexpectedReply: what came was none. TimedOut: this one was made when the time was over.
+        """
+        if self._dialogue.unexpected is not None:
+            raise self._dialogue.unexpected
+        if until is not None and self._made_at > until:
+            raise TimedOut("no job came: the connection has ended again")
+
     @property
     def number(self) -> int:
         """The number of its socket."""
@@ -188,6 +200,7 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take note of the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        self._made_at = self._loop.time()
         _CHANNELS.add(self)
 
     def get_buffer(self, _: int) -> memoryview:
@@ -198,7 +211,7 @@ class Channel(asyncio.BufferedProtocol):
         """Hand out the results of what has been received."""
         dialogue = self._dialogue
         _hand_out(dialogue.receive(bytes(self._buffer[:nbytes])))
-        if dialogue.is_over:
+        if dialogue.unexpected is not None:
             self.abort()
         elif dialogue.out and not self._flushes:
             self._transport.write(dialogue.take())
@@ -208,9 +221,9 @@ class Channel(asyncio.BufferedProtocol):
         was_ours = self.is_lost
         self.is_lost = True
         _CHANNELS.discard(self)
+        self.ended.set_result(not was_ours)  # first, so that whoever goes on with another one waits before
         _hand_out(self._dialogue.lose(), error)
         self.resume_writing()
-        self.ended.set_result(not was_ours)
 
     def pause_writing(self) -> None:
         """Have commands wait."""

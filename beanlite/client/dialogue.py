@@ -28,7 +28,6 @@ DEFAULT: Final = "default"
 _LINE_MAX: Final = 1024
 _SHOWN: Final = 60
 _BATCH: Final = b"RESERVED_BATCH"
-_RESERVED: Final = b"RESERVED"
 # How a server that speaks TLS answers what is none.
 _ALERT: Final = b"\x15\x03"
 _TLS: Final = "the server speaks TLS at this port"
@@ -40,8 +39,8 @@ class Dialogue:
     """The commands and replies of one connection."""
 
     def __init__(self) -> None:
-        self.is_over = False
-        """Whether something has come that is no reply to what was asked."""
+        self.unexpected: UnexpectedReply | None = None
+        """The error of something that has come and is no reply to what was asked: the dialogue is over."""
         self.used = DEFAULT
         """The tube that the server has confirmed as the one that is used."""
         self._next: str | None = None
@@ -83,7 +82,7 @@ class Dialogue:
         return data
 
     def receive(self, data: bytes) -> list[Answer]:
-        """Return the answers in what has been received; if there is something else in it, `is_over` says so."""
+        """Return the answers in what has been received; if there is something else in it, `unexpected` says so."""
         if self._parts:
             data = self._whole(data)
         answers: list[Answer] = []
@@ -129,8 +128,8 @@ class Dialogue:
         return data
 
     def _break_off(self, line: bytes, answers: list[Answer]) -> None:
-        self.is_over = True
-        answers += self.lose(UnexpectedReply(f"{line[:_SHOWN]!r} is not a reply to what was asked"))
+        self.unexpected = UnexpectedReply(f"{line[:_SHOWN]!r} is not a reply to what was asked")
+        answers += self.lose(self.unexpected)
 
     @property
     def has_alert(self) -> bool:
@@ -144,6 +143,9 @@ class Dialogue:
         """
         why = _TLS if self.has_alert else "the connection ended before the answer came"
         answers: list[Answer] = []
+        if error is not None and self.sent and self.sent[0][1] is _SWITCH:
+            assert self._next is not None
+            answers += [(token, error) for _, token in self._held.pop(self._next, [])]
         for shape, token in self.sent:
             if token is not _SWITCH and token is not _SKIP:
                 answers.append((token, error or shape.lost(why)))
@@ -180,11 +182,12 @@ class Dialogue:
 
     def _expect_batch(self, line: bytes, shape: Shape[Any], token: object, answers: list[Answer]) -> None:
         word, _, digits = line.partition(b" ")
-        if word != _BATCH or shape.word != _RESERVED or not 0 < int(digits) <= calls.BATCH_MAX:
+        if word != _BATCH or shape is not calls.BATCH or not 0 < int(digits) <= calls.BATCH_MAX:
             raise ValueError
         count = JobCount(digits)
         answers.append((token, count))
-        self.sent.extendleft([(shape, token)] * (count - 1))
+        self.sent.popleft()
+        self.sent.extendleft([(calls.RESERVE[1], token)] * count)  # in which there is no other batch
 
     def _switch(self) -> None:
         """Use the tube of the commands that have been held for longest."""

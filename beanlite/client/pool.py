@@ -67,6 +67,7 @@ class Pool:
             try:
                 await channel.watch(watched)
             except NotSent:
+                channel.raise_if_last(until)
                 continue
             except BaseException:
                 channel.abort()

@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import time
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
@@ -14,6 +15,7 @@ from beanlite.client.errors import (
     ClientError,
     ConnectionLost,
     Declined,
+    TimedOut,
     UnexpectedReply,
     UnknownCommand,
     reason,
@@ -48,6 +50,7 @@ class Wire:
         self.knows_batches = True
         """Whether the server may know them."""
         self.socket = _connected(where, connect_s)
+        self._made_at = time.monotonic()
 
     def greet(self, where: Target) -> None:
         """Show the token and the name. Unauthorized: the token is not accepted."""
@@ -68,14 +71,14 @@ class Wire:
         """Watch these tubes and no others. Declined: the server does not allow it."""
         if tubes == self.watched:
             return
-        several = [calls.watch(tube) for tube in sorted(tubes - self.watched)]
-        several += [calls.ignore(tube) for tube in sorted(self.watched - tubes)]
-        for result in self.ask_all(several):
-            if isinstance(result, Declined):
-                self.close()  # what it watches now is not worth finding out
-            if isinstance(result, ClientError):
-                raise result
-        self.watched = tubes
+        more, less = sorted(tubes - self.watched), sorted(self.watched - tubes)
+        results = self.ask_all([*map(calls.watch, more), *map(calls.ignore, less)])
+        refusals = [result for result in results if isinstance(result, ClientError)]
+        # What was not refused has changed: the jobs in hand are worth the connection.
+        changed = zip([*more, *less], results, strict=True)
+        self.watched ^= {tube for tube, result in changed if not isinstance(result, ClientError)}
+        if refusals:
+            raise refusals[0]
 
     def note(self, job_id: int, text: str) -> None:
         """Leave a note on a job, if the server knows notes."""
@@ -89,6 +92,16 @@ class Wire:
         if self.knows_notes:
             with suppress(Declined):  # what becomes of the job is more important
                 self.ask(calls.note(job_id, text))
+
+    def raise_if_last(self, until: float | None) -> None:
+        """Return if another connection may do better than this one, which has ended.
+
+        UnexpectedReply: what came was none. TimedOut: this one was made when the time was over.
+        """
+        if self._dialogue.unexpected is not None:
+            raise self._dialogue.unexpected
+        if until is not None and self._made_at > until:
+            raise TimedOut("no job came: the connection has ended again")
 
     def close(self) -> None:
         """Close the connection."""
@@ -104,15 +117,15 @@ class Wire:
                 dialogue.sent.append((shape, None))
                 self.socket.sendall(data)
                 answers = dialogue.receive(self.socket.recv(_RECEIVE_BYTES if shape.returns_body else _LINE_BYTES))
+                if dialogue.unexpected is not None:
+                    self.close()
+                elif not answers:
+                    answers = self._exchange(1)
             except OSError as error:
                 answers = self._lost(error)
             except BaseException:
                 self.close()
                 raise
-            if dialogue.is_over:
-                self.close()
-            elif not answers:
-                answers = self._exchange(1)
         else:
             answers = self._sent([call], tube, waits_s)
         result: Any = answers[0][1]
@@ -129,10 +142,14 @@ class Wire:
     def reserve_several(self, count: int) -> list[tuple[int, bytes] | ClientError]:
         """Reserve so many jobs if they are ready, otherwise one; beanlite has a word for that."""
         if self.knows_batches:
-            answers = self._sent([calls.reserve_batch(count)], None, None)
-            first = answers[0][1]
-            if isinstance(first, JobCount):
-                return [result for _, result in answers[1:] + self._exchange(first + 1 - len(answers))]
+            try:
+                answers = self._sent([calls.reserve_batch(count)], None, None)
+                first = answers[0][1]
+                if isinstance(first, JobCount):
+                    return [result for _, result in answers[1:] + self._exchange(first + 1 - len(answers))]
+            except BaseException:  # as in _sent
+                self.close()
+                raise
             if not isinstance(first, BadFormat | UnknownCommand):
                 return [first]
             self.knows_batches = False
@@ -146,16 +163,16 @@ class Wire:
                 self._dialogue.send(call, None, tube)
             if waits_s != 0:
                 self._allow(waits_s)
-        except BaseException:
+            answers = self._exchange(len(several))
+        except BaseException:  # an answer that came later would be taken for that to another command
             self.close()
             raise
-        answers = self._exchange(len(several))
         if waits_s != 0 and not self.is_lost:
             self._allow(0)
         return answers
 
     def _exchange(self, count: int) -> list[Answer]:
-        """Send what is to be sent, and return so many answers."""
+        """Send what is to be sent, and return so many answers; if that is interrupted, the caller has to close."""
         dialogue, sock = self._dialogue, self.socket
         answers: list[Answer] = []
         try:
@@ -164,14 +181,11 @@ class Wire:
                     sock.sendall(dialogue.take())
                 received = sock.recv(_RECEIVE_BYTES)
                 if not received:
-                    raise ConnectionResetError("the server closed the connection")  # noqa: TRY301 - as recv does
+                    raise ConnectionResetError("the server closed the connection")
                 answers += dialogue.receive(received)
         except OSError as error:
             answers += self._lost(error)
-        except BaseException:  # an answer that came later would be taken for that to another command
-            self.close()
-            raise
-        if dialogue.is_over:
+        if dialogue.unexpected is not None:
             self.close()
         return answers
 

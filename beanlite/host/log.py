@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import time
+import traceback
 from typing import TextIO
 
 from beanlite.host.stderr import Stderr
@@ -126,7 +127,7 @@ class TextFormatter(logging.Formatter):
         if self._journald:
             line = f"<{_PRIORITIES.get(record.levelname, 6)}>{line}"
         line += "".join(f" {key}={_quote(value)}" for key, value in _fields(record).items())
-        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+        return f"{line}\n{traceback_of(record.exc_info[1])}".rstrip("\n") if record.exc_info else line
 
 
 class JsonFormatter(logging.Formatter):
@@ -140,8 +141,17 @@ class JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
         }
         if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
+            line["traceback"] = traceback_of(record.exc_info[1]).rstrip("\n")
         return json.dumps(line | _fields(record), default=str)
+
+
+def traceback_of(error: BaseException | None) -> str:
+    """Return the traceback of an error; without its text if the error's own code fails at that, by whatever."""
+    try:
+        return "".join(traceback.format_exception(error))
+    except BaseException:  # noqa: BLE001 - SystemExit would end who only wants to log
+        frames = "".join(traceback.format_tb(None if error is None else error.__traceback__))
+        return f"{frames}{type(error).__name__}: its text can't be shown\n"
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:

@@ -5,15 +5,17 @@ import inspect
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import reduce
 from importlib import import_module
 from pathlib import Path
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any, Final
 
 from beanlite.client import BlockingJob, Job, Statistics
 from beanlite.errors import ConfigError, place_of
 
+_UNDONE: Final = (Awaitable, GeneratorType, AsyncGeneratorType)
 _SOUGHT: Final = "a function is named as module:function, such as app.mail:send"
 
 
@@ -99,9 +101,9 @@ async def call_async(function: Callable[[Job], Coroutine[Any, Any, object]], job
 
 def _undone(result: object) -> TypeError | None:
     """Return an error if the function has returned what would do the work, such as a coroutine or a generator."""
-    if not (inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result)):
+    if not issubclass(type(result), _UNDONE):  # without its own code, such as that of a proxy
         return None
-    if inspect.iscoroutine(result):
+    if isinstance(result, CoroutineType) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
         result.close()  # or Python would warn
     return TypeError(f"the function has returned a {type(result).__name__}, which nobody runs")
 
@@ -110,7 +112,7 @@ def line_of(error: BaseException) -> str:
     """Return an error as one line, even if it has no text to show."""
     try:
         text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - its __str__ has failed
+    except BaseException:  # noqa: BLE001 - its __str__ has failed, by whatever
         text = "its text can't be shown"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

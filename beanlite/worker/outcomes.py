@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-import traceback
 from typing import Final, NamedTuple
 
 from beanlite.client import Buried, ConnectionLost, Declined, Job, NotFound, Queue, Statistics
@@ -71,7 +70,7 @@ async def _give_up(queue: Queue, job: Job, stats: Statistics, error: BaseExcepti
 
 def note_of(error: BaseException) -> str:
     """Return the note about a failure: its line first, by which notes are grouped, then the end of the traceback."""
-    told = "".join(traceback.format_exception(error))
+    told = log.traceback_of(error)
     line = line_of(error)
     if told.startswith(line):  # there is no traceback
         return told

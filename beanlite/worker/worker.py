@@ -113,9 +113,8 @@ class Worker:
             slot.cancel()
         if late:
             log.warning("jobs are given back unfinished", jobs=len(late), grace_seconds=self._limits.grace_s)
-            await asyncio.wait(
-                {*late, *(each for each in self._calls if isinstance(each, asyncio.Task))}, timeout=_CANCEL_S
-            )
+            calls = list(self._calls)  # at once: threads take theirs out
+            await asyncio.wait({*late, *(each for each in calls if isinstance(each, asyncio.Task))}, timeout=_CANCEL_S)
         return late
 
     def _cut_off(self, error: Exception | None, exit_code: int) -> None:

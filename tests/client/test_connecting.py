@@ -93,6 +93,20 @@ async def test_forbidden_tube_gets_no_put_and_no_reserve(url, context):
         assert (await queue.reserve()).id == job_id
 
 
+def test_refused_watch_leaves_the_jobs_in_hand(url, context):
+    with connect_blocking(url, tls=context, token=TOKEN, use="ci.d", watch=["ci.d"]) as queue:
+        queue.put("x")
+        job = queue.reserve()
+        with pytest.raises(Unauthorized):
+            queue.watch("other")
+        with pytest.raises(Unauthorized):
+            next(queue.jobs("ci.e", "other"))
+        queue.put("z", "ci.e", pri=0)
+        queue.put("y")
+        assert queue.reserve(9).text == "y"  # ci.e is not watched any more
+        job.delete()
+
+
 async def test_wrong_token_is_an_error(url, context):
     with pytest.raises(Unauthorized):
         await connect(url, tls=context, token=TOKEN[::-1]).__aenter__()

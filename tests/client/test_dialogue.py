@@ -123,12 +123,12 @@ def test_end_amid_a_batch_is_an_error_for_each_job_that_is_missing():
 
 
 @pytest.mark.parametrize("number", [b"0", b"501", b"-1", b"x", b""])
-@pytest.mark.parametrize("call", [calls.RESERVE, calls.delete(1)])
+@pytest.mark.parametrize("call", [calls.reserve_batch(5), calls.RESERVE, calls.delete(1)])
 def test_impossible_batch_is_recognised(call, number):
     dialogue = Dialogue()
     dialogue.send(call, 0)
     ((_, error),) = dialogue.receive(b"RESERVED_BATCH " + number + b"\r\n")
-    assert dialogue.is_over
+    assert dialogue.unexpected
     assert isinstance(error, UnexpectedReply)
 
 
@@ -175,13 +175,13 @@ def test_other_protocols_are_recognised(reply):
     answers = [result for _, result in dialogue.receive(b"DELETED\r\n" + reply)]
     assert answers[0] is None
     assert [type(error) for error in answers[1:]] == [UnexpectedReply, PutUnknown, NotSent]
-    assert dialogue.is_over
+    assert dialogue.unexpected
 
 
 def test_reply_to_nothing_is_recognised():
     dialogue = Dialogue()
     assert dialogue.receive(b"UNAUTHORIZED\r\n") == []
-    assert dialogue.is_over
+    assert dialogue.unexpected
 
 
 def test_lost_commands_are_told_apart():

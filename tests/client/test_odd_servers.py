@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import signal
+from functools import partial
 
 import pytest
 
@@ -25,10 +26,14 @@ GREETING = b"USING default\r\n"
 
 
 class Odd:
-    """A server that greets, and then answers each line with the next of some replies; None: it closes."""
+    """A server that greets, and then answers each line with the next of some replies; None: it closes.
 
-    def __init__(self, *replies):
+    ``always``: what it answers when there are no more.
+    """
+
+    def __init__(self, *replies, always=None):
         self._replies = list(replies)
+        self._always = always
         self.connections = 0
 
     async def __aenter__(self):
@@ -48,7 +53,7 @@ class Odd:
                     continue
                 if line.startswith(b"put"):
                     await reader.readline()
-                reply = self._replies.pop(0) if self._replies else None
+                reply = self._replies.pop(0) if self._replies else self._always
                 if reply is None:
                     break
                 writer.write(reply)
@@ -73,6 +78,49 @@ async def test_client_goes_on_after_garbage(reply):
         async with asyncio.timeout(30):
             assert await queue.put("x") == 7
             assert await queue.put("x") == 8
+
+
+GARBAGE = b"HELLO\r\n"
+BATCH = b"RESERVED_BATCH 2\r\nRESERVED 1 1\r\nx\r\nRESERVED 2 1\r\ny\r\n"
+EXTRA = b"RESERVED 1 1\r\nx\r\nEXTRA\r\n"
+
+
+@pytest.mark.parametrize(
+    ("replies", "ahead"),
+    [
+        ([GARBAGE], 0),
+        ([GARBAGE], 3),
+        ([b"UNKNOWN_COMMAND\r\n", GARBAGE], 3),
+        ([b"RESERVED_BATCH 2\r\nRESERVED 1 1\r\nx\r\n" + GARBAGE], 3),
+        ([BATCH], 0),
+        ([b"RESERVED_BATCH 2\r\n" + BATCH], 3),
+        ([EXTRA], 0),
+        ([EXTRA], 3),
+    ],
+)
+async def test_loop_ends_when_something_odd_comes(replies, ahead):
+    async with Odd(*replies * 2, always=replies[-1]) as server, connect(server.url) as queue:
+        blocking = await asyncio.to_thread(connect_blocking, server.url)
+        async with asyncio.timeout(30):
+            with pytest.raises(UnexpectedReply):
+                await anext(queue.jobs(ahead=ahead))
+            with pytest.raises(UnexpectedReply):
+                await asyncio.to_thread(lambda: list(blocking.jobs(ahead=ahead)))
+        assert server.connections == 2
+
+
+async def test_put_ends_when_its_tube_is_answered_oddly():
+    async with Odd(always=GARBAGE) as server, connect(server.url) as queue, asyncio.timeout(30):
+        blocking = await asyncio.to_thread(connect_blocking, server.url)
+        with pytest.raises(UnexpectedReply):
+            await queue.put("x", "other")
+        with pytest.raises(UnexpectedReply):
+            await asyncio.to_thread(blocking.put, "x", "other")
+        for put_many in (queue.put_many, lambda *what: asyncio.to_thread(blocking.put_many, *what)):
+            with pytest.raises(SomePutsFailed) as error:
+                await put_many(["x", "y"], "other")
+            assert {type(each) for each in error.value.errors.values()} == {UnexpectedReply}
+        blocking.close()
 
 
 async def test_half_closed_connection_is_made_again():
@@ -200,6 +248,22 @@ async def test_blocking_reserve_ends_in_time_without_a_server(mortal):
     with pytest.raises(TimedOut):
         await asyncio.to_thread(queue.reserve, 0)
     queue.close()
+
+
+@pytest.mark.parametrize("watch", ["default", "other"])
+async def test_reserve_ends_in_time_if_each_connection_ends(watch):
+    first_ones = [b"WATCHING 2\r\n", b"WATCHING 1\r\n"] * 2 if watch == "other" else []
+    ways = {"watch": watch}
+    async with Odd(*first_ones) as server:
+        async with connect(server.url, **ways) as queue, asyncio.timeout(30):
+            blocking = await asyncio.to_thread(partial(connect_blocking, server.url, **ways))
+            for timeout_s in (1, 0):
+                with pytest.raises(TimedOut):
+                    await queue.reserve(timeout_s)
+                with pytest.raises(TimedOut):
+                    await asyncio.to_thread(blocking.reserve, timeout_s)
+            blocking.close()
+        assert server.connections < 200  # there are waits in between
 
 
 async def test_puts_after_the_end_of_a_server_are_told_apart(mortal):

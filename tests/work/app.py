@@ -4,6 +4,7 @@ import asyncio
 import multiprocessing
 import sys
 import time
+import types
 from pathlib import Path
 
 
@@ -26,12 +27,27 @@ def act(job):
         sys.exit("as it is meant to")
     if kind == "odd":
         raise Odd(5)
+    if kind == "leaving":
+        raise Leaving
+    if kind == "noted":
+        raise Noted
     return kind, key
 
 
 class Odd(Exception):
     def __str__(self):
         return self.args[0]
+
+
+class Leaving(Exception):
+    def __str__(self):
+        return str(sys.exit(3))
+
+
+class Noted(Leaving):
+    @property
+    def __notes__(self):  # type: ignore[override]  # as odd as can be
+        sys.exit(3)
 
 
 def stay(key):
@@ -41,6 +57,38 @@ def stay(key):
 
 def generate(job):
     yield act(job)
+
+
+@types.coroutine
+def rest():
+    yield
+
+
+async def holds_on():
+    try:
+        await rest()
+    finally:
+        sys.exit(3)
+
+
+class Unbound:
+    """A proxy of something that is gone."""
+
+    @property  # type: ignore[misc]  # as odd as can be
+    def __class__(self):
+        raise RuntimeError("nothing is there")
+
+
+def return_oddly(job):
+    if job.text == "proxy":
+        return Unbound()
+    begun = holds_on()
+    begun.send(None)
+    return begun
+
+
+async def return_oddly_async(job):
+    return return_oddly(job)
 
 
 def work(job):

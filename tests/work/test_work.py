@@ -62,15 +62,6 @@ def test_function_that_returns_work_to_be_done_has_failed(work, wire, function, 
     assert job_of(wire, job_id)["note"] == f"TypeError: the function has returned a {what}, which nobody runs\n"
 
 
-@FUNCTIONS
-def test_error_without_text_does_not_end_the_worker(work, wire, function):
-    job_id = wire.put(b"odd x")
-    worker = work.begin(function, "--tries", "1")
-    until(lambda: worker.poll() is not None or work.outcomes())
-    assert (work.outcomes(), state(wire, job_id)) == (["buried"], "buried")
-    assert work.lines()[0]["error"].startswith("Odd: ")
-
-
 def test_child_that_is_terminated_ends_and_the_worker_does_not(work, wire):
     wire.put(b"forks x")
     worker = work.begin()

@@ -1,0 +1,39 @@
+"""The end of the grace, when calls in threads may end at any moment."""
+
+import asyncio
+import sys
+import threading
+from concurrent.futures import Future
+
+import pytest
+
+from beanlite.client import connect
+from beanlite.worker.worker import Limits, Worker
+
+
+@pytest.fixture
+def switches_often():
+    before_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before_s)
+
+
+@pytest.mark.usefixtures("switches_often")
+async def test_calls_that_end_with_the_grace_do_not_disturb_it():
+    worker = Worker(
+        print, lambda: connect("unix:nowhere"), Limits(concurrency=1, timeout_s=1, tries=1, grace_s=0), print
+    )
+    calls = [Future() for _ in range(20_000)]
+    for call in calls:
+        worker._calls.add(call)
+        call.add_done_callback(worker._calls.discard)
+    thread = threading.Thread(target=lambda: [call.set_result(None) for call in calls])
+    thread.start()
+    try:
+        while thread.is_alive():
+            slot = asyncio.create_task(asyncio.sleep(100))
+            assert await worker._end([slot]) == {slot}
+    finally:
+        thread.join()
+    assert not worker._calls

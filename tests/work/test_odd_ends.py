@@ -1,0 +1,25 @@
+"""Errors and results whose own code fails, or exits, do not end the worker."""
+
+import pytest
+
+from tests.clients.test_workers import state
+from tests.support.wire import until
+
+
+@pytest.mark.parametrize("function", ["work", "work_async"])
+@pytest.mark.parametrize("kind", ["odd", "leaving", "noted"])
+def test_error_without_text_does_not_end_the_worker(work, wire, function, kind):
+    job_id = wire.put(f"{kind} x".encode())
+    worker = work.begin(function, "--tries", "1")
+    until(lambda: worker.poll() is not None or work.outcomes())
+    assert (work.outcomes(), state(wire, job_id)) == (["buried"], "buried")
+    assert work.lines()[0]["error"] == f"{kind.title()}: its text can't be shown"
+
+
+@pytest.mark.parametrize("function", ["return_oddly", "return_oddly_async"])
+@pytest.mark.parametrize(("kind", "outcome"), [("proxy", "done"), ("begun", "buried")])
+def test_odd_result_does_not_end_the_worker(work, wire, function, kind, outcome):
+    wire.put(kind.encode())
+    worker = work.begin(function, "--tries", "1")
+    until(lambda: worker.poll() is not None or work.outcomes())
+    assert work.outcomes() == [outcome]
