@@ -30,7 +30,7 @@ from beanlite.web.curves import Curve, curve
 from beanlite.web.finding import LIVE, ask, show_jobs
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.operating import Asked, Deed, deeds, last_pause
-from beanlite.web.pages import number, render
+from beanlite.web.pages import number, render, tube_of
 from beanlite.web.site import UNKNOWN, Site, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
@@ -84,7 +84,7 @@ async def overview(request: Request) -> Response:
 
 async def tube(request: Request) -> Response:
     """Show a tube, its curves and its jobs."""
-    site, name = site_of(request), request.path_params["name"]
+    site, name = site_of(request), tube_of(request)
     encode_tube(name)
     stats = await site.questions.ask_seldom("", "stats", Live.stats)
     reply, policies, (findings, facts) = await ask(

@@ -75,6 +75,16 @@ def test_tubes_are_sorted_searched_and_paged(web):
     assert "No tube has such a name" in web.get("/?like=nothing").text
 
 
+@pytest.mark.parametrize("name", [".", "..", "...", "../..", "a/../b", "./"])
+def test_tube_whose_name_is_that_of_a_folder_has_a_page(web, wire, name):
+    wire.ask(f"use {name}")
+    listed = web.get(f"/?{urllib.parse.urlencode({'like': name})}").html
+    (path,) = re.findall(rf'<a href="([^"]+)">{re.escape(name)}</a>', listed)
+    page = web.get(urllib.parse.urljoin("/", path))  # as a browser does
+    assert page.status == 200
+    assert f"<h1>{name}" in page.html
+
+
 def test_a_tube_shows_its_jobs_by_state_and_text(web):
     page = web.get("/tube/mail")
     assert "ready 58 reserved 1 delayed 1 buried 1" in page.text
