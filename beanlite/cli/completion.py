@@ -81,4 +81,4 @@ def tubes(ctx: typer.Context, incomplete: str) -> list[str]:
     thread = Thread(target=ask, daemon=True)
     thread.start()
     thread.join(_WITHIN_S)
-    return list(names)
+    return list(dict.fromkeys(names))

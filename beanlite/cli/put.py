@@ -114,7 +114,7 @@ def _read_bodies(server: str, live: Live, tube: str, *, lines: bool) -> Iterator
         yield source.read(too_many_bytes)
         return
     while line := source.readline(too_many_bytes + len(b"\r\n")):
-        yield line.rstrip(b"\r\n")
+        yield line[:-1].removesuffix(b"\r") if line.endswith(b"\n") else line
 
 
 def _read(source: BinaryIO, file: Path, defaults: dict[str, object]) -> Iterable[NewJob]:

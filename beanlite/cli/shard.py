@@ -98,10 +98,11 @@ def _reached(place: Place) -> Live:
 @contextlib.contextmanager
 def _alone_with(file: Path) -> Iterator[None]:
     """Hold the lock of moves. ConfigError: the folder can't be opened. BeanliteError: another command holds it."""
+    parent = file.resolve().parent  # where a link leads: others may reach the file by another one
     try:
-        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
-        raise ConfigError(f"{file.parent} can't be opened: {error.strerror}") from error
+        raise ConfigError(f"{parent} can't be opened: {error.strerror}") from error
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

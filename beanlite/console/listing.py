@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from beanlite.console import outlook
-from beanlite.console.filters import Record
+from beanlite.console.filters import Record, identity, job_name
 from beanlite.console.live import Live
 from beanlite.console.several import Servers, Several
 from beanlite.errors import ConfigError
@@ -96,14 +96,14 @@ def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | No
     if sort == "id" and not limit:
         everyone = everything(source.list_jobs, {**request, "after": after}, "jobs")
         return Page(first(everyone, "id", largest=False, limit=0), None)
-    rows: list[Record] = []
+    found: dict[str, Record] = {}  # by id: in a queue a job may move from one slice to a later one
     request |= {"order": sort, "after": after, "limit": _next_slice(limit, 0)}
     for records, cursor in slices(source.list_jobs, request, "jobs"):
-        rows += records
-        if limit and len(rows) == limit:
-            return Page(rows, cursor)
-        request["limit"] = _next_slice(limit, len(rows))
-    return Page(rows, None)
+        found |= {job_name(job): job for job in records}
+        if limit and len(found) == limit:
+            return Page(list(found.values()), cursor)
+        request["limit"] = _next_slice(limit, len(found))
+    return Page(list(found.values()), None)
 
 
 def _leading(ask: Callable[[Record], Record], request: Record, sort: str, limit: int) -> list[Record]:
@@ -138,7 +138,7 @@ def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -
         request = {"names": list(dict.fromkeys(names[:limit]))}  # several servers may have a tube
 
     def list_tubes() -> list[Record]:
-        return list(everything(source.list_tubes, {**request, "due_s": outlook.DUE_S}, "tubes"))
+        return every_tube(source, {**request, "due_s": outlook.DUE_S})
 
     rows = outlook.measured(list_tubes, over_s) if over_s else list_tubes()
     for row in rows:
@@ -159,9 +159,18 @@ def names_in_order(live: Servers, request: Record, key: str) -> list[str]:
     return [name for name, _ in rows]
 
 
-def every_tube(live: Servers, request: Record) -> list[Any]:
-    """Return the tubes of all slices of a list, or what the request's ``only`` names of each."""
-    return [tube for part, _ in slices(live.list_tubes, request, "tubes") for tube in part]
+def every_tube(source: Source, request: Record) -> list[Any]:
+    """Return the tubes of all slices of a list, or what the request's ``only`` names of each, the name first.
+
+    A tube that is dropped and made again between two slices is in both: its last record counts.
+    """
+    request = request if "only" in request else {**request, "limit": _SLICE}
+    tubes = (tube for part, _ in slices(source.list_tubes, request, "tubes") for tube in part)
+    if "only" not in request:
+        return list({identity(tube): tube for tube in tubes}.values())
+    # Of several servers such a row does not say of which one it is.
+    rows: list[Any] = list(tubes)
+    return rows if isinstance(source, Several) else list({row[0]: row for row in rows}.values())
 
 
 def clients(source: Servers, tube: str | None, sort: str) -> list[Record]:

@@ -169,7 +169,7 @@ class Live(Names):
 
     def show_job(self, job_id: int) -> Record | None:
         """Return all facts about a job, its body as bytes; None if there is no such job."""
-        self._check()
+        self.check()
         job = self._read("show-job", (b"show-job %d\r\n" % job_id, calls.OBJECT))
         return None if job is None else {**job, "body": base64.b64decode(job["body"])}
 
@@ -182,7 +182,7 @@ class Live(Names):
 
     def _ask(self, word: str, request: Record) -> Record | None:
         """Return the reply, or None if it is NOT_FOUND."""
-        self._check()
+        self.check()
         return self._read(word, self._call(word, request))
 
     def _call(self, word: str, request: Record) -> Call[Record]:
@@ -225,7 +225,7 @@ class Live(Names):
 
     def watch(self, request: Record) -> Iterator[Record]:
         """Yield events as they happen, until the connection is lost, which raises BeanliteError."""
-        self._check()
+        self.check()
         try:
             replies = self.client.follow(self._call("watch-events", request), b"EVENT")
             next(replies)
@@ -233,7 +233,7 @@ class Live(Names):
         except Declined as error:
             raise self._refusal("watch-events", error) from error
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Check that the server knows beanlite's own commands."""
         if not self._understands_us():
             raise self._misunderstood()

@@ -18,7 +18,7 @@ def tubes_of(server: Live, pattern: str) -> list[str]:
         reply = server.list_tubes(request)
         names += (name for (name,) in reply["tubes"])
         if reply["next"] is None:
-            return sorted(names)
+            return sorted(set(names))  # one that was made again meanwhile may be listed twice
         request["after"] = reply["next"]
 
 

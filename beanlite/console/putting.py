@@ -99,8 +99,10 @@ def put(servers: Servers, jobs: Iterable[NewJob], person: str) -> Iterator[list[
     try:
         for (name, live), those in groupby(jobs, lambda job: home(servers, job.tube)):
             for batch in batches(those):
-                with interrupt.noted(), naming(name), _telling_doubt(len(batch)):
-                    ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
+                with interrupt.noted(), naming(name):
+                    live.check()
+                    with _telling_doubt(len(batch)):
+                        ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
                 count += len(ids)
                 yield ids
                 if interrupt.came:

@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from datetime import UTC, datetime, time as time_of_day, timedelta
+from datetime import datetime, time as time_of_day, timedelta
 
 from beanlite.core import phrases
 
@@ -49,11 +49,17 @@ def parse_moment(text: str, now_s: float, *, is_end: bool = False) -> float:
     last = ""
     try:
         if _TIME_OF_DAY.fullmatch(text):
-            now = datetime.fromtimestamp(now_s, UTC if text.endswith("Z") else None)
             padded = text if text[2] == ":" else f"0{text}"
-            moment = datetime.combine(now.date(), time_of_day.fromisoformat(padded).replace(tzinfo=now.tzinfo))
-            if moment > now:
-                moment -= timedelta(days=1)
+            wanted = time_of_day.fromisoformat(padded)
+            today = datetime.fromtimestamp(now_s, wanted.tzinfo).date()
+            # When a clock is set back an hour comes twice, and when it is set forward one does not come.
+            moments = [
+                datetime.combine(day, wanted.replace(fold=fold))
+                for day in (today, today - timedelta(days=1))
+                for fold in (0, 1)
+            ]
+            moment = max((each for each in moments if each.timestamp() <= now_s), key=datetime.timestamp)
+            if moment.date() != today:
                 last = f"{moment.date()} {padded}"
             at_s = moment.timestamp()
         elif _DATE.match(text):

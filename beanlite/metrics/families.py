@@ -207,8 +207,11 @@ def _file(db: Path, facts: Facts, measures: Measures) -> Iterator[Metric]:
     yield _histogram("journal_sync_seconds", "How long syncs took.", measures.syncs)
     yield _histogram("journal_checkpoint_seconds", "How long checkpoints took.", measures.checkpoints)
     yield _gauge("wal_bytes", "Size of the -wal file.", facts.wal_bytes)
-    yield _gauge("database_bytes", "Size of the database file.", db.stat().st_size)
-    disk = os.statvfs(db.parent)
+    try:
+        size_bytes, disk = db.stat().st_size, os.statvfs(db.parent)
+    except OSError:  # it has been renamed or removed, which the next commit notices
+        return
+    yield _gauge("database_bytes", "Size of the database file.", size_bytes)
     yield _gauge(
         "filesystem_free_bytes", "Free bytes of the file system that has the database.", disk.f_bavail * disk.f_frsize
     )

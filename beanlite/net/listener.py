@@ -242,6 +242,8 @@ def tcp_sockets(host: str, port: int, backlog: int | None, purpose: str = "") ->
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError as error:  # Python does not ask the resolver for such a name
+        raise ListenError(f"can't listen on {host}{purpose}: no machine can have this name") from error
     except OSError as error:
         raise ListenError(f"can't listen on {host}{purpose}: {error.strerror}") from error
     sockets: list[socket.socket] = []

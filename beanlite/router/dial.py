@@ -47,7 +47,7 @@ async def _connect(address: Server, end: asyncio.Protocol, context_of: Contexts)
     loop = asyncio.get_running_loop()
     if isinstance(address, OverTls):
         handshake = _Handshake(loop, context_of(address), address.host, end)
-        transport, _ = await loop.create_connection(lambda: Tls(handshake), address.host, address.port)
+        transport = await _over_tcp(lambda: Tls(handshake), address.host, address.port)
         try:
             await handshake.over
         except BaseException:
@@ -57,10 +57,18 @@ async def _connect(address: Server, end: asyncio.Protocol, context_of: Contexts)
         await loop.create_unix_connection(lambda: end, address[0])
         return
     else:
-        transport, _ = await loop.create_connection(lambda: end, address[0], address[1])
+        transport = await _over_tcp(lambda: end, address[0], address[1])
     sock = transport.get_extra_info("socket")
     for option in _KEEPALIVE:
         sock.setsockopt(*option)
+
+
+async def _over_tcp(new: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Transport:
+    try:
+        transport, _ = await asyncio.get_running_loop().create_connection(new, host, port)
+    except ValueError as error:  # Python does not ask the resolver for such a name
+        raise OSError("no machine can have this name") from error
+    return transport
 
 
 def half_close(transport: asyncio.Transport) -> None:

@@ -32,19 +32,20 @@ def stats_tube(session: Routed, args: bytes) -> bool:
     lanes = session.homes(name)
     data = b"stats-tube %b\r\n" % name
     if len(lanes) > 1:
-        return _merge(session, data, lanes, lambda bodies: merged_stats(bodies, {}, {}))
+        new_first = lanes[::-1]
+        return _merge(session, data, new_first, lambda bodies: merged_stats(bodies, {}, {}))
     return session.ask(lanes[0], data, LookAsk(data))
 
 
 def _all(session: Routed) -> list[Lane]:
-    return [session.lane_to(member) for member in session.map.fleet.members]
+    return [session.lane_to(member) for _, member in sorted(session.map.fleet.by_number.items())]
 
 
 def _merge(session: Routed, data: bytes, lanes: list[Lane], combine: Callable[[list[bytes]], bytes]) -> bool:
     if not all(session.may_ask(lane) for lane in lanes):
         return False
     near = [lane for lane in lanes if session.is_open(lane) or not lane.server.away] or lanes
-    merge = MergedAsk(len(near), combine)
+    merge = MergedAsk([lane.number for lane in near], combine)
     session.order.append(merge)
     for lane in near:
         lane.send(data, PartAsk(merge, data))

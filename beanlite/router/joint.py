@@ -14,12 +14,16 @@ from beanlite.router.state import ClientState
 class MergedAsk(Ask):
     """A command for several servers, whose replies are merged."""
 
-    __slots__ = ("_combine", "_first", "_left", "_parts")
+    __slots__ = ("_combine", "_first", "_left", "_numbers", "_parts")
 
-    def __init__(self, left: int, combine: Callable[[list[bytes]], bytes]) -> None:
-        """``combine`` makes the reply of the bodies of those that answer OK, without the CR LF at their ends."""
+    def __init__(self, numbers: list[int], combine: Callable[[list[bytes]], bytes]) -> None:
+        """``combine`` makes the reply of the bodies of those that answer OK, without the CR LF at their ends.
+
+        They are in the order of ``numbers``, those of the servers.
+        """
         super().__init__()
-        self._left = left
+        self._numbers = numbers
+        self._left = len(numbers)
         self._combine = combine
         self._parts: list[tuple[Lane, bytes]] = []
         self._first = b""
@@ -32,7 +36,7 @@ class MergedAsk(Ask):
             self._first = self._first or line
         self._left -= 1
         if self._left == 0:
-            self._parts.sort(key=lambda part: part[0].number)
+            self._parts.sort(key=lambda part: self._numbers.index(part[0].number))
             self.reply = self._combine([body for _, body in self._parts]) if self._parts else self._first
 
 

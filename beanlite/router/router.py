@@ -80,14 +80,29 @@ class Router:
         self._connect_to(self._addresses_of(fleet))
 
     async def serve(self) -> None:
-        """Run from start to stop."""
+        """Run from start to stop, which may come before all servers have been looked for."""
         self._loop.set_exception_handler(_on_loop_error)
         for signum in signals.STOPS:
             self._loop.add_signal_handler(signum, self._stopped.set)
         self._loop.add_signal_handler(signals.RELOADS, self._looks.set)
         signal.signal(signals.DRAINS, signal.SIG_IGN)
         signals.hear()
-        await asyncio.gather(*(upstream.looked.wait() for upstream in self._host.upstreams.values()))
+        await self._look_for_servers()
+        if not self._stopped.is_set():
+            await self._route()
+        await self._part()
+        log.info("stopped")
+
+    async def _look_for_servers(self) -> None:
+        """Wait until each server was reached or could not be, or until the stop."""
+        looked = asyncio.gather(*(upstream.looked.wait() for upstream in self._host.upstreams.values()))
+        stopped = asyncio.ensure_future(self._stopped.wait())
+        await asyncio.wait((looked, stopped), return_when=asyncio.FIRST_COMPLETED)
+        looked.cancel()
+        stopped.cancel()
+
+    async def _route(self) -> None:
+        """Accept clients until the stop."""
         handshakes = None
         new = self._new
         if self._tls is not None:
@@ -116,8 +131,6 @@ class Router:
             server.close()
         if handshakes is not None:
             handshakes.close()
-        await self._part()
-        log.info("stopped")
 
     async def _part(self) -> None:
         """Carry out no more commands, and wait for replies to those that have been sent."""

@@ -21,15 +21,23 @@ _LARGEST: Final = frozenset(
         "backup-failed-at",
     }
 )
-_SMALLEST: Final = frozenset({"max-job-size", "disk-free"})
+_SMALLEST: Final = frozenset({"max-job-size", "disk-free", "history-bodies-max"})
+# Policies of a tube, of which those of the first server are told, and the numbers among these keys that are counts.
+_POLICY: Final = "policy-"
+_COUNTED: Final = "policy-total-"
 
 
 def merged_stats(bodies: list[bytes], own: Mapping[str, str], more: Mapping[str, str]) -> bytes:
     """Return the reply to ``stats`` or ``stats-tube``.
 
+    The first body is that of the server whose policies hold for jobs that are put into the tube.
+
     ``own``: values that take the place of those of the servers; ``more``: further keys, which come last.
     """
     tables = [_table(body) for body in bodies]
+    for table in tables[1:]:
+        for key in [key for key in table if key.startswith(_POLICY) and not key.startswith(_COUNTED)]:
+            del table[key]
     keys: dict[str, None] = {}
     for table in tables:
         keys |= dict.fromkeys(table)

@@ -25,7 +25,7 @@ from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.pages import filter_of, form, number, render, schedule_in, tube_name, whole_seconds
 from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
 from beanlite.web.running import WORDS, description
-from beanlite.web.seeing import deleted_job, from_database
+from beanlite.web.seeing import check_id, deleted_job, from_database
 from beanlite.web.site import Site, person_of, root_of, site_of
 from beanlite.web.undeleting import JOBS_MAX, PutAgain, is_of, not_kept
 from beanlite.web.undoing import UndoJobs, UndoPause, count, pause_left, unrecoverable
@@ -300,6 +300,7 @@ async def _fields_to_put(request: Request) -> dict[str, str]:
     site, job_id = site_of(request), number(request.query_params, "from", U64_MAX)
     if job_id is None:
         return {"tube": request.query_params.get("tube", "default")}
+    check_id(job_id)
     if site.hide_bodies:
         raise BeanliteError("bodies are hidden here")
     job = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))

@@ -192,7 +192,7 @@ async def complete(request: Request) -> Response:
 
         def names(live: Live) -> list[str]:
             records = listing.everything(live.list_tubes, {"like": f"{begin}*"}, "tubes")
-            return [record["name"] for record in islice(records, COMPLETIONS_MAX)]
+            return list(dict.fromkeys(record["name"] for record in islice(records, COMPLETIONS_MAX)))
 
         tubes = await site_of(request).questions.ask_seldom(person_of(request), ("names", begin), names)
         completions = [query.Completion(f"{_TUBE}{name}", "", is_whole=True) for name in tubes]

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from beanlite.host import log
+from beanlite.net.addresses import Addresses
 from beanlite.web.safety import Passwords, User, login_in
 
 # How many wrong passwords an address may give at once, and how long it takes until it may give one more.
@@ -34,9 +35,10 @@ class Guesses:
         """``clock`` returns seconds."""
         self._passwords = passwords
         self._clock = clock
-        self._free_at_s: dict[str, float] = {}
+        self._addresses = Addresses(FREE, spare_local=False)
+        self._free_at_s: dict[bytes | None, float] = {}
         """When an address will have as many guesses as at first."""
-        self._turns: dict[str, asyncio.Lock] = {}
+        self._turns: dict[bytes | None, asyncio.Lock] = {}
         """Of addresses with a check under way: what the next check waits for."""
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._floods = log.Seldom()
@@ -48,19 +50,20 @@ class Guesses:
         user = self._passwords.recall(authorization)
         if user is not None:
             return user
-        turn = self._turns.setdefault(address, asyncio.Lock())
+        place = self._addresses.address_of(None if address == "unix" else (address,))
+        turn = self._turns.setdefault(place, asyncio.Lock())
         try:
             async with turn:
                 user = self._passwords.recall(authorization)  # the same one may have been checked meanwhile
-                return await self._check(authorization, address) if user is None else user
+                return await self._check(authorization, address, place) if user is None else user
         finally:
             if not turn.locked():
-                self._turns.pop(address, None)
+                self._turns.pop(place, None)
 
-    async def _check(self, authorization: str, address: str) -> User | None:
-        free_at_s = max(self._free_at_s.pop(address, 0.0), self._clock())
+    async def _check(self, authorization: str, address: str, place: bytes | None) -> User | None:
+        free_at_s = max(self._free_at_s.pop(place, 0.0), self._clock())
         if free_at_s - self._clock() > (FREE - 1) * EVERY_S:
-            self._free_at_s[address] = free_at_s
+            self._free_at_s[place] = free_at_s
             self._floods.warning("too many failed logins: passwords are not checked for now", address=address)
             raise TooMany
         async with self._checks:
@@ -68,9 +71,9 @@ class Guesses:
         if user is None:
             name = login_in(authorization)[0]
             log.warning("wrong password", address=address, user=name[:_NAME_MAX])
-            self._free_at_s[address] = free_at_s + EVERY_S
+            self._free_at_s[place] = free_at_s + EVERY_S
             while len(self._free_at_s) > ADDRESSES_MAX:
                 del self._free_at_s[next(iter(self._free_at_s))]
         elif free_at_s > self._clock():
-            self._free_at_s[address] = free_at_s
+            self._free_at_s[place] = free_at_s
         return user

@@ -18,7 +18,7 @@ from beanlite.errors import ConfigError
 from beanlite.web import finding, overview as looks
 from beanlite.web.app import make_application
 from beanlite.web.members import Together
-from beanlite.web.pages import link, number, quoted, render
+from beanlite.web.pages import link, number, quoted, render, tube_of
 from beanlite.web.seeing import PAGES_MAX
 from beanlite.web.site import person_of, site_of
 
@@ -148,7 +148,7 @@ async def job(request: Request) -> Response:
 
 async def tube(request: Request) -> Response:
     """Lead to a tube: on the server that it belongs to or, if no file says which, to all of this name."""
-    together, name = together_of(request), request.path_params["name"]
+    together, name = together_of(request), tube_of(request)
     encode_tube(name)
     together.refresh()
     if together.places.fleet is None:

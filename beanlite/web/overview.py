@@ -48,7 +48,7 @@ def tubes(live: Live, like: str, sort: str, page: int) -> TubesPage:
 def tubes_named(live: Live, names: list[str]) -> list[Record]:
     """Return the tubes of these names; one may be gone by now."""
     request: Record = {"names": names, "due_s": outlook.DUE_S}
-    records = list(listing.everything(live.list_tubes, request, "tubes")) if names else []
+    records = listing.every_tube(live, request) if names else []
     for tube in records:
         if tube["puts_per_s"] is not None:
             tube |= {f"{key}_per_min": 60 * tube[f"{key}_per_s"] for key in ("puts", "deletes")}

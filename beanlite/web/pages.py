@@ -36,8 +36,9 @@ from beanlite.web.site import rights_of, root_of, site_of
 # How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
 _VALUE_MAX: Final = 1000
-
-
+# The names that browsers take out of a path, and what these end with there.
+_FOLDERS: Final = (".", "..")
+_NO_FOLDER: Final = "~"
 _EXACT: Final = Markup(" data-exact")
 _ZONE: Final = Markup(" data-zone")
 
@@ -165,8 +166,18 @@ def _environment() -> Environment:
 
 
 def quoted(text: object) -> str:
-    """Return a text as a part of a path."""
-    return quote(str(text), safe="")
+    """Return a text as a part of a path.
+
+    Browsers take . and .. for folders, quoted or not: these get another end, which no name of a tube can have.
+    """
+    return quote(str(text), safe="") + (_NO_FOLDER if text in _FOLDERS else "")
+
+
+def tube_of(request: Request) -> str:
+    """Return the name of the tube in the path of a request."""
+    name: str = request.path_params["name"]
+    bare = name.removesuffix(_NO_FOLDER)
+    return bare if bare in _FOLDERS else name
 
 
 def link(path: str, /, **query: object) -> str:

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from beanlite.beanstalk.client import Unreachable
 from beanlite.console import listing
 from beanlite.console.bodies import FORMS, body_lines
-from beanlite.console.filters import Record, encode_tube
+from beanlite.console.filters import ID_MAX, Record, encode_tube
 from beanlite.console.folding import LINES_MAX, fold, one_by_one
 from beanlite.console.live import Live
 from beanlite.console.stored import Location, PastView, looking_at
@@ -29,7 +30,7 @@ from beanlite.web.curves import Curve, curve
 from beanlite.web.finding import LIVE, ask, show_jobs
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.operating import Asked, Deed, deeds, last_pause
-from beanlite.web.pages import number, render
+from beanlite.web.pages import number, render, tube_of
 from beanlite.web.site import UNKNOWN, Site, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
@@ -83,7 +84,7 @@ async def overview(request: Request) -> Response:
 
 async def tube(request: Request) -> Response:
     """Show a tube, its curves and its jobs."""
-    site, name = site_of(request), request.path_params["name"]
+    site, name = site_of(request), tube_of(request)
     encode_tube(name)
     stats = await site.questions.ask_seldom("", "stats", Live.stats)
     reply, policies, (findings, facts) = await ask(
@@ -126,8 +127,7 @@ async def job(request: Request) -> Response:
     site, job_id = site_of(request), request.path_params["id"]
     form = request.query_params.get("body", "auto")
     end = number(request.query_params, "events", U64_MAX)
-    if job_id > U64_MAX:
-        raise ConfigError("no job has such an id")
+    check_id(job_id)
     if form not in FORMS:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
     facts = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
@@ -169,6 +169,12 @@ async def job(request: Request) -> Response:
         "forms": [each for each in FORMS if each != "raw"],
     }
     return render(request, "job.html", context)
+
+
+def check_id(job_id: int) -> None:
+    """Check that a job can have this id, which a database takes as well. HTTPException: none can."""
+    if job_id > ID_MAX:
+        raise HTTPException(404, "No job has such an id")
 
 
 async def deleted_job(request: Request, job_id: int) -> Record | None:

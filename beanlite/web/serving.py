@@ -39,9 +39,12 @@ def listen(address: Address) -> socket.socket:
             family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
             # On Linux "::" means all addresses, those of IPv4 as well.
             both = address[0] == "::"
+            address[0].encode("idna")  # create_server does so with an error that leaves its socket open
             return socket.create_server((address[0], address[1]), family=family, dualstack_ipv6=both)
         listening = socket.socket(socket.AF_UNIX)
         listening.bind(address[0])
+    except UnicodeError as error:
+        raise BeanliteError(f"can't listen on {address_text(address)}: no machine can have this name") from error
     except OSError as error:
         raise BeanliteError(f"can't listen on {address_text(address)}: {in_system_words(error)}") from error
     return listening

@@ -1,6 +1,7 @@
 """Moves of a tube from several machines, each with a copy of the file of servers, and what is left of a killed one."""
 
 from beanlite.cli import main
+from beanlite.cli.shard import _alone_with
 from beanlite.console.live import Live
 from tests.support.wire import Wire, until
 
@@ -35,6 +36,14 @@ def test_two_moves_at_once_neither_lose_nor_double_a_job(servers, monkeypatch, c
         servers.wires["one"].request("change-jobs", do="delete", tube="mail")
     assert set(codes) == {0, 1}
     assert "another move of mail is under way: a client uses mail(leaving) on 127.0.0.1:" in capsys.readouterr().err
+
+
+def test_move_by_a_link_to_the_file_is_not_beside_another(servers, capsys, tmp_path):
+    link = tmp_path / "one" / "linked.toml"
+    link.symlink_to(servers.file)
+    with _alone_with(servers.file):
+        assert main(["shard", "move", "mail", "--to", "one", "--servers", str(link)]) == 1
+    assert f"another move is under way with {link}" in capsys.readouterr().err
 
 
 def test_late_command_of_a_killed_move_loses_no_job(servers, monkeypatch):

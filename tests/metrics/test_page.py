@@ -78,6 +78,16 @@ def test_what_clients_do_is_in_the_metrics(tmp_path):
     assert abs(time.time() - found["beanlite_start_time_seconds",]) < 60
 
 
+def test_size_of_a_file_that_was_renamed_is_left_out(tmp_path):
+    server, where = start_watched(tmp_path)
+    with server:
+        (tmp_path / "queue.db").rename(tmp_path / "renamed.db")
+        until(
+            lambda: ("beanlite_database_bytes",) not in (found := metrics(where)) and found["beanlite_wal_bytes",] > 0
+        )
+        assert "Traceback" not in server.log_text()
+
+
 def test_a_tube_goes_and_its_series_with_it(tmp_path):
     server, where = start_watched(tmp_path)
     with server, server.connect() as connection:

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import re
 import signal
 import socket
 from contextlib import ExitStack
@@ -9,10 +10,12 @@ from contextlib import ExitStack
 import pytest
 
 from beanlite.cli.serve import flags_of, serve
+from beanlite.errors import BeanliteError
 from beanlite.net import health, listener as listen
 from beanlite.net.addresses import peer_name
 from beanlite.settings.config import Settings
 from beanlite.web import serving
+from tests.support.forks import fork
 from tests.support.servers import free_port, start_beanlite
 
 
@@ -23,6 +26,31 @@ def port(monkeypatch):
     for listener in listen._early.values():
         for sock in listener.sockets:
             sock.close()
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["serve", "--no-journal", "-l", "{}"],
+        ["serve", "--no-journal", "--health", "{}:1"],
+        ["route", "--listen", "{}:1", "--servers", "x"],
+    ],
+)
+def test_name_that_no_machine_can_have_is_not_listened_on(words, host, port, tmp_path):
+    words = [word.format(host) for word in words] + (["--port", str(port)] if "--health" in words else [])
+    with (tmp_path / "log").open("w+") as log:
+        assert fork(words, tmp_path, {}, log).wait(30) == 5
+        log.seek(0)
+        assert re.fullmatch(
+            f"beanlite: can't listen on {host}(, for --health)?: no machine can have this name\n", log.read()
+        )
+
+
+@pytest.mark.parametrize("host", ["a..b", "ü" * 64])
+def test_page_is_not_served_at_a_name_that_no_machine_can_have(host):
+    with pytest.raises(BeanliteError, match=f"can't listen on {host}:1: no machine can have this name"):
+        serving.listen((host, 1))
 
 
 def test_a_port_of_thousands_of_digits_is_left_to_the_settings():

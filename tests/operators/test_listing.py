@@ -2,6 +2,7 @@
 
 import random
 import time
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ from beanlite.console.file import File
 from beanlite.console.filters import filter_by, in_words
 from beanlite.console.listing import first
 from beanlite.console.live import Live
+from beanlite.console.several import only
+from beanlite.console.top.sampling import Sampler
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import NAMES, Filter
 from tests.support.wire import Wire, until
@@ -267,6 +270,59 @@ def test_tubes_are_told_with_what_fails_and_what_is_due(source):
     assert (other["failed"], other["due"]) == (None, 0)
     assert listing.tubes(source, "*", "due", 1)[0][0]["name"] == "mail"
     assert listing.tubes(source, "*", "failed", 1)[0][0]["name"] == "mail"
+
+
+@pytest.fixture
+def coming_back(own_queue, monkeypatch):
+    """The server, of whose tubes one is dropped and made again when it has been listed."""
+    list_tubes = Live.list_tubes
+
+    def list_one(live, request):
+        reply = list_tubes(live, {**request, "limit": 1})
+        if any(tube["name"] == "back" for tube in reply["tubes"]) and reply["next"] is not None:
+            client.ask("use default")
+            client.ask("use back")
+        return reply
+
+    monkeypatch.setattr(Live, "list_tubes", list_one)
+    with Wire(own_queue.server.connect()) as client, Wire(own_queue.server.connect()) as behind:
+        client.ask("use back")
+        behind.ask("use behind")
+        yield own_queue.address
+
+
+def test_tube_that_comes_back_amid_a_list_is_told_once(coming_back):
+    with Live(coming_back) as live:
+        rows, total = listing.tubes(live, "*", "name", 0)
+    assert [row["name"] for row in rows] == ["back", "behind", "default", "mail", "other"]
+    assert total == 5
+
+
+def test_tube_that_comes_back_amid_a_list_is_once_in_top(coming_back):
+    with closing(Sampler(only(coming_back).places[0])) as sampler:
+        tubes = sampler.sample().tubes
+    assert sorted(tube["name"] for tube in tubes) == ["back", "behind", "default", "mail", "other"]
+
+
+def telling(key, *parts):
+    """Return a source that tells a list in these slices."""
+
+    def tell(request):
+        at = request.get("after") or 0
+        return {key: parts[at], "next": at + 1 if at + 1 < len(parts) else None}
+
+    return SimpleNamespace(**{f"list_{key}": tell})
+
+
+def test_tube_that_comes_back_amid_a_list_is_named_once():
+    source: Any = telling("tubes", [["a", 1], ["b", 1]], [["a", 2]])
+    assert listing.every_tube(source, {"only": ["name", "ready"]}) == [["a", 2], ["b", 1]]
+
+
+def test_job_that_moves_back_in_its_queue_is_listed_once():
+    source: Any = telling("jobs", [{"id": 3}, {"id": 1}], [{"id": 1}, {"id": 2}])
+    page = listing.jobs(source, filter_by(tube="mail", state="ready"), "queue", 0, None)
+    assert [job["id"] for job in page.records] == [3, 1, 2]
 
 
 def test_rates_of_a_server_are_measured(own_queue, monkeypatch):

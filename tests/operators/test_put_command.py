@@ -135,6 +135,31 @@ def test_a_put_that_is_refused_is_told_with_what_the_word_means(tmp_path, capsys
         assert capsys.readouterr().err.endswith("DRAINING (no more jobs are taken until the server is restarted)\n")
 
 
+def test_one_line_end_is_taken_off_each_line(own_queue, run, monkeypatch, tmp_path):
+    (tmp_path / "in").write_bytes(b"a\r\r\nb\r\n\r\n\nc\rd\ne\r")
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        ids = run(own_queue, "put", "--lines")[1].split()
+    with Live(own_queue.address) as live:
+        assert [(live.show_job(int(job_id)) or {})["body"] for job_id in ids] == [
+            b"a\r",
+            b"b",
+            b"",
+            b"",
+            b"c\rd",
+            b"e\r",
+        ]
+
+
+def test_line_that_is_too_long_is_no_two_jobs(own_queue, run, monkeypatch, tmp_path):
+    (tmp_path / "in").write_bytes(b"c" * 65535 + b"\r\r\r" + b"bbbb")
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        code, out, err = run(own_queue, "put", "--lines")
+    assert (code, out) == (1, "")
+    assert "JOB_TOO_BIG" in err
+
+
 @pytest.mark.parametrize(
     ("options", "code", "said"),
     [

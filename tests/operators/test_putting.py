@@ -79,6 +79,7 @@ def test_an_interrupt_waits_for_the_ids_of_what_was_put():
     class Server(Live):
         def __init__(self):
             self.name = "server"
+            self._understands = True
             self.asked = 0
 
         def ask(self, word, request):

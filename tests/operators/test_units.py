@@ -1,6 +1,7 @@
 """How sizes, ages and texts are written and read."""
 
 import time
+from datetime import datetime
 
 import pytest
 
@@ -100,6 +101,30 @@ def test_moments_are_read_in_the_zone_of_the_reader(text, moment, monkeypatch):
     time.tzset()
     try:
         assert units.utc(units.parse_moment(text, 1_795_774_439.0)) == moment
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+@pytest.mark.parametrize(
+    ("now", "text", "minutes"),
+    [
+        ("2026-03-29T01:10Z", "02:30", 40),  # 3:10, and 2:30 did not come
+        ("2026-03-29T01:40Z", "02:30", 10),
+        ("2026-03-29T01:10Z", "01:50", 20),
+        ("2026-10-25T01:10Z", "02:30", 40),  # 2:10 for the second time
+        ("2026-10-25T01:10Z", "02:05", 5),
+        ("2026-10-25T00:10Z", "02:05", 5),
+        ("2026-10-25T00:10Z", "02:30", 23 * 60 + 40),
+        ("2026-10-25T01:10Z", "03:00", 23 * 60 + 10 + 60),
+    ],
+)
+def test_time_of_day_is_the_last_such_when_the_clock_is_changed(now, text, minutes, monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    now_s = datetime.fromisoformat(now).timestamp()
+    try:
+        assert (now_s - units.parse_moment(text, now_s)) / 60 == minutes
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.router.cores import job_at, put, stats_of_job
+from tests.support.policies import set_policy
 
 # -- servers that are halted, lost or away
 
@@ -176,6 +177,27 @@ def test_moved_tube_is_looked_at_and_kicked_in_both_servers(net):
     assert client.send(b"peek-buried\r\nkick 5\r\n") == b"NOT_FOUND\r\nKICKED 1\r\n"
     assert client.send(b"pause-tube b 5\r\n") == b"PAUSED\r\n"
     assert b"\ncurrent-jobs-ready: 2\n" in client.send(b"stats-tube b\r\n")
+
+
+@pytest.mark.parametrize(("old", "new"), [("s1", "s2"), ("s2", "s1")])
+def test_policies_of_a_moved_tube_are_those_of_the_new_server(net, old, new):
+    net.change(["a"], [], moved={"b": {"from": old, "to": new}})
+    old_core, new_core = net.cores[int(old[1:])], net.cores[int(new[1:])]
+    set_policy(old_core, b"b", max_jobs="7", ttl="60s", rate="2/s", max_tries="5")
+    set_policy(new_core, b"b", max_jobs="5", then="move:dead", max_tries="5")
+    for core in old_core, new_core:
+        core.send(core.client(), b"use b\r\n" + put(b"x") * 8)
+    said = net.client().send(b"stats-tube b\r\n").decode()
+    policies = dict(line.split(": ") for line in said.split("\n") if line.startswith("policy-"))
+    assert policies == {
+        "policy-max-jobs": "5",
+        "policy-max-tries": "5",
+        "policy-then": '"move:dead"',
+        "policy-total-dead": "0",
+        "policy-total-expired": "0",
+        "policy-total-refused": "4",
+        "policy-total-duplicates": "0",
+    }
 
 
 def test_changed_file_applies_to_later_commands(net, client):

@@ -5,6 +5,7 @@ import pytest
 from beanlite.protocol.framing import READ_AHEAD_MAX
 from beanlite.router.state import ORDER_MAX
 from tests.router.cores import job_at, put, stats_of_job
+from tests.support.core import FACTS
 
 # -- ids, and the order of replies
 
@@ -144,6 +145,8 @@ def test_refused_watch_is_undone(net, client):
 
 
 def test_statistics_are_merged(net, client):
+    for number, core in net.cores.items():
+        core.service.facts = lambda most=1000 * number: FACTS._replace(history_bodies_max=most)
     client.send(put(b"x") + b"use b\r\n" + put(b"y"))
     said = client.send(b"stats\r\n").decode()
     stats = dict(line.split(": ") for line in said.split("\n") if ": " in line)
@@ -151,6 +154,7 @@ def test_statistics_are_merged(net, client):
     assert stats["current-tubes"] == "2"
     assert stats["cmd-put"] == "2"
     assert stats["max-job-size"] == "65535"
+    assert stats["history-bodies-max"] == "1000"
     assert stats["pid"] == "1"
     assert stats["rusage-utime"] == "0.000000"
     assert (stats["router-servers"], stats["router-servers-away"], stats["router-map-version"]) == ("2", "0", "1")

@@ -4,17 +4,19 @@ import asyncio
 import contextlib
 import resource
 import signal
+import socket
 
 import pytest
 
-from beanlite.beanstalk.over_tls import context_for
+from beanlite.beanstalk.over_tls import OverTls, context_for
 from beanlite.host.loop import loop_factory
 from beanlite.router import upstream as module
 from beanlite.router.dial import dial
 from beanlite.router.known import KnownServer
 from beanlite.router.upstream import AGAIN_S, REFUSED_AGAIN_S, Upstream
 from tests.router.routers import servers_file, start_router
-from tests.support.servers import start_beanlite
+from tests.support.forks import fork
+from tests.support.servers import free_port, start_beanlite
 from tests.support.wire import Wire, until
 
 
@@ -139,6 +141,44 @@ def test_server_at_a_changed_address_is_not_looked_for_at_the_old(monkeypatch):
             assert not upstream.server.away
 
     asyncio.run(connect())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, loop_factory()])
+@pytest.mark.parametrize("host", ["a..b", "a" * 64, "ü" * 70, "a\0b"])
+@pytest.mark.parametrize("address", [lambda host: (host, 1), lambda host: OverTls(host, 1, None, None, None)])
+def test_server_whose_name_no_machine_can_have_is_away(address, host, new_loop):
+    async def look():
+        upstream = Upstream(KnownServer(1, "s1"), [address(host)], context_for, lambda: None)
+        upstream.suspect()
+        async with asyncio.timeout(5):
+            await upstream.looked.wait()
+        upstream.close()
+        return upstream.server.away
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        assert runner.run(look())
+
+
+def test_server_with_an_impossible_name_keeps_no_router_from_start(tmp_path):
+    servers = [start_beanlite(tmp_path / "1")]
+    nowhere = '[servers.s2]\nnumber = 2\nconnect = "a..b:24010"\n'
+    with start_router(tmp_path / "router", servers, moved=nowhere) as router:
+        assert 'server=s2 reason="a..b:24010: no machine can have this name"' in router.log_text()
+        with Wire(router.connect()) as wire:
+            assert wire.put(b"x") % 64 in {1, 2}
+
+
+def test_stop_does_not_wait_for_servers_that_are_looked_for(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent, (tmp_path / "router.log").open("w+b") as log:
+        place = f"127.0.0.1:{silent.getsockname()[1]}"
+        file = tmp_path / "servers.toml"
+        file.write_text(f'version = 1\n[servers.s1]\nnumber = 1\nconnect = "{place}"\n')
+        router = fork(["route", "--listen", f"127.0.0.1:{free_port()}", "--servers", str(file)], tmp_path, {}, log)
+        with silent.accept()[0]:
+            router.terminate()
+            assert router.wait(60) == 0
+        log.seek(0)
+        assert b"routing" not in log.read()
 
 
 def test_file_of_more_servers_leaves_room_for_fewer_clients(tmp_path):

@@ -1,6 +1,7 @@
 """How many passwords are checked, and that those who guess keep nobody out."""
 
 import asyncio
+import socket
 import threading
 
 import pytest
@@ -71,6 +72,24 @@ async def test_wrong_passwords_of_an_address_are_limited(passwords, caplog):
     assert caplog.text.count("wrong password") == 2 * FREE + 1
 
 
+@pytest.mark.parametrize(
+    ("address", "neighbour", "is_one"),
+    [
+        ("2001:db8:0:1::1", "2001:db8:0:1:ffff::1", True),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("unix", "unix", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
+        ("unix", "127.0.0.1", False),
+    ],
+)
+async def test_network_of_ipv6_has_the_guesses_of_one_address(passwords, address, neighbour, is_one):
+    checks = Guesses(passwords, lambda: 1000.0)
+    assert [await refused(checks, address) for _ in range(FREE + 1)] == [False] * FREE + [True]
+    assert await refused(checks, neighbour) == is_one
+
+
 async def test_guesses_at_the_same_time_are_limited_as_well(passwords):
     checks = Guesses(passwords, lambda: 1000.0)
     found = await asyncio.gather(*(refused(checks, "10.0.0.1", f"ann:{n}") for n in range(50)))
@@ -103,4 +122,4 @@ async def test_only_so_many_addresses_are_remembered(passwords, monkeypatch):
     checks = Guesses(passwords, lambda: 1000.0)
     for number in range(10):
         await refused(checks, f"10.0.0.{number}")
-    assert list(checks._free_at_s) == ["10.0.0.7", "10.0.0.8", "10.0.0.9"]
+    assert list(checks._free_at_s) == [socket.inet_aton(f"10.0.0.{number}") for number in (7, 8, 9)]

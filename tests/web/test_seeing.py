@@ -75,6 +75,16 @@ def test_tubes_are_sorted_searched_and_paged(web):
     assert "No tube has such a name" in web.get("/?like=nothing").text
 
 
+@pytest.mark.parametrize("name", [".", "..", "...", "../..", "a/../b", "./"])
+def test_tube_whose_name_is_that_of_a_folder_has_a_page(web, wire, name):
+    wire.ask(f"use {name}")
+    listed = web.get(f"/?{urllib.parse.urlencode({'like': name})}").html
+    (path,) = re.findall(rf'<a href="([^"]+)">{re.escape(name)}</a>', listed)
+    page = web.get(urllib.parse.urljoin("/", path))  # as a browser does
+    assert page.status == 200
+    assert f"<h1>{name}" in page.html
+
+
 def test_a_tube_shows_its_jobs_by_state_and_text(web):
     page = web.get("/tube/mail")
     assert "ready 58 reserved 1 delayed 1 buried 1" in page.text
@@ -204,7 +214,10 @@ def test_a_job_is_shown_in_each_form_and_with_its_history(web):
     raw = web.get("/job/1?body=raw")
     assert (raw.html, raw.headers["content-disposition"]) == ('{"to": "user0"}', 'attachment; filename="job-1"')
     assert "The body is not JSON" in web.get("/job/62?body=json").text
-    assert web.get("/job/999999").status == 404
+    for job_id in 999_999, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 10**23:
+        assert web.get(f"/job/{job_id}").status == 404
+    for job_id in 1 << 63, (1 << 64) - 1:
+        assert web.get(f"/put?from={job_id}").status == 404
 
 
 def test_a_job_that_has_gone_leaves_its_history(web, wire):
@@ -278,7 +291,7 @@ def test_a_thousand_ids_can_be_looked_up_however_long_they_are():
     "path",
     [
         "/?page=x", "/?page=99999999999", "/?sort=luck", "/tube/mail?span=century",
-        "/job/1?body=song", "/job/99999999999999999999999", "/jobs?sort=luck", "/tube/a%20b", "/jobs?after=5",
+        "/job/1?body=song", "/jobs?sort=luck", "/tube/a%20b", "/jobs?after=5",
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_told_and_no_failure(web, path):

@@ -95,7 +95,7 @@ class Sampler:
         return self._before
 
     def _list_tubes(self, before: Sample | None, at_s: float) -> list[Record]:
-        tubes = list(listing.everything(self._server.list_tubes, {}, "tubes"))
+        tubes = listing.every_tube(self._server, {})
         ended_s = time.monotonic()
         self._list_at_s = ended_s + _PAUSE_FACTOR * (ended_s - at_s)
         for tube in tubes:
