@@ -77,6 +77,13 @@ class Rulings(Rest):  # type: ignore[misc]
         most = self.policies.of(name).get("max_jobs")
         return most is None or sum(job.tube.name == name for job in self.jobs) + jobs <= most
 
+    def _alike_max(self, name, jobs):
+        """Return how many of so many jobs with the same body make new ones at most, if none is there yet."""
+        unique = self.policies.of(name).get("unique")
+        if unique not in {"waiting", "present"}:
+            return jobs
+        return 1 + sum(name in {tube.name for tube in client.watched} for client in self.waiters if unique == "waiting")
+
     # -- what is handed out
 
     def _is_full(self, tube):
@@ -218,7 +225,10 @@ class Rulings(Rest):  # type: ignore[misc]
         if self.draining or self.full:
             return b"DRAINING\r\n" if self.draining else b"OUT_OF_MEMORY\r\n"
         there = {tube.name: tube for tube in self.tubes}
-        new = Counter(name for name, body in puts if name not in there or self._twin(there[name], body) is None)
+        new = Counter()
+        for (name, body), times in Counter(puts).items():
+            if name not in there or self._twin(there[name], body) is None:
+                new[name] += min(times, self._alike_max(name, times))
         if not all(self._has_room(name, jobs) for name, jobs in new.items()):
             return b"OUT_OF_MEMORY\r\n"
         client.producer = True
