@@ -185,6 +185,12 @@ class GroupCommit:
         self._deferred_due = True
         self._turn()
 
+    def await_totals(self) -> None:
+        """Have totals taken after a while if there are new ones, even if nothing else is to be stored."""
+        if self._engine.ledger.tallied and not self._totals_wait:
+            self._totals_wait = True
+            self._loop.call_later(TOTALS_S, self._take_totals)
+
     def _take_totals(self) -> None:
         self._totals_wait = False
         self._totals_due = True
@@ -216,9 +222,7 @@ class GroupCommit:
         changes = engine.take_changes(deferred=self._deferred_due, totals=self._totals_due, now_ns=now_ns)
         self._deferred_due = self._deferred_due and ledger.has_deferred
         self._totals_due = self._totals_due and bool(ledger.tallied)
-        if ledger.tallied and not self._totals_wait:
-            self._totals_wait = True
-            self._loop.call_later(TOTALS_S, self._take_totals)
+        self.await_totals()
         held, self._held = self._held, []
         held_bytes, memory.gathered_bytes = memory.gathered_bytes, 0
         memory.held_bytes += held_bytes

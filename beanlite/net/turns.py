@@ -181,11 +181,12 @@ class Turns:
     # -- following up on changes
 
     def follow_up(self, now_ns: int) -> None:
-        """Follow up on changes: wake clients whose wait is over, have deferred changes written, and set the timer."""
+        """Follow up on changes: wake clients whose wait is over, have what is deferred written, and set the timer."""
         ledger = self._engine.ledger
         self.wake(now_ns)
         if not self._group.deferring and (ledger.has_deferred or ledger.is_changed):
             self._group.defer()
+        self._group.await_totals()
         if self._timers.next_ns < self._timer_ns:
             self._set_timer(now_ns)
 

@@ -121,7 +121,8 @@ def test_what_policies_do_is_in_the_metrics(tmp_path):
         wire.ask("reserve")
         wire.put(b"waits")
         assert wire.put(b"waits") == 3
-        assert wire.ask("put 0 0 10 1", b"x") == "OUT_OF_MEMORY"
+        wait_for(where, ("beanlite_job_events_total", "duplicates"), 1)
+        assert wire.ask("put 0 0 10 1", b"x") == "OUT_OF_MEMORY"  # and nothing else happens
         found = wait_for(where, ("beanlite_job_events_total", "refused"), 1)
         assert wire.stats()["refused-max-jobs"] == "1"
     counts = {"dead": 1, "expired": 0, "refused": 1, "duplicates": 1}

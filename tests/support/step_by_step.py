@@ -26,6 +26,9 @@ class StepByStep:
     def turn_ends(self, *_):
         pass
 
+    def await_totals(self):
+        pass
+
     def turn(self):
         for _ in range(len(self.calls)):
             self.calls.popleft()()
