@@ -103,6 +103,7 @@ class Scheduler(Chore):
         self._queues.ledger.schedules[schedule.name] = schedule
         self._record(schedule, by, text, now_ns)
         self.restore(schedule)
+        self._admission.use_disk(len(schedule.body))
 
     def unset(self, schedule: Schedule, by: Peer, text: bytes, now_ns: int) -> None:
         """Remove a schedule; the jobs that it has put stay."""
@@ -203,16 +204,19 @@ class Scheduler(Chore):
         tube = self._clients.tube(schedule.tube)
         if isinstance(tube, Refusal):
             return None
+        ledger = self._queues.ledger
         job, rules = self._twin(tube, schedule.body), tube.rules
         if job is None:
             if rules is not None and rules.max_jobs and tube.jobs >= rules.max_jobs:
                 return None
             client = Client(tube, 0, Peer(f"schedule {schedule.name}", 0, person))
             job = self._put_job(client, schedule.pri, 0, schedule.ttr_s, schedule.body, now_ns)
-        elif not self._queues.ledger.is_stored(job.id):
-            self._queues.ledger.hasten(job)  # or a crash could leave the tick without a job that waits
+        else:
+            ledger.tally(tube).duplicates += 1
+            if not ledger.is_stored(job.id):
+                ledger.hasten(job)  # or a crash could leave the tick without a job that waits
         schedule.last_at, schedule.last_job = self.utc_s(now_ns), job.id
-        self._queues.ledger.schedules[schedule.name] = schedule
+        ledger.schedules[schedule.name] = schedule
         return job
 
     def _twin(self, tube: Tube, body: bytes) -> Job | None:

@@ -291,6 +291,13 @@ def test_schedules_count_in_memory(machine):
     assert before + 10_000 < memory.used_bytes < before + 50_000
 
 
+def test_schedule_that_is_set_leaves_less_room_for_puts(machine):
+    admission = machine.core.engine.admission
+    admission.accept_puts(100_000)
+    machine.set("every 1h", body=b"x" * 50_000)
+    assert admission.room_bytes == 50_000
+
+
 def test_job_put_by_a_client_is_not_the_schedules(machine):
     schedule = machine.set("* * * * *", if_absent=True)
     client = machine.core.client()
@@ -325,6 +332,7 @@ def test_schedule_repeats_a_job_even_where_there_may_be_no_more(machine):
     schedule = machine.set("every 1h")
     core.wait(HOUR_S)
     assert schedule.last_job == 1
+    assert core.engine.tubes[b"reports"].tally.duplicates == 1
     core.send(client, b"delete 1\r\n")
     put(core, client, b"other")
     core.wait(HOUR_S)
