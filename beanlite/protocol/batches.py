@@ -122,8 +122,11 @@ def _alike_max(engine: Engine, name: bytes, jobs: int) -> int:
     rules = engine.policies.rules_of(name) if tube is None else tube.rules
     if rules is None or not rules.unique:
         return jobs
+    if tube is None or tube.shut or rules.unique != WAITING_JOBS:
+        return 1
     # A client that waits gets a job at once, which then does not wait any more.
-    return 1 + len(tube.waiting) if tube is not None and rules.unique == WAITING_JOBS else 1
+    free = rules.max_reserved - tube.reserved if rules.max_reserved else len(tube.waiting)
+    return 1 + min(free, len(tube.waiting))
 
 
 def reserve_batch(session: Session, args: tuple[int, int], now_ns: int) -> bytes | None:

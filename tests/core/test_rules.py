@@ -240,6 +240,19 @@ def test_body_that_a_batch_has_twice_may_be_two_jobs(core):
     assert put_jobs(core, operator, "c", "c", "c") == b'{"ids":[1,2,2]}'
 
 
+@pytest.mark.parametrize("limits", [{"max_reserved": 1}, {}], ids=["full", "paused"])
+def test_clients_that_wait_at_a_shut_tube_make_no_room(core, limits):
+    policy(core, unique="waiting", max_jobs=2, **limits)
+    operator = core.client(operator=True)
+    put(core, operator, b"held")
+    reserve(core, operator)
+    for _ in range(3):
+        core.send(core.client(), b"reserve\r\n")
+    if not limits:
+        core.send(operator, b"pause-tube default 60\r\n")
+    assert put_jobs(core, operator, "c", "c") == b'{"ids":[2,2]}'
+
+
 def test_copy_into_a_full_tube_stops(core):
     policy(core, b"t", max_jobs=1)
     operator = core.client(operator=True)

@@ -82,7 +82,12 @@ class Rulings(Rest):  # type: ignore[misc]
         unique = self.policies.of(name).get("unique")
         if unique not in {"waiting", "present"}:
             return jobs
-        return 1 + sum(name in {tube.name for tube in client.watched} for client in self.waiters if unique == "waiting")
+        tube = next((tube for tube in self.tubes if tube.name == name and not tube.shut), None)
+        if tube is None or unique == "present":
+            return 1
+        most = self._rules(tube).get("max_reserved")
+        free = len(self.waiters) if most is None else most - len(self._in(tube, "reserved", "offered"))
+        return 1 + min(free, sum(tube in client.watched for client in self.waiters))
 
     # -- what is handed out
 
