@@ -215,10 +215,11 @@ class Engine:
         job.own_past().releases += 1
         self.ledger.tally(job.tube).released += 1
         self.ledger.note(job)
+        event = None
         if self.ledger.recording:
-            self.ledger.record(job, RELEASE, client.peer, now_ns, delay_s=delay_s)
+            event = self.ledger.record(job, RELEASE, client.peer, now_ns, delay_s=delay_s)
         if job.tube.rules is not None:
-            self.rulings.come_back(job, job.tube.rules, RELEASE, delay_s, now_ns)
+            self.rulings.come_back(job, job.tube.rules, RELEASE, delay_s, now_ns, event)
         elif delay_s:
             self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS, now_ns)
         else:

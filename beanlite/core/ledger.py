@@ -175,8 +175,8 @@ class Ledger:
         delay_s: int = 0,
         body: bytes | None = None,
         by_operator: bool = False,
-    ) -> None:
-        """Record an event for a change that a client waits for.
+    ) -> Event:
+        """Record an event for a change that a client waits for, and return it.
 
         To be called while ``recording``, and by operators' commands always. ``body`` is given for a deletion.
         """
@@ -184,12 +184,12 @@ class Ledger:
             self._take_waiting(job.id)
         if self._touches:
             self._touches.pop(job.id, None)
-        self.events.append(
-            Event(now_ns, job.id, job.tube, what, by, job.pri, delay_s, job.size, body, by_operator=by_operator)
-        )
+        event = Event(now_ns, job.id, job.tube, what, by, job.pri, delay_s, job.size, body, by_operator=by_operator)
+        self.events.append(event)
+        return event
 
-    def record_deferred(self, job: Job, what: str, by: Peer | None, now_ns: int) -> None:
-        """Record an event for a deferred change: the event waits with the change, so that both are stored together.
+    def record_deferred(self, job: Job, what: str, by: Peer | None, now_ns: int) -> Event:
+        """Record an event for a deferred change, and return it: it waits with the change, so both are stored together.
 
         Several touches in a row by one client are one event, with the time of the last: otherwise a client could make
         events faster than they can be stored, without ever waiting for a commit.
@@ -199,7 +199,7 @@ class Ledger:
             touched.at_ns = now_ns
             touched.by = by  # it may call itself something else by now
             self._touches[job.id] = touched
-            return
+            return touched
         event = Event(now_ns, job.id, job.tube, what, by, job.pri, 0, job.size, None, by_operator=False)
         if what is TOUCH:
             self._touches[job.id] = event
@@ -210,6 +210,7 @@ class Ledger:
             waiting.append(event)
             if len(waiting) > UNCOUNTED_EACH:
                 self.waiting_events += 1
+        return event
 
     def record_pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int, *, by_operator: bool) -> None:
         """Record that a tube was paused, or its pause ended; to be called as ``record``."""

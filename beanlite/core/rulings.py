@@ -7,7 +7,7 @@ from typing import Final
 from zlib import crc32
 
 from beanlite.core.bodies import Bodies
-from beanlite.core.events import BURY, CLIENT_GONE, MOVE, RELEASE
+from beanlite.core.events import BURY, CLIENT_GONE, MOVE, RELEASE, Event
 from beanlite.core.job import (
     BURIED_FOR_AGE,
     BURIED_FOR_TRIES,
@@ -52,10 +52,11 @@ class Rulings:
 
     # -- coming back
 
-    def come_back(self, job: Job, rules: Rules, what: str, delay_s: int, now_ns: int) -> int:
+    def come_back(self, job: Job, rules: Rules, what: str, delay_s: int, now_ns: int, event: Event | None) -> int:
         """Give a state to a job that a client no longer has; returns the cost, as ``make_ready``.
 
-        ``what``: RELEASE, with the delay that the client wants, TTR_OVER or CLIENT_GONE; that event is recorded.
+        ``what``: RELEASE, with the delay that the client wants, TTR_OVER or CLIENT_GONE. ``event``: what has been
+        recorded of that, if anything; a delay by the rules is entered there.
         """
         tries = job.tries
         if rules.max_tries and tries >= rules.max_tries:
@@ -73,6 +74,8 @@ class Rulings:
             due_ns += _retry_ns(job, rules, tries - (what is CLIENT_GONE))
         if due_ns > now_ns:
             job.delay_s = (due_ns - now_ns) // SECOND_NS
+            if event is not None:
+                event.delay_s = job.delay_s
             self._queues.make_delayed(job, due_ns, now_ns)
             return 1
         return self._queues.make_ready(job, now_ns)

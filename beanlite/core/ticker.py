@@ -87,8 +87,9 @@ class Ticker:
             self._queues.leave_state(job, now_ns)
             self._ledger.tally(job.tube).client_gone += 1
             self._ledger.deferred[job.id] = job
+            event = None
             if self._ledger.recording:
-                self._ledger.record_deferred(job, CLIENT_GONE, client.peer, now_ns)
+                event = self._ledger.record_deferred(job, CLIENT_GONE, client.peer, now_ns)
             rules = job.tube.rules
             if not self._queues.stopping and job.reserves >= LOSSES:
                 self._ledger.pulses.note_loss(job, client.peer, now_ns)
@@ -96,7 +97,7 @@ class Ticker:
                 job.spare()  # no client is to blame
                 cost += self._queues.make_ready(job, now_ns)
             elif rules is not None:
-                cost += self._rulings.come_back(job, rules, CLIENT_GONE, 0, now_ns)
+                cost += self._rulings.come_back(job, rules, CLIENT_GONE, 0, now_ns, event)
             else:
                 cost += self._queues.make_ready(job, now_ns)
         if keys:
@@ -199,11 +200,12 @@ class Ticker:
             self._ledger.tally(job.tube).timed_out += 1
             self._counts.timeouts += 1
             self._ledger.deferred[job.id] = job
+            event = None
             if self._ledger.recording:
-                self._ledger.record_deferred(job, TTR_OVER, client.peer, now_ns)
+                event = self._ledger.record_deferred(job, TTR_OVER, client.peer, now_ns)
             rules = job.tube.rules
             if rules is not None:
-                cost += self._rulings.come_back(job, rules, TTR_OVER, 0, now_ns)
+                cost += self._rulings.come_back(job, rules, TTR_OVER, 0, now_ns, event)
             else:
                 cost += self._queues.make_ready(job, now_ns)
         if not client.waiting:

@@ -7,6 +7,7 @@ import pytest
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.core.rulings import EXPIRING_MAX
 from tests.support.core import offered, put, stored_job
+from tests.support.fetching import FetchingCore
 from tests.support.ruled_core import change, policy, reserve, state
 
 # -- the same again
@@ -169,6 +170,37 @@ def test_moved_job_is_known_where_it_is(core):
     put(core, client)
     change(core, operator, b'{"do": "move", "to": "default","ids":  [1]}')
     assert put(core, operator) == 1
+
+
+@pytest.mark.parametrize("kind", ["waiting", "present"])
+def test_copy_of_a_body_that_is_there_is_skipped(core, kind):
+    policy(core, unique=kind)
+    client, operator = core.client(), core.client(operator=True)
+    core.send(client, b"use t\r\n")
+    for body in (b"a", b"b", b"a"):
+        put(core, client, body)
+    reply = change(core, operator, b'{"do":"copy","to":"default","tube":"t"}')
+    assert (reply["done"], reply["skipped"], reply["left"]) == (2, 1, [3])
+    reply = change(core, operator, b'{"do":"copy","to":"default","tube":"default"}')
+    assert (reply["done"], reply["left"]) == (0, [4, 5])
+    assert core.engine.tubes[b"default"].tally.duplicates == 3
+    assert core.engine.counts.total_jobs == 5
+
+
+def test_copies_are_compared_with_bodies_on_the_disk():
+    core = FetchingCore()
+    policy(core, unique="present")
+    rows = [stored_job(job_id, core.now_ns, body=1, crc32=crc32(b"x")) for job_id in (1, 2)]
+    core.engine.restore(rows, core.now_ns)
+    core.engine.recovered(2, 1)
+    core.shelf = {1: b"y", 2: b"x"}
+    operator = core.client(operator=True)
+    core.send(operator, b"use t\r\n")
+    assert put(core, operator) == 3
+    copy = b'{"do":"copy","to":"default","tube":"t"}'
+    assert change(core, operator, copy)["left"] == [3]
+    core.send(operator, b"delete 2\r\n")
+    assert change(core, operator, copy)["done"] == 1
 
 
 # -- too late

@@ -215,3 +215,26 @@ def test_first_client_that_leaves_costs_no_delay(core):
         assert core.send(worker, b"reserve-job 1\r\n").startswith(b"RESERVED")
         core.close(worker)
         assert state(core) == (expected, None)
+
+
+@pytest.mark.parametrize("what", ["release", "ttr over", "client gone"])
+def test_event_tells_for_how_long_the_policy_delays_the_job(core, what):
+    policy(core, retry="5s")
+    worker = core.client()
+    put(core, worker, ttr_s=1)
+    for _ in range(2):  # the first client that leaves costs no delay
+        core.send(worker, b"kick-job 1\r\n")
+        core.store()
+        core.engine.ledger.recording = 1
+        assert reserve(core, worker) == 1
+        if what == "release":
+            core.send(worker, b"release 1 0 0\r\n")
+        elif what == "ttr over":
+            core.wait(1)
+        else:
+            core.close(worker)
+            worker = core.client()
+    delay_s = core.engine.jobs[1].delay_s
+    assert delay_s >= 5
+    event = core.store().events[-1]
+    assert (event.what, event.delay_s) == (what, delay_s)

@@ -307,7 +307,7 @@ def _reserve_by_id(referee, act, *_args):
         referee.asked_for = False
 
 
-def _come_back(referee, act, _rulings, job, _rules, what, delay_s, now_ns):
+def _come_back(referee, act, _rulings, job, _rules, what, delay_s, now_ns, _event):
     name = job.tube.name
     done = act()
     _heed(referee.comes_back, job, name, what, delay_s, now_ns)

@@ -249,6 +249,8 @@ class Rulings(Rest):  # type: ignore[misc]
         state = "ready" if job and job.state == "offered" else job and job.state
         if job is None or state not in CHANGEABLE[do].split() or (do == "move" and job.tube.name == to):
             return False
+        if do == "copy" and any(tube.name == to and self._twin(tube, job.body) for tube in self.tubes):
+            return False
         if do in {"bury", "release", "reprioritise"}:
             job.pri = pri
         if do != "copy":

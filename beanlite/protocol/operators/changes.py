@@ -14,7 +14,7 @@ from beanlite.protocol.blocked import WORKING
 from beanlite.protocol.operators.lists import filter_of, looked, place_of, still_fits
 from beanlite.protocol.operators.replies import Record, as_json, cursor
 from beanlite.protocol.operators.requests import CHANGED_MAX, ChangeJobs, SetPause
-from beanlite.protocol.ruled_puts import has_room
+from beanlite.protocol.ruled_puts import Bodies, has_room, repeat
 from beanlite.protocol.session import Session
 
 
@@ -72,16 +72,27 @@ class Change:
         self._refusal: str | None = None
         """Why the rest was left undone: the word with which a put or a note is refused."""
 
-    def carry_out(self, late_bodies: dict[Job, bytes | None], now_ns: int) -> bytes:
-        """Make the change, and return the reply. ``late_bodies``: those that were not in memory."""
+    def carry_out(self, late_bodies: dict[Job, bytes | None], now_ns: int) -> bytes | None:
+        """Make the change, and return the reply. ``late_bodies``: those that were not in memory.
+
+        It returns None if copies may repeat jobs whose bodies are not in memory either; then those are fetched first.
+        """
         session, matches = self._session, self._matches
+        twins = [self._twin(job, late_bodies)[1] for job in matches.jobs]
+        unknown = list(dict.fromkeys(twin for twin in twins if twin is not None))
+        if unknown:
+            session.gather(unknown, lambda found, then_ns: self.carry_out({**late_bodies, **found}, then_ns), WORKING)
+            return None
         next_place, place = matches.next, max(0, place_of(self._request))
         for job in matches.jobs:
             if late_bodies and not still_fits(self._conditions, job, late_bodies):
                 continue
-            if not self._concerns(job):
+            twin, _ = self._twin(job, late_bodies)
+            if twin is not None:
+                repeat(session, twin)
+            if twin is not None or not self._concerns(job):
                 self._skipped_ids.append(job.id)
-            elif self._request.dry_run or self._change(job, late_bodies.get(job, matches.bodies.get(job)), now_ns):
+            elif self._request.dry_run or self._change(job, self._body(job, late_bodies), now_ns):
                 self._changed_ids.append(job.id)
             else:
                 next_place = place
@@ -107,6 +118,17 @@ class Change:
         """Whether the change can apply to this job."""
         request = self._request
         return concerns(request.do, job) and not (request.do == MOVE and job.tube.name == request.to)
+
+    def _body(self, job: Job, late_bodies: Bodies) -> bytes | None:
+        return late_bodies.get(job, self._matches.bodies.get(job))
+
+    def _twin(self, job: Job, late_bodies: Bodies) -> tuple[Job | None, Job | None]:
+        """Return the job that a copy of this one would repeat, as ``Rulings.twin`` does."""
+        request, engine = self._request, self._engine
+        if request.do != COPY or request.dry_run or request.to is None:
+            return None, None
+        tube, body = engine.tubes.get(request.to), self._body(job, late_bodies)
+        return (None, None) if tube is None or body is None else engine.rulings.twin(tube, body, late_bodies)
 
     def _change(self, job: Job, body: bytes | None, now_ns: int) -> bool:
         """Change one job; returns False if that can't be done now."""
