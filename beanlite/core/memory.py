@@ -175,9 +175,13 @@ class Memory:
     @property
     def room_bytes(self) -> int:
         """How many bytes of bodies can be put; negative if there is no room even for an empty one."""
+        return _without_gaps(self.free_bytes - JOB_BYTES) - BODY_BYTES
+
+    @property
+    def free_bytes(self) -> int:
+        """How many bytes can be taken beside what bodies need; negative if too many are."""
         bodies = self.max_bytes // BODIES_LEAST if self.fetches else _with_gaps(self.body_bytes)
-        room = self.max_bytes - self.job_bytes - self.other_bytes - bodies
-        return _without_gaps(room - JOB_BYTES) - BODY_BYTES
+        return self.max_bytes - self.job_bytes - self.other_bytes - bodies
 
     @property
     def body_room_bytes(self) -> int:

@@ -5,7 +5,7 @@ from zlib import crc32
 
 from beanlite.core.counts import Counts
 from beanlite.core.job import BURIED, ID_BITS, RESERVED, SLICE, Job
-from beanlite.core.kept import Kept
+from beanlite.core.kept import EXPIRY_BYTES, KEPT_BYTES, TWIN_BYTES, Kept
 from beanlite.core.policies import Policies
 from beanlite.core.rules import WAITING, Rules
 from beanlite.core.timers import Timers
@@ -175,3 +175,16 @@ def _free_ns(kept: Kept, rules: Rules, now_ns: int) -> int:
 def _knowledge(rules: Rules | None) -> tuple[str, int]:
     """Return what decides what a tube has to know of its jobs."""
     return ("", 0) if rules is None else (rules.unique, rules.ttl_ns)
+
+
+def more_bytes(tube: Tube, rules: Rules | None) -> int:
+    """Return how many bytes more a tube takes once it has these rules and knows its jobs; negative if fewer."""
+    unique, ttl_ns = _knowledge(rules)
+    old_unique, old_ttl_ns = _knowledge(tube.rules)
+    kept = tube.kept
+    twins, expiries = (0, 0) if kept is None else (kept.twin_count, kept.expiry_count)
+    more_twins = 0 if unique and old_unique else (tube.jobs if unique else 0) - twins
+    # With another age all jobs are entered again, also those that were looked at already.
+    more_expiries = 0 if ttl_ns == old_ttl_ns else (tube.jobs if ttl_ns else 0) - expiries
+    more_kept = (rules is not None) - (tube.rules is not None)
+    return more_kept * KEPT_BYTES + more_twins * TWIN_BYTES + more_expiries * EXPIRY_BYTES

@@ -3,9 +3,7 @@
 import pytest
 
 from beanlite.core.events import POLICY
-from beanlite.core.kept import TWIN_BYTES
 from beanlite.core.policies import ROWS_MAX
-from tests.support.core import put
 
 
 def listed(operator, **what):
@@ -167,19 +165,3 @@ def test_server_hears_of_each_request_that_changes_policies(core, operator):
         operator.ask("set-policy", pattern="a", set={"fair": True, "ttl": "1d"}, by="ann")
     operator.ask("set-policy", pattern="a", unset="all", by="ann", dry_run=True)
     assert heard == [("ann", {b"a": "fair=true ttl=1d"})]
-
-
-@pytest.mark.parametrize("pattern", ["default", "d*"])
-def test_policy_that_takes_more_memory_than_there_is_is_refused(core, operator, pattern):
-    client = core.client()
-    for number in range(1000):
-        put(core, client, b"%d" % number)
-    memory = core.engine.memory
-    core.engine.bound_memory(memory.used_bytes + 1000 * TWIN_BYTES // 2, 1 << 60, fetches=False)
-    operator.ask("set-policy", pattern="x*", set={"unique": "waiting"})
-    said = operator.refusal("set-policy", pattern=pattern, set={"unique": "waiting"})
-    needed = f"{1000 * TWIN_BYTES} bytes more"
-    assert said == f"to know the jobs that are there would take {needed}, and max_memory is too small"
-    assert core.engine.tubes[b"default"].rules is None
-    core.engine.bound_memory(memory.used_bytes + 1100 * TWIN_BYTES, 1 << 60, fetches=False)
-    operator.ask("set-policy", pattern=pattern, set={"unique": "waiting"})

@@ -1,23 +1,21 @@
 """Operators' commands that set and list policies. ``docs/protocol.md`` describes them and their replies."""
 
-import re
-from fnmatch import translate
 from typing import Final
 
 from beanlite.core.access import READER
-from beanlite.core.kept import EXPIRY_BYTES, TWIN_BYTES
-from beanlite.core.policies import KEYS, OFF, PolicyRow, is_glob
+from beanlite.core.applying import GLOBS_PER_JOB
+from beanlite.core.kept import EXPIRY_BYTES, KEPT_BYTES, TWIN_BYTES
+from beanlite.core.policies import KEYS, OFF, Policies, PolicyRow, is_glob
 from beanlite.core.policy_changes import Wishes, changed, changes_of, texts_of, warnings
+from beanlite.core.ruled import more_bytes
 from beanlite.core.tube import Peer
 from beanlite.protocol.batches import on_behalf_of
 from beanlite.protocol.operators.replies import Record, as_json
 from beanlite.protocol.operators.requests import ListPolicies, PolicyChange, Refused, SetPolicy
 from beanlite.protocol.session import Service, Session
 
-# What the server has to know of each job, in bytes.
-_KNOWLEDGE_BYTES: Final = {"unique": TWIN_BYTES, "ttl": EXPIRY_BYTES}
-# With more tubes, to find those that a glob matches would take long.
-_TUBES_MANY: Final = 5000
+# To find the rules of more tubes, counted as when these are applied, would take long.
+_COST_MANY: Final = 5000
 _BOTH: Final = "{} is both set and unset for {}"
 
 
@@ -39,9 +37,9 @@ def set_policy(session: Session, request: SetPolicy, now_ns: int) -> bytes:
         wishes.update({each: None for each in before if each not in wishes})
     try:
         changes = changes_of(before, wishes)
+        check_memory(service, changes)
     except ValueError as why:
         raise Refused(str(why)) from None
-    _check_memory(service, changes)
     if not request.dry_run:
         session.waits = True
         carry_out(service, changes, on_behalf_of(request.by, session), now_ns)
@@ -53,28 +51,35 @@ def set_policy(session: Session, request: SetPolicy, now_ns: int) -> bytes:
     return session.ok_reply(as_json({"changes": records, "warnings": odd}))
 
 
-def _check_memory(service: Service, changes: Wishes) -> None:
-    """Refuse a change for which the server would have to know more of its jobs than it has memory for."""
-    engine = service.engine
-    needed = 0
-    for (pattern, key), value in changes.items():
-        each_bytes = 0 if value in {None, OFF} else _KNOWLEDGE_BYTES.get(key, 0)
-        if each_bytes:
-            needed += each_bytes * _jobs_of(service, pattern)
-    memory = engine.memory
-    if needed and memory.job_bytes + memory.other_bytes + needed > memory.max_bytes:
-        raise Refused(f"to know the jobs that are there would take {needed} bytes more, and max_memory is too small")
+def check_memory(service: Service, changes: Wishes) -> None:
+    """Raise ValueError, in words for the operator, if tubes would have to know more than there is memory for."""
+    needed_bytes = _needed_bytes(service, changes)
+    if needed_bytes > max(0, service.engine.memory.free_bytes):
+        raise ValueError(f"what tubes have to know can take {needed_bytes} bytes more, and max_memory is too small")
 
 
-def _jobs_of(service: Service, pattern: bytes) -> int:
-    """Return how many jobs the tubes have that a pattern matches, or the number of all if there are many tubes."""
-    tubes = service.engine.tubes
-    if not is_glob(pattern):
-        return tubes[pattern].jobs if pattern in tubes else 0
-    if len(tubes) > _TUBES_MANY:
-        return len(service.engine.jobs)
-    matches = re.compile(translate(pattern.decode())).match
-    return sum(tube.jobs for name, tube in tubes.items() if matches(name.decode()) is not None)
+def _needed_bytes(service: Service, changes: Wishes) -> int:
+    """Return how many bytes more are taken after a change; if it may concern many tubes, the most that it can be."""
+    engine, before = service.engine, values_of(service)
+    after = Policies()
+    after.change([PolicyRow(*each, value, 0.0, "") for each, value in changed(before, changes).items()])
+    patterns = {pattern for pattern, _ in changes}
+    names = list(engine.tubes) if any(map(is_glob, patterns)) else [name for name in patterns if name in engine.tubes]
+    if len(names) * (1 + after.globs // GLOBS_PER_JOB) <= _COST_MANY:
+        return sum(more_bytes(engine.tubes[name], after.rules_of(name)) for name in names)
+    # Tubes come to have a key where it was not set, or off. With another ttl, they know jobs again.
+    keys = {
+        each[1]
+        for each, value in changes.items()
+        if value != OFF and (before.get(each, OFF) == OFF or (each[1] == "ttl" and value is not None))
+    }
+    counts, jobs = engine.counts, len(engine.jobs)
+    needed_bytes = (len(engine.tubes) - counts.ruled_tubes) * KEPT_BYTES if keys else 0
+    if "unique" in keys:
+        needed_bytes += (jobs - counts.twins) * TWIN_BYTES
+    if "ttl" in keys:
+        needed_bytes += (jobs - counts.expiries) * EXPIRY_BYTES
+    return needed_bytes
 
 
 def values_of(service: Service) -> dict[tuple[bytes, str], str]:
