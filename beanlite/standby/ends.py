@@ -189,6 +189,7 @@ class Guest:
             raise ConnectionAbortedError("it has closed its side")
         # With fewer bytes than were waited for, no more will come, or the socket does not support SO_RCVLOWAT.
         if b"\n" in data or not self._threshold <= len(data) < LINE_BYTES:
+            self.await_bytes(1)  # what follows the line may be shorter than the line
             return True
         self.await_bytes(len(data) + 1)
         return False

@@ -135,6 +135,17 @@ def test_a_sound_file_is_saved_whole_and_only_read(path, dest):
     assert [finding for finding in verify(dest) if not finding.sound] == []
 
 
+def test_a_page_that_tells_which_pages_are_free_is_no_page_of_rows(path, dest):
+    make(path)
+    with closing(open_database(path)) as database:
+        for number in (1, 2):
+            put(database.connection, number, b"x" * 4_000_000, large=True)
+        database.connection.execute("DELETE FROM bodies WHERE id = 2")
+        database.connection.execute("DELETE FROM jobs WHERE id = 2")
+    result = salvage(path, dest)
+    assert (result.jobs, result.unreadable, result.is_all) == (1, 0, True)
+
+
 def test_a_table_of_another_program_is_none_of_bodies(path, dest):
     """Though its rows are like those of bodies."""
     make(path, batches=2)

@@ -276,6 +276,20 @@ def test_what_is_less_than_a_line_is_passed_on_when_it_is_the_last(new_loop):
     played(new_loop, play)
 
 
+@LOOPS
+def test_line_that_comes_in_two_parts_may_be_followed_by_shorter_ones(new_loop):
+    async def play(standby):
+        active = standby.active()
+        client = await standby.client(LINE[:-2])
+        await until(lambda: set(map(low_water, standby.forwarder._silent)) == {len(LINE) - 1})
+        client.send(LINE[-2:])
+        await is_served_by(active, client, LINE)
+        client.send(b"use a\r\n")
+        assert await active.hears() == b"use a\r\n"
+
+    played(new_loop, play)
+
+
 def test_what_the_active_server_does_not_take_is_left_with_the_client():
     chunk = memoryview(bytearray(1))
     sock, client = socket.socketpair()

@@ -6,10 +6,10 @@ any part changes a different number of rows than it should, the statement ends w
 the batch is stored.
 """
 
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 from zlib import crc32
 
-from beanlite.core.events import Event
+from beanlite.core.events import DELETE, Event
 from beanlite.core.job import GONE, NO_PAST, READY
 from beanlite.core.ledger import Changes
 from beanlite.core.tube import Tube
@@ -188,7 +188,7 @@ _EVENTS: Final = _Part(
     f"INSERT INTO history ({event_rows.COLUMNS}) SELECT *, NULL FROM {{rows}} AS new {_FENCED} RETURNING 1",
     "count(*)",
 )
-# The body of a deleted job that is not in memory is copied from its row, which is still there for all parts.
+# The body of a deleted job is copied from its row, if it has one, which is still there for all parts.
 _EVENTS_WITH_BODIES: Final = _Part(
     "events_with_bodies",
     (*_EVENT, "bytea"),
@@ -244,13 +244,22 @@ def _statement(present: tuple[bool, ...]) -> str:
     return statement
 
 
-def _events_of(events: list[Event], rows: EventRows) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
-    """Return the rows of events without a body, and of those with one; None is the body that the job's row has."""
+def _events_of(
+    events: list[Event], rows: EventRows, first_id: int
+) -> tuple[list[tuple[object, ...]], list[tuple[object, ...]]]:
+    """Return the rows of events without a body, and of those with one; None is the body that the job's row has.
+
+    Jobs below ``first_id`` have a row. Any number of these may be deleted at once, with more bytes of bodies than
+    PostgreSQL takes in a statement.
+    """
     if not events:
         return [], []
     made = rows.rows_of(events)
     values = [tuple(made.values[at : at + event_rows.WIDTH]) for at in range(0, len(made.values), event_rows.WIDTH)]
     bodies = dict.fromkeys([n for (n,) in made.to_fetch]) | {n: body for body, n in made.bodies}
+    for row in values:
+        if row[4] == DELETE and row[0] in bodies and cast(int, row[2]) < first_id:
+            bodies[row[0]] = None
     if not bodies:
         return values, []
     return (
@@ -308,7 +317,7 @@ def batch_of(changes: Changes, totals: Totals, now_s: float, rows_of_events: Eve
         [(job_id, note.decode()) for job_id, note in changes.notes if note],
         [(job_id,) for job_id, note in changes.notes if not note],
         totals.rows(changes.tallies, now_s),
-        *_events_of(changes.events, rows_of_events),
+        *_events_of(changes.events, rows_of_events, first_id),
     )
     parameters: Parameters = [changes.batch, changes.last_id]
     for part_rows in rows:

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from beanlite.host.clock import Clock, utc_s
-from beanlite.journal.event_rows import DEEDS_ONLY, EventRows
+from beanlite.journal.event_rows import DEEDS_ONLY, EventRows, HistoryBounds
 from beanlite.journal.postgres.batch import batch_of
 from beanlite.journal.postgres.lease import BEAT, Applicant
 from beanlite.journal.postgres.recovery import MARK, PRUNE_BATCHES
@@ -20,11 +20,11 @@ JOBS = b"put 0 0 60 1\r\na\r\nput 0 0 60 1\r\nb\r\nput 0 0 60 1\r\nc\r\n"
 REPEATABLE = b"reserve-job 1\r\nbury 1 7\r\nreserve-job 2\r\nrelease 2 9 0\r\npause-tube default 60\r\n"
 
 
-def batch(core, client, commands):
+def batch(core, client, commands, rows_of_events=None):
     core.send(client, commands)
     ledger = core.engine.ledger
     changes = ledger.take(core.engine.last_id, deferred=True, totals=True, now_ns=core.now_ns)
-    return batch_of(changes, Totals(), time.time(), EventRows(DEEDS_ONLY, utc_s))
+    return batch_of(changes, Totals(), time.time(), rows_of_events or EventRows(DEEDS_ONLY, utc_s))
 
 
 @pytest.fixture
@@ -86,6 +86,22 @@ async def test_a_tube_that_was_gone_and_made_anew_has_one_total(taken):
     assert await send(taken, twice, epoch=taken.epoch, last=before.number) is not None
     totals = await taken.link.connection.fetch("SELECT span_s, put, deleted FROM totals WHERE tube = 'mail'")
     assert sorted(map(tuple, totals)) == [(3600, 2, 2), (86400, 2, 2)]
+
+
+async def test_a_body_that_the_row_of_its_job_has_is_not_sent_again(taken):
+    """The jobs that are deleted at once may have more bytes than a statement can."""
+    core = Core()
+    core.engine.ledger.start_recording()
+    client = core.client()
+    history = EventRows(HistoryBounds(3600, 1 << 30, bodies=True), utc_s)
+    first = batch(core, client, JOBS, history)
+    second = batch(core, client, b"delete 1\r\nput 0 0 60 1\r\nd\r\ndelete 4\r\n", history)
+    for each, last in (first, 0), (second, first.number):
+        assert await send(taken, each, epoch=taken.epoch, last=last) is not None
+    columns = [column for column in second.parameters if isinstance(column, tuple)]
+    assert [value for column in columns for value in column if isinstance(value, bytes)] == [b"d"]
+    deleted = await taken.link.connection.fetch("SELECT job, body FROM history WHERE what = 'delete' ORDER BY n")
+    assert list(map(tuple, deleted)) == [(1, b"a"), (4, b"d")]
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ class Pages:
         """Return the pages to which other pages that are not free refer as part of a b-tree."""
         below: set[int] = set()
         for number in range(1, self.count + 1):
-            if number in free:
+            if number in free or _map_of(number) == number:  # the map's pages may begin as those of a b-tree do
                 continue
             page = self.read(number)
             start = 100 if number == 1 else 0
