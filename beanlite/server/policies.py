@@ -9,12 +9,13 @@ from beanlite.core.policy_changes import changes_of, warnings
 from beanlite.core.tube import Peer
 from beanlite.errors import ConfigError
 from beanlite.host import log
-from beanlite.protocol.operators.policies import carry_out, values_of
+from beanlite.protocol.operators.policies import carry_out, check_memory, values_of
 from beanlite.protocol.session import Service
 from beanlite.server.policy_file import Values, read_policies
 
 # The most lines about policies in the time below.
 _LINES_MAX: Final = 20
+_NOT_APPLIED: Final = "file of policies not applied: policies unchanged"
 
 
 def begin_with(file: Path | None, service: Service, now_ns: int) -> None:
@@ -27,19 +28,28 @@ def begin_with(file: Path | None, service: Service, now_ns: int) -> None:
         values = None if file is None else read_policies(file)
     except ConfigError as error:
         assert file is not None
-        log.error("file of policies not applied: policies unchanged", error=error)
+        log.error(_NOT_APPLIED, error=error)
         service.policies_file = _name(file)
     else:
         apply(file, values, service, now_ns)
 
 
 def apply(file: Path | None, values: Values | None, service: Service, now_ns: int) -> None:
-    """Have the policies of the file, and no others, take effect; without a file, leave them to operators."""
+    """Have the policies of the file, and no others, take effect; without a file, leave them to operators.
+
+    If there is no memory for what tubes would have to know, that is logged, and policies stay as they are.
+    """
     service.policies_file = None if file is None else _name(file)
     if file is None or values is None:
         return
     before = values_of(service)
-    carry_out(service, changes_of(before, {**dict.fromkeys(before), **values}), Peer(_name(file), 0), now_ns)
+    changes = changes_of(before, {**dict.fromkeys(before), **values})
+    try:
+        check_memory(service, changes)
+    except ValueError as error:
+        log.error(_NOT_APPLIED, error=error, file=file)
+        return
+    carry_out(service, changes, Peer(_name(file), 0), now_ns)
     for why in warnings(values, [pattern for pattern, _ in values]):
         log.warning("policy may not be what is meant", why=why, file=file)
 

@@ -193,6 +193,36 @@ def test_mistake_in_the_file_does_not_keep_a_standby_from_taking_over(core, file
     assert core.service.policies_file == str(file)  # operators can't set them either
 
 
+def test_file_that_memory_is_too_small_for_leaves_policies_unchanged(core, file, monkeypatch):
+    lines = []
+    monkeypatch.setattr("beanlite.server.policies.log.error", lambda event, **fields: lines.append((event, fields)))
+    core.engine.set_policies([PolicyRow(b"mail", "ttl", "1d", 0.0, "ann")], [], core.now_ns)
+    core.engine.bound_memory(core.engine.memory.used_bytes, 1 << 60, fetches=False)
+    file.write_text('["*"]\nmax_tries = 3\n')
+    begin_with(file, core.service, core.now_ns)
+    ((event, fields),) = lines
+    assert event == "file of policies not applied: policies unchanged"
+    assert "max_memory is too small" in str(fields["error"])
+    assert list(core.engine.policies.rows) == [(b"mail", "ttl")]
+    assert core.service.policies_file == str(file)
+
+
+def test_reload_takes_no_policies_for_which_memory_is_too_small(tmp_path, file):
+    file.write_text("")
+    flags = ("--no-journal", "--max-connections", "500", "--max-memory", "16MiB", "--policies", str(file))
+    with start_beanlite(tmp_path, *flags) as server, Wire(server.connect()) as wire:
+        for _ in range(60):
+            wire.request("put-jobs", jobs=[{"body": "", "tube": "mail"}] * 500)
+        file.write_text('["*"]\nunique = "present"\n')
+        said = reloaded(server)
+        assert [line.partition(": ")[0] for line in said] == ["file of policies not applied", "reloaded"]
+        assert f'max_memory is too small" file={file}' in said[0]
+        assert not listed(wire)
+        file.write_text('["*"]\nttl = "1d"\n[mail]\nttl = "off"\n')
+        reloaded(server)
+        assert list(listed(wire)) == ["* ttl=1d", "mail ttl=off"]
+
+
 def test_path_that_is_not_text_is_recorded_as_well_as_it_can_be(tmp_path):
     file = tmp_path / "p\udcff.toml"
     file.write_text('["*"]\nttl = "1d"\n')
