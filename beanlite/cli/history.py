@@ -231,7 +231,7 @@ def undelete(
         asked["operators"] = True
     ttr_s = seconds_of("--ttr", ttr)
     with open_stored(db, database, server.config_file) as file:
-        old_ids = file.deletions(asked)
+        old_ids = list(dict.fromkeys(file.deletions(asked)))  # after an import a job may have been deleted twice
         if missing := sorted(set(named) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
         if dry_run:

@@ -134,6 +134,22 @@ def test_deleted_jobs_are_put_again(places, capsys, clean_environment):  # noqa:
     assert main(["undelete", "999", *where]) == 1
 
 
+def test_job_that_was_deleted_twice_is_put_again_once(database, tmp_path, capsys, clean_environment):  # noqa: ARG001
+    """An import between the deletions has brought it back."""
+    flags = ("--database", database, "--require-sync", "false", *HISTORY)
+    exported = str(tmp_path / "exported")
+    with start_beanlite(tmp_path, *flags) as server, Wire(server.connect()) as wire:
+        wire.put(b"x")
+        assert main(["export", exported, "--database", database]) == 0
+        assert wire.ask("delete 1") == "DELETED"
+    assert main(["import", exported, "--database", database]) == 0
+    with start_beanlite(tmp_path, *flags) as server, Wire(server.connect()) as wire:
+        assert wire.ask("delete 1") == "DELETED"
+        capsys.readouterr()
+        assert main(["undelete", "1", "--database", database, "--connect", f"127.0.0.1:{server.port}"]) == 0
+        assert re.fullmatch(r"job 1 is job \d+ now\n", capsys.readouterr().out)
+
+
 @pytest.fixture
 def web(places):
     url, server = places[0]["--database"], places[1]

@@ -35,7 +35,7 @@ _COLUMNS: Final = (*NAMES, "crc32", "body")
 _CHUNK: Final = 1000
 _CHUNK_BYTES: Final = 4 << 20
 _JOBS: Final = f"""
-    SELECT {", ".join(_COLUMNS)} FROM (
+    SELECT {", ".join(_COLUMNS)}, row_crc32 FROM (
         SELECT *, sum(length(body)) OVER (ORDER BY id) - length(body) AS before_it
         FROM (SELECT * FROM {{jobs}} WHERE id > $1 ORDER BY id LIMIT {_CHUNK}) AS next_ones
     ) AS few_ones
@@ -98,11 +98,14 @@ async def _dump(link: Link, name: str) -> AsyncIterator[Iterable[str]]:
         settings += await _lines_of_policies(link, name)
     yield settings
     jobs = _JOBS.format(jobs=await _whole_jobs(link))
+    unchecked_id = state["last_id"]
+    if await has_checksums(link, name):
+        unchecked_id = await connection.fetchval("SELECT unchecked_id FROM lease")
     last_id = 0
     with_notes = await has_notes(link, name)
     while rows := await connection.fetch(jobs, last_id):
         of_notes = await connection.fetch(_NOTES, last_id, rows[-1]["id"]) if with_notes else []
-        yield _lines_of(rows, {row["id"]: row["note"] for row in of_notes}, name)
+        yield _lines_of(rows, {row["id"]: row["note"] for row in of_notes}, unchecked_id, name)
         last_id = rows[-1]["id"]
     yield [line_of("end", {})]
 
@@ -124,13 +127,19 @@ async def _whole_jobs(link: Link) -> str:
     names = {row["attname"] for row in await link.connection.fetch(_COLUMNS_OF_JOBS)}
     missing = [column for column in LATER if column.name not in names]
     values = "".join(f", {json.dumps(DEFAULTS[each.name])}::{each.type} AS {each.name}" for each in missing)
-    return f"(SELECT *{values} FROM jobs) AS jobs" if missing else "jobs"
+    if "row_crc32" not in names:
+        values += ", NULL::bigint AS row_crc32"
+    return f"(SELECT *{values} FROM jobs) AS jobs" if values else "jobs"
 
 
-def _lines_of(rows: list[asyncpg.Record], notes: dict[int, str], name: str) -> Iterator[str]:
+def _lines_of(rows: list[asyncpg.Record], notes: dict[int, str], unchecked_id: int, name: str) -> Iterator[str]:
+    """Yield the lines of jobs, of which those up to ``unchecked_id`` may lack a checksum of their row."""
     for row in rows:
         job = {key: value for key, value in row.items() if value is not None}
-        body, checksum = job.pop("body"), job.pop("crc32")
+        body, checksum, of_row = job.pop("body"), job.pop("crc32"), job.pop("row_crc32", None)
+        is_unchecked = of_row is None and job["id"] <= unchecked_id
+        if not is_unchecked and checksum_of_row(tuple(row[column] for column in NAMES)) != of_row:
+            raise JournalRefused(f"{name} is damaged: the row of job {job['id']} has changed; restore a backup")
         if crc32(body) != checksum:
             raise JournalRefused(f"{name} is damaged: the body of job {job['id']} has changed; restore a backup")
         note = {"note": notes[job["id"]]} if job["id"] in notes else {}

@@ -1,10 +1,13 @@
 """What ``beanlite verify --database`` finds, and what a start refuses: rows that are not what a server has written."""
 
 import asyncio
+import io
 
 import pytest
 
 from beanlite.core.job import SECOND_NS
+from beanlite.errors import JournalRefused
+from beanlite.journal.postgres.dump import export
 from beanlite.journal.postgres.soundness import verify
 from tests.journal.postgres.serving import made_by_an_older_version, refusal, served, sql
 from tests.journal.postgres.test_dump import beanlite
@@ -15,6 +18,12 @@ from tests.support.servers import free_port
 
 async def checked(url):
     return await asyncio.to_thread(lambda: list(verify(url)))
+
+
+async def exported_lines(url):
+    lines = io.BytesIO()
+    await asyncio.to_thread(export, url, lines)
+    return len(lines.getvalue().splitlines())
 
 
 async def stored(serving):
@@ -72,6 +81,8 @@ async def test_changed_row_is_found_and_refused(postgres, database, change, what
     job_id = 99 if change == "id = 99" else 1
     assert (fault.check, f"the row of job {job_id} has changed ({what})" in fault.said) == ("jobs", True)
     assert f"the row of job {job_id} has changed; restore a backup" in await refusal(database)
+    with pytest.raises(JournalRefused, match=f"the row of job {job_id} has changed; restore a backup"):
+        await exported_lines(database)
 
 
 async def test_checksums_are_right_at_any_fraction_of_a_second(database):
@@ -123,8 +134,10 @@ async def test_rows_of_an_older_version_need_no_checksum(postgres, database):
     values = "7, 'default', 'ready', 0, 0, 60, 1.5e9, 0, 0, 0, 0, 0, 1.5e9, 2363233923, 'x'"
     await sql(postgres, database, f"INSERT INTO jobs ({columns}, crc32, body) VALUES ({values})")  # noqa: S608
     await sql(postgres, database, "UPDATE lease SET last_id = 7")
+    assert await exported_lines(database) == 3
     serving = await served(database)
     await serving.put()
+    assert await exported_lines(database) == 4
     assert "2 ready; 1 rows of an older version have no checksum" in [each.said for each in await checked(database)]
     serving.core.send(serving.client, b"reserve-job 7\r\nbury 7 0\r\n")  # gives it one
     await stored(serving)
