@@ -164,7 +164,7 @@ class Life:
         def commit_(changes):
             if not self.world.gone:
                 last = None if self.world.referee is None else run.pictures[-1][1]
-                run.pictures.append((changes.batch, take(self.server.parts.engine, last)))
+                run.pictures.append((changes.batch, take(self.server.parts.engine, last, changes.jobs)))
             commit(changes)
 
         journal.recover, journal.attach, journal.commit = recover_, attach_, commit_

@@ -1,5 +1,6 @@
 """The state that a server has in memory: whether it is consistent, and what a restart must recover of it."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from beanlite.core.engine import Engine
@@ -56,13 +57,17 @@ def all_jobs(engine: Engine) -> dict[int, Job]:
     return engine.jobs.newest
 
 
-def take(engine: Engine, last: Picture | None = None) -> Picture:
-    """Return the picture of this moment; ``last`` is the one before, in a run with policies."""
+def take(engine: Engine, last: Picture | None = None, written: Iterable[Job] = ()) -> Picture:
+    """Return the picture of this moment, at which a batch has taken the jobs ``written``.
+
+    ``last`` is the picture before, in a run with policies.
+    """
     jobs = _all_seen(engine)
     pauses = {tube.name: (tube.pause_s, tube.pause_until_ns) for tube in engine.tubes.values() if tube.pause_until_ns}
     earlier: dict[int, Seen | None] = {}
     if last is not None:
-        for job_id in engine.ledger.deferred:
+        # One that is written with this batch may have a deferred change as well: it is written as it is now.
+        for job_id in engine.ledger.deferred.keys() - {job.id for job in written}:
             was = last.earlier.get(job_id) or last.jobs.get(job_id)
             if was is not None and job_id in jobs:
                 earlier[job_id] = was

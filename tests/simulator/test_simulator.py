@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.simulator.compiled import lay_out
+from tests.simulator.memory import take
 from tests.simulator.mutants import MUTANTS
+from tests.support.core import put
 
 ROOT = Path(__file__).parents[2]
 SEEDS = os.environ.get("SIMULATOR_SEEDS", "1..200")
@@ -73,3 +75,19 @@ def test_the_mutants_stand_where_they_are_said_to():
     for name, mutant in MUTANTS.items():
         source = ROOT / "beanlite" / f"{mutant.module.replace('.', '/')}.py"
         assert source.read_text(encoding="utf-8").count(mutant.text) == 1, name
+
+
+def test_a_job_reserved_in_its_own_batch_is_expected_as_written(core):
+    client = core.client()
+    put(core, client)
+    core.send(client, b"reserve\r\n")
+    picture = take(core.engine)
+    core.engine.take_changes(deferred=True)
+    core.send(client, b"release 1 5 0\r\nreserve\r\n")
+    changes = core.engine.take_changes(deferred=False)
+    assert core.engine.ledger.has_deferred
+    picture = take(core.engine, picture, changes.jobs)
+    core.send(client, b"bury 1 5\r\n")
+    core.engine.ledger.deferred.update(core.engine.ledger.changed)  # as a policy would bury it
+    last = take(core.engine, picture)
+    assert (last.earlier[1].state, last.earlier[1].reserves) == ("reserved", 2)
