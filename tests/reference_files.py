@@ -188,7 +188,7 @@ def made(page: str, *parts: Callable[[], str]) -> str:
         begin, end = f"<!-- {part.__name__} -->\n", f"<!-- /{part.__name__} -->\n"
         before, mark, rest = page.partition(begin)
         assert mark, f"the page has no place for {part.__name__}"
-        page = f"{before}{begin}{part()}{end}{rest.partition(end)[2]}"
+        page = f"{before}{begin}\n{part()}{end}{rest.partition(end)[2]}"
     return page
 
 

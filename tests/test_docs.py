@@ -161,6 +161,15 @@ def test_each_link_to_a_heading_finds_it(page):
         assert anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.parametrize("page", PAGES)
+def test_each_heading_stands_between_empty_lines(page):
+    text = re.sub(r"^```.+?^```", "code", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lines = ["", *text.splitlines(), ""]
+    headings = [number for number, line in enumerate(lines) if re.match("#+ ", line)]
+    assert headings
+    assert [lines[number] for number in headings if lines[number - 1] or lines[number + 1]] == []
+
+
 # max_job_size is beanstalkd's -z.
 OWN_LIMITS = [key for key in config.Settings.model_fields if key.startswith("max_") and key != "max_job_size"]
 
