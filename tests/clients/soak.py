@@ -5,7 +5,7 @@
     python -m tests.clients.soak [--minutes 20] [--kills 100]
 
 In the first half a server with a file is killed and started again; in the second half two servers share a PostgreSQL
-with a synchronous standby, and the active one is killed. The workers are those of docs/workers.md, those of beanlite's
+with a synchronous standby, and the active one is killed. The workers are those of docs/workers*.md, those of beanlite's
 own client and ``beanlite work``, the producers that of the page and its own, and one more program cancels reserves.
 Afterwards:
 

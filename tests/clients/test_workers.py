@@ -1,4 +1,4 @@
-"""The workers and the producer of docs/workers.md, taken out of the page, with a real server.
+"""The workers and the producer of docs/workers*.md, taken out of the pages, with a real server.
 
 Their work, in ``with_workers/``, writes a line into a log when it begins and one when it ends, with the
 time of `CLOCK_MONOTONIC`, which is the same in all languages.
@@ -27,14 +27,14 @@ from tests.support.needs import need
 from tests.support.servers import free_port
 from tests.support.wire import Wire, until
 
-PAGE = (HERE.parents[1] / "docs/workers.md").read_text(encoding="utf-8")
-TRIES = 5  # of the page
+PAGES = "".join(file.read_text(encoding="utf-8") for file in sorted((HERE.parents[1] / "docs").glob("workers*.md")))
+TRIES = 5  # of the pages
 EACH = 3  # jobs that each worker does in each life of the server, at least
 WAITING_MAX = 20  # jobs that producers let wait
 
 
 class Worker(NamedTuple):
-    """A worker of the page."""
+    """A worker of the pages."""
 
     client: str
     command: str
@@ -51,8 +51,8 @@ WORKERS = {
 
 
 def code(language, word):
-    """The block of the page in this language that has this word in it."""
-    blocks = re.findall(rf"^```{language}\n(.+?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    """The block of the pages in this language that has this word in it."""
+    blocks = re.findall(rf"^```{language}\n(.+?)^```", PAGES, re.MULTILINE | re.DOTALL)
     (block,) = [block for block in blocks if word in block]
     return block
 
@@ -123,7 +123,7 @@ class Scene:
         return folder
 
     def write(self, name, file, text):
-        """Write a program of the page, with the port and the tubes of this test."""
+        """Write a program of the pages, with the port and the tubes of this test."""
         text = re.sub(r"""(["'])(mail|reports)\1""", rf"\1{name}.\2\1", text.replace("11300", str(self.port)))
         (self.folder / name / file).write_text(text, encoding="utf-8")
 
