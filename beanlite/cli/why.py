@@ -14,7 +14,7 @@ from beanlite.errors import BeanliteError
 
 EPILOG: Final = (
     "Exit codes: 0 nothing urgent is wrong; 1 something urgent is, there is no such tube, or a server can't be"
-    " reached or refuses the command; 2 a wrong setting or flag; 130 Ctrl-C. docs/monitoring.md says what to do about"
+    " reached or refuses the command; 2 a wrong setting or flag; 130 Ctrl-C. docs/findings.md says what to do about"
     " each finding."
 )
 EXAMPLES: Final = """

@@ -25,6 +25,7 @@ FOLDER = ROOT.parent / "packaging/prometheus"
 ALERTS = FOLDER / "alerts.yml"
 DASHBOARD = FOLDER / "dashboard.json"
 MONITORING = ROOT.parent / "docs/monitoring.md"
+RUNBOOKS = ROOT.parent / "docs/alerts.md"
 SUFFIX = re.compile(r"_(bucket|sum|count)$")
 
 
@@ -118,11 +119,11 @@ def alerts():
 
 
 def test_each_alert_has_a_section_that_says_what_to_do():
-    assert re.findall(r"^### (Beanlite\w+)", MONITORING.read_text(), re.MULTILINE) == alerts()
+    assert re.findall(r"^## (Beanlite\w+)", RUNBOOKS.read_text(), re.MULTILINE) == alerts()
 
 
 def test_each_alert_names_its_section_as_runbook():
-    runbooks = re.findall(r'runbook_url: "docs/monitoring.md#(\w+)"', ALERTS.read_text())
+    runbooks = re.findall(r'runbook_url: "docs/alerts.md#(\w+)"', ALERTS.read_text())
     assert runbooks == [alert.lower() for alert in alerts()]
 
 
