@@ -44,7 +44,9 @@ def text_of(name):
 def manual():
     """What users read: all pages but those about the insides."""
     return "\n".join(
-        text_of(file.name) for file in DOCS.glob("*.md") if file.stem not in {"architecture", "performance-lab"}
+        text_of(file.name)
+        for file in DOCS.glob("*.md")
+        if file.stem not in {"adding", "architecture", "performance-lab"}
     )
 
 
