@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from beanlite.console.file import File
+from beanlite.console.stored import looking_at
 from beanlite.core.access import OPERATOR, Rights
 from beanlite.web import operating
 from tests.support.access import allow
@@ -87,7 +87,7 @@ def test_person_is_told_its_own_deeds_alone(webs):
 def test_person_is_told_its_own_deeds_behind_those_of_others(server, monkeypatch):
     monkeypatch.setattr(operating, "EVENTS_MAX", 1)
     asked, rights = operating.Asked.of({}), Rights([(OPERATOR, b"mail")])
-    with File(server.directory / "queue.db") as look:
+    with looking_at(server.directory / "queue.db") as look:
         (deed,) = operating.deeds(look, asked, rights, "ann", hides=False)
     assert (deed.what, deed.jobs) == ("bury", 1)
 
