@@ -72,7 +72,7 @@ class Job:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it was deleted, released or buried, or the server has said that it is not ours any more."""
+        """Whether it was deleted, released or buried, or that was answered NOT_FOUND."""
         return self._channel is None
 
     @property

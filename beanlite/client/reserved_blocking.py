@@ -64,7 +64,7 @@ class BlockingJob:
 
     @property
     def is_finished(self) -> bool:
-        """Whether it was deleted, released or buried, or the server has said that it is not ours any more."""
+        """Whether it was deleted, released or buried, or that was answered NOT_FOUND."""
         return self._wire is None
 
     @property

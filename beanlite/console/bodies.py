@@ -8,6 +8,10 @@ from beanlite.errors import ConfigError
 
 FORMS: Final = ("auto", "text", "json", "hex", "raw")
 _HEX_LINE: Final = 16
+_INDENTED: Final = json.JSONEncoder(indent=2, ensure_ascii=False)
+# How much longer than the body its indented form may be: each bracket deep inside of others takes a line of blanks.
+_INDENTED_TIMES: Final = 8
+_INDENTED_MIN: Final = 10_000
 
 
 def body_lines(body: bytes, form: str) -> str:
@@ -19,17 +23,23 @@ def body_lines(body: bytes, form: str) -> str:
     if form == "json":
         text = _as_json(body)
         if text is None:
-            raise ConfigError("--body json: the body is not JSON")
+            raise ConfigError("--body json: the body is not JSON, or is nested too deeply")
         return text
     return _as_json(body) or _as_text(body) or _as_hex(body)
 
 
 def _as_json(body: bytes) -> str | None:
+    parts = []
+    room = _INDENTED_MIN + _INDENTED_TIMES * len(body)
     try:
-        lines = json.dumps(json.loads(body), indent=2, ensure_ascii=False)
+        for part in _INDENTED.iterencode(json.loads(body)):
+            parts.append(part)
+            room -= len(part)
+            if room < 0:
+                return None
     except (ValueError, RecursionError):  # it is not JSON, or is nested too deeply to be parsed
         return None
-    return units.on_lines(lines)
+    return units.on_lines("".join(parts))
 
 
 def _as_text(body: bytes) -> str | None:

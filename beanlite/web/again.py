@@ -9,10 +9,13 @@ from beanlite.errors import BeanliteError
 
 # The most bytes of a body as a form sends it: the form has 1 MiB in all.
 _SENT_MAX: Final = (1 << 20) - 4096
+_TOO_LONG: Final = "it is too long for a form"
 
 
 def unfit(body: bytes) -> str:
     """Return why a body can't be edited in a form; empty if it can."""
+    if len(body) > _SENT_MAX:  # to find that in what is sent would take seconds
+        return _TOO_LONG
     try:
         text = body.decode()
     except UnicodeDecodeError:
@@ -20,7 +23,7 @@ def unfit(body: bytes) -> str:
     if "\r" in text or "\0" in text:
         return "it has characters that a browser does not send back as they are"
     if len(quote_plus(text)) > _SENT_MAX:
-        return "it is too long for a form"
+        return _TOO_LONG
     return ""
 
 

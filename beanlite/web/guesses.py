@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from typing import Final
+from weakref import WeakValueDictionary
 
 from beanlite.host import log
 from beanlite.net.addresses import Addresses
@@ -38,8 +39,8 @@ class Guesses:
         self._addresses = Addresses(FREE, spare_local=False)
         self._free_at_s: dict[bytes | None, float] = {}
         """When an address will have as many guesses as at first."""
-        self._turns: dict[bytes | None, asyncio.Lock] = {}
-        """Of addresses with a check under way: what the next check waits for."""
+        self._turns: WeakValueDictionary[bytes | None, asyncio.Lock] = WeakValueDictionary()
+        """Of addresses with a check under way: what the next check waits for, as long as there is one."""
         self._checks = asyncio.Semaphore(CHECKS_AT_ONCE)
         self._floods = log.Seldom()
 
@@ -51,29 +52,28 @@ class Guesses:
         if user is not None:
             return user
         place = self._addresses.address_of(None if address == "unix" else (address,))
-        turn = self._turns.setdefault(place, asyncio.Lock())
-        try:
-            async with turn:
-                user = self._passwords.recall(authorization)  # the same one may have been checked meanwhile
-                return await self._check(authorization, address, place) if user is None else user
-        finally:
-            if not turn.locked():
-                self._turns.pop(place, None)
+        async with self._turns.setdefault(place, asyncio.Lock()):
+            user = self._passwords.recall(authorization)  # the same one may have been checked meanwhile
+            return await self._check(authorization, address, place) if user is None else user
 
     async def _check(self, authorization: str, address: str, place: bytes | None) -> User | None:
-        free_at_s = max(self._free_at_s.pop(place, 0.0), self._clock())
+        free_at_s = max(self._free_at_s.get(place, 0.0), self._clock())
         if free_at_s - self._clock() > (FREE - 1) * EVERY_S:
-            self._free_at_s[place] = free_at_s
             self._floods.warning("too many failed logins: passwords are not checked for now", address=address)
             raise TooMany
+        self._note(place, free_at_s + EVERY_S)  # also if the check is cancelled
         async with self._checks:
             user = await asyncio.to_thread(self._passwords.check, authorization)
         if user is None:
             name = login_in(authorization)[0]
             log.warning("wrong password", address=address, user=name[:_NAME_MAX])
-            self._free_at_s[place] = free_at_s + EVERY_S
-            while len(self._free_at_s) > ADDRESSES_MAX:
-                del self._free_at_s[next(iter(self._free_at_s))]
-        elif free_at_s > self._clock():
-            self._free_at_s[place] = free_at_s
+        else:
+            self._note(place, free_at_s)
         return user
+
+    def _note(self, place: bytes | None, free_at_s: float) -> None:
+        self._free_at_s.pop(place, None)  # the latest are the last
+        if free_at_s > self._clock():
+            self._free_at_s[place] = free_at_s
+        while len(self._free_at_s) > ADDRESSES_MAX:
+            del self._free_at_s[next(iter(self._free_at_s))]

@@ -88,6 +88,8 @@ class Asked:
 def deeds(look: PastView, asked: Asked, rights: Rights, person: str, *, hides: bool) -> list[Deed]:
     """Return the last deeds that are asked for, the newest first: of a user who may not do everything, its own."""
     which = asked.conditions(time.time(), hides=hides)
+    if not rights.everything:
+        which.setdefault("by", person)  # or the last EVENTS_MAX may all be those of others
     events = list(look.history(which, EVENTS_MAX))
     is_cut = len(events) == EVENTS_MAX
     if not rights.everything:

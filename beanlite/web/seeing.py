@@ -149,7 +149,7 @@ async def job(request: Request) -> Response:
         name = f'attachment; filename="job-{job_id}"'
         return Response(body, media_type="application/octet-stream", headers={"content-disposition": name})
     try:
-        text = body_lines(body[:BODY_BYTES_MAX], form)
+        text = await asyncio.to_thread(body_lines, body[:BODY_BYTES_MAX], form)
     except ConfigError:
         text = None
     context = {

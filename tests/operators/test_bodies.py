@@ -5,6 +5,9 @@ import pytest
 from beanlite.console.bodies import body_lines
 from beanlite.errors import ConfigError
 
+# Indented, it would be a thousand times as long.
+DEEP = b"[" + b",".join([b"[" * 900 + b"]" * 900] * 30) + b"]"
+
 
 @pytest.mark.parametrize(
     ("body", "shown"),
@@ -15,6 +18,7 @@ from beanlite.errors import ConfigError
         (b"", ""),
         (b"0", "0"),
         (b"[" * 100_000, "[" * 100_000),  # no parser goes that deep
+        (DEEP, DEEP.decode()),
     ],
 )
 def test_the_form_is_chosen_by_what_it_is(body, shown):
@@ -31,5 +35,6 @@ def test_hex_has_sixteen_bytes_a_line():
 def test_a_form_that_was_asked_for():
     assert body_lines(b"[1]", "text") == "[1]"
     assert body_lines(b"\xff", "text") == "\ufffd"
-    with pytest.raises(ConfigError, match="the body is not JSON"):
-        body_lines(b"x", "json")
+    for body in b"x", DEEP:
+        with pytest.raises(ConfigError, match="the body is not JSON, or is nested too deeply"):
+            body_lines(body, "json")

@@ -60,6 +60,7 @@ def test_old_job_that_has_changed_is_kept(web, wire):
         (b"a\r\nb", "does not send back"),
         (b"a\0b", "does not send back"),
         (b"%" * 500_000, "too long"),
+        (b"\xff" * 1_100_000, "too long"),  # which is seen without a look at it
         (b"text", ""),
     ],
 )

@@ -98,6 +98,32 @@ async def test_guesses_at_the_same_time_are_limited_as_well(passwords):
     assert not checks._turns
 
 
+async def test_guesses_by_some_that_come_again_are_limited_as_well(passwords):
+    checks = Guesses(passwords, lambda: 1000.0)
+
+    async def guess(name):
+        return [await refused(checks, "10.0.0.1", f"ann:{name}{n}") for n in range(2 * FREE)]
+
+    answers = await asyncio.gather(*map(guess, "abcd"))
+    assert sum(each.count(False) for each in answers) == len(passwords.checked) == FREE
+    assert passwords.most_at_once == 1
+
+
+async def test_cancelled_check_counts_as_a_wrong_password(passwords):
+    checks = Guesses(passwords, lambda: 1000.0)
+    for _ in range(FREE):
+        passwords.free.clear()
+        check = asyncio.create_task(refused(checks, "10.0.0.1"))
+        while not passwords.at_once:
+            await asyncio.sleep(0)
+        check.cancel()
+        passwords.free.set()
+        await asyncio.wait({check})
+        while passwords.at_once:
+            await asyncio.sleep(0)
+    assert await refused(checks, "10.0.0.1")
+
+
 async def test_checks_of_all_addresses_take_bounded_memory(passwords):
     checks = Guesses(passwords, lambda: 1000.0)
     assert not any(await asyncio.gather(*(refused(checks, f"10.0.0.{n}") for n in range(20))))

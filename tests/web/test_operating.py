@@ -5,6 +5,9 @@ import time
 
 import pytest
 
+from beanlite.console.stored import looking_at
+from beanlite.core.access import OPERATOR, Rights
+from beanlite.web import operating
 from tests.support.access import allow
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
@@ -78,6 +81,15 @@ def test_person_is_told_its_own_deeds_alone(webs):
     assert rows(of(webs, "ann"), "?by=root") == []
     assert rows(of(webs, "ann")) == ["ann bury mail 40 job 1 to 40"]
     assert rows(of(webs, "carl")) == []
+
+
+@pytest.mark.usefixtures("webs")
+def test_person_is_told_its_own_deeds_behind_those_of_others(server, monkeypatch):
+    monkeypatch.setattr(operating, "EVENTS_MAX", 1)
+    asked, rights = operating.Asked.of({}), Rights([(OPERATOR, b"mail")])
+    with looking_at(server.directory / "queue.db") as look:
+        (deed,) = operating.deeds(look, asked, rights, "ann", hides=False)
+    assert (deed.what, deed.jobs) == ("bury", 1)
 
 
 def test_refresh_does_not_read_the_history(webs):
