@@ -14,11 +14,10 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from beanlite.console import query, units
+from beanlite.console import query, tables, units
 from beanlite.console.changes import DONE_WORDS
-from beanlite.console.filters import STATES, encode_tube, filter_by, job_name
+from beanlite.console.filters import STATES, Record, encode_tube, filter_by, job_name
 from beanlite.console.folding import LINES_MAX
-from beanlite.console.tables import claim
 from beanlite.console.units import parse_age
 from beanlite.console.why import LASTING
 from beanlite.core.access import OPERATOR, PRODUCER
@@ -111,13 +110,13 @@ def _tick(at: float, days: bool) -> Markup:  # noqa: FBT001 - of templates
     return Markup('<tspan datetime="{}" data-{}>{}</tspan>').format(moment.isoformat(), kind, text)
 
 
-def _peer(peer: Mapping[str, Any] | None) -> str:
-    return "" if peer is None else f"{peer['address']} #{peer['number']}{claim(peer)}"
+def _peer(peer: Record | None) -> str:
+    return "" if peer is None else tables.peer(peer)
 
 
-def _holder(peer: Mapping[str, Any] | None) -> str:
+def _holder(peer: Record | None) -> str:
     """Return a client in little room: what it calls itself, or its address."""
-    return "" if peer is None else f"{claim(peer).strip() or peer['address']} #{peer['number']}"
+    return "" if peer is None else f"{tables.claim(peer).strip() or peer['address']} #{peer['number']}"
 
 
 def _root_of_record(root: str, record: Mapping[str, Any]) -> str:
