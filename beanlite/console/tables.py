@@ -299,17 +299,10 @@ def event_line(event: Record) -> str:
     if "lost" in event:
         where = f" of {event['server']}" if "server" in event else ""
         return f"{event['lost']:,} events{where} were lost, because they were not read in time"
-    if event["id"]:
-        how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
-        if "note" in event:
-            from beanlite.core.notes import first_line  # noqa: PLC0415 - few events
-
-            how = [repr(first_line(event["note"].encode())) if event["note"] else "taken away"]
-    elif "change" in event:
-        how = [units.on_one_line(_schedule(event["change"]) if event["what"] == "schedule" else event["change"])]
-    else:
-        until = f", until {units.utc(event['at'] + event['delay_s'])}" if event["delay_s"] else ""
-        how = [f"for {units.age(event['delay_s'])}{until}"]
+    how = [f"pri {event['pri']}"] if event["id"] and "note" not in event else []
+    if told := details(event):
+        until = f", until {units.utc(event['at'] + event['delay_s'])}" if not event["id"] and event["delay_s"] else ""
+        how.append(told + until)
     return "  ".join(
         (
             units.utc(event["at"]),
@@ -323,7 +316,23 @@ def event_line(event: Record) -> str:
     )
 
 
-def _schedule(text: str) -> str:
+def details(event: Record, *, hides: bool = False) -> str:
+    """Return what there is to say of an event besides its word and the job's pri; nothing that may be hidden."""
+    if "note" in event:
+        from beanlite.core.notes import first_line  # noqa: PLC0415 - few events
+
+        if hides:
+            return ""
+        return repr(first_line(event["note"].encode())) if event["note"] else "taken away"
+    if "change" in event:
+        told = event["change"]
+        return units.on_one_line(_schedule(told, hides=hides) if event["what"] == "schedule" else told)
+    if event["what"] == "pause":
+        return f"for {units.age(event['delay_s'])}" if event["delay_s"] else "ended"
+    return f"delay {units.age(event['delay_s'])}" if event["delay_s"] else ""
+
+
+def _schedule(text: str, *, hides: bool) -> str:
     """Return a schedule in few words, without the body that it puts."""
     try:
         schedule = json.loads(text)
@@ -331,7 +340,7 @@ def _schedule(text: str) -> str:
             return f"{schedule['name']} unset"
         return f"{schedule['name']}: {schedule['when']} {schedule['zone']} -> {schedule['tube']}"
     except (ValueError, KeyError, TypeError):  # the disk has changed it
-        return text
+        return "" if hides else text
 
 
 def history_lines(history: Sequence[Record], *, of_one_job: bool) -> list[str]:
