@@ -4,7 +4,7 @@ import json
 import secrets
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from beanlite.core.access import ALL_TUBES, ANY
 from beanlite.core.policies import is_pattern
 from beanlite.errors import ConfigError
 from beanlite.settings import sources
+
+if TYPE_CHECKING:
+    from beanlite.net.allowed import Access, Rule
 
 EPILOG: Final = "Exit codes: 0 done, or allowed; 1 not allowed; 2 a wrong setting, flag or file."
 EXAMPLES: Final = """
@@ -79,7 +82,7 @@ def check(
         needs = "any role" if role == ANY else f"the role {role}"
         print(f"not allowed: no rule gives {', '.join(identities)} {needs} on {tube}")
     else:
-        print(f"allowed by rule {rule.number}: {_in_words(rule)}")
+        print(f"allowed by rule {rule.number}: {_rule_text(rule)}")
     return 0 if is_allowed else _NOT_ALLOWED
 
 
@@ -91,7 +94,7 @@ def list_(*, file: RulesFile = None, config_file: ConfigFile = None, as_json: Js
         tables.print_json([_record(rule) for rule in rules])
     else:
         for rule in rules:
-            print(f"{rule.number}: {_in_words(rule)}")
+            print(f"{rule.number}: {_rule_text(rule)}")
 
 
 @token.callback()
@@ -122,7 +125,7 @@ def new(
         print(f'token for the client:       {secret}\nline for [tokens] in the file: {key} = "{digest}"')
 
 
-def _read(file: Path | None, config_file: Path | None) -> Any:  # noqa: ANN401 - Access, which is imported when needed
+def _read(file: Path | None, config_file: Path | None) -> "Access":
     from beanlite.server.access_file import read_access  # noqa: PLC0415 - as above
 
     path = sources.load(config_file).access if file is None else file
@@ -143,7 +146,7 @@ def _role_of(word: str) -> tuple[str | None, str]:
     return ROLE_OF[key]
 
 
-def _record(rule: Any) -> dict[str, object]:  # noqa: ANN401 - as above
+def _record(rule: "Rule") -> dict[str, object]:
     return {
         "number": rule.number,
         "who": list(rule.who),
@@ -152,6 +155,6 @@ def _record(rule: Any) -> dict[str, object]:  # noqa: ANN401 - as above
     }
 
 
-def _in_words(rule: Any) -> str:  # noqa: ANN401 - as above
+def _rule_text(rule: "Rule") -> str:
     tubes = ", ".join(tube.decode() for tube in rule.tubes)
     return f"{', '.join(rule.who)}: {', '.join(rule.roles)} on {tubes}"

@@ -77,7 +77,7 @@ def _undo_of(what: Record, db: Location | None) -> UndoJobs | PutAgain:
     return UndoJobs(what, 0) if db is None else PutAgain(db)
 
 
-async def _kept_bytes(site: Site) -> int:
+async def _kept_bytes(site: Site[Live]) -> int:
     """Return how many bytes of history keep bodies of deleted jobs, if it can be read here; 0 if they are not kept."""
     if site.db is None:
         return 0

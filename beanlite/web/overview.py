@@ -11,7 +11,7 @@ from beanlite.console.live import Live
 from beanlite.core.findings import BURIED, CRASH_LOOP, LEFT_BURIED, REFUSED, STORM_DUE
 from beanlite.web.pages import link, quoted
 
-# TubesPage on one page.
+# Tubes on one page.
 PAGE: Final = 50
 # What tubes can be sorted by.
 SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")

@@ -89,10 +89,11 @@ async def tube(request: Request) -> Response:
     stats = await site.questions.ask_seldom("", "stats", Live.stats)
     reply, policies, (findings, facts) = await ask(
         request,
+        site.questions,
         ("tube", name),
         lambda live: (
             live.list_tubes({"names": [name]}),
-            live.ask("list-policies", {"tube": name}),
+            live.list_policies({"tube": name}),
             looks.diagnosis(live, name),
         ),
     )
@@ -227,8 +228,8 @@ async def policies(request: Request) -> Response:
     site = site_of(request)
 
     def first(live: Live) -> tuple[Record, list[Record]]:
-        policies, schedules = live.ask("list-policies", {}), []
-        for records, _ in listing.slices(lambda asked: live.ask("list-schedules", asked), {}, "schedules"):
+        policies, schedules = live.list_policies({}), []
+        for records, _ in listing.slices(live.list_schedules, {}, "schedules"):
             schedules += records
             if len(schedules) > SCHEDULES_MAX:
                 break
@@ -311,7 +312,7 @@ async def backups(request: Request) -> Response:
     return render(request, "backups.html", context)
 
 
-async def _hours(site: Site, names: list[str]) -> tuple[dict[str, Curve], str]:
+async def _hours(site: Site[Live], names: list[str]) -> tuple[dict[str, Curve], str]:
     """Return curves of the jobs put into each tube in the last 24 hours, and why the database can't be read, if so."""
     rows, unreadable = await from_database(site.db, lambda look: look.totals(_HOUR_S, 24, names))
     if rows is None:
