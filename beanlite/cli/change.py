@@ -218,7 +218,7 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
         raise ConfigError("say which jobs: by their ids, or by --tube, --state, --text or another option")
     ask = ask and not how.dry_run
     if ask and not sys.stdin.isatty():
-        raise ConfigError(f"{command or what['do']} can't be undone, and there is no terminal to ask at: say --yes")
+        raise ConfigError(f"{command or what['do']} asks first, and there is no terminal to ask at: say --yes")
     exit_code = 0
     with how.open(TIMEOUT_S) as servers:
         shares = routing.shares(servers, which)
