@@ -13,11 +13,11 @@ from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import completion
 from beanlite.cli.groups import Ids, Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.options import IDS_SHOWN, ids_text
-from beanlite.cli.printing import print_done
+from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.which import Which
 from beanlite.console import changes, routing, units
 from beanlite.console.filters import Record, encode_tube, filter_by, in_words
-from beanlite.console.live import Live, login_name, on_behalf_of
+from beanlite.console.live import Live, by_me
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
@@ -204,12 +204,12 @@ def pause(
     with server.open(TIMEOUT_S) as servers:
         for name in routing.servers_of(servers, tube):
             with routing.naming(name):
-                servers.lives[name].pause(tube, pause_s, on_behalf_of(login_name()))
+                servers.lives[name].pause(tube, pause_s, by_me())
             if as_json:
-                print_done(json.dumps({**({"server": name} if name else {}), "tube": tube, "pause_s": pause_s}))
+                print_done(json.dumps({**server_key(name), "tube": tube, "pause_s": pause_s}))
             else:
                 state = f"is paused for {units.age(pause_s)}" if pause_s else "is not paused"
-                print_done(f"{name}: {tube} {state}" if name else f"{tube} {state}")
+                print_done(f"{prefix(name)}{tube} {state}")
 
 
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, command: str | None = None) -> int:
@@ -242,22 +242,20 @@ def _change(share: routing.Share, selection: Filter | None, what: Record, how: H
     """Make a change in one server, and report it; return the exit code. BeanliteError: a job was not changed."""
     which = share.which
     with _progress(command) as progress:
-        request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
+        request = {**what, **by_me(), "dry_run": how.dry_run}
         outcome = changes.Result() if selection is None else changes.change(share.live, request, selection, progress)
     reasons = _reasons(share.live, what, which, outcome)
     word = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
         ids = {"unchanged": sorted(outcome.left if which.ids is None else set(which.ids) - outcome.changed)}
-        server = {"server": share.server} if share.server else {}
-        text = json.dumps({**server, "do": what["do"], **facts, "dry_run": how.dry_run, **ids})
+        text = json.dumps({**server_key(share.server), "do": what["do"], **facts, "dry_run": how.dry_run, **ids})
     else:
         would = "would be " if how.dry_run else ""
         rest = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
         rest += f" ({reasons})" if reasons and which.ids is None else ""
-        server_text = f"{share.server}: " if share.server else ""
         end = ", then interrupted" if outcome.interrupted else ""
-        text = f"{server_text}{units.jobs(outcome.done)} {would}{word}{rest}{end}"
+        text = f"{prefix(share.server)}{units.jobs(outcome.done)} {would}{word}{rest}{end}"
     if how.dry_run:
         print(text)
     else:

@@ -13,12 +13,12 @@ from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
-from beanlite.cli.printing import print_done
+from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.source import reader
 from beanlite.console import tables, units
 from beanlite.console.filters import JobId, Record, encode_tube
 from beanlite.console.listing import slices
-from beanlite.console.live import Live, login_name, on_behalf_of
+from beanlite.console.live import Live, by_me
 from beanlite.console.routing import all_of, home, naming
 from beanlite.console.several import Servers, Several
 from beanlite.core.job import U32_MAX
@@ -116,9 +116,9 @@ def set_(
         with naming(own):
             reply = _ask(live, "set-schedule", request)
     if as_json:
-        print_done(json.dumps({**_named(own), "name": name, **reply}))
+        print_done(json.dumps({**server_key(own), "name": name, **reply}))
     else:
-        print_done(f"{_before(own)}{name} puts its next job at {units.utc(reply['next_at'])} UTC")
+        print_done(f"{prefix(own)}{name} puts its next job at {units.utc(reply['next_at'])} UTC")
 
 
 @schedule.command("list", epilog=epilog("schedule list", EXAMPLES, EPILOG))
@@ -164,15 +164,7 @@ def unset(name: Name, *, server: ServerOption, as_json: Json = False) -> None:
         for own in _owners(servers, name):
             with naming(own):
                 _ask(servers.lives[own], "unset-schedule", {"name": name})
-            print_done(json.dumps({**_named(own), "name": name}) if as_json else f"{_before(own)}{name} is unset")
-
-
-def _named(server: str) -> Record:
-    return {"server": server} if server else {}
-
-
-def _before(server: str) -> str:
-    return f"{server}: " if server else ""
+            print_done(json.dumps({**server_key(own), "name": name}) if as_json else f"{prefix(own)}{name} is unset")
 
 
 def _owners(servers: Servers, name: str) -> list[str]:
@@ -253,4 +245,4 @@ def _body(text: str | None, file: Path | None) -> bytes:
 
 
 def _ask(live: Live, word: str, request: Record) -> Record:
-    return live.ask(word, {**request, **on_behalf_of(login_name())})
+    return live.ask(word, {**request, **by_me()})

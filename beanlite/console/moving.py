@@ -15,7 +15,7 @@ from typing import Final
 from beanlite.console import changes
 from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.listing import everything
-from beanlite.console.live import Live, login_name, on_behalf_of
+from beanlite.console.live import Live, by_me, login_name
 from beanlite.console.putting import NewJob, batches, put_batch
 from beanlite.core.notes import NOTE_MAX
 from beanlite.core.tube import is_tube_name
@@ -81,7 +81,7 @@ def pause_likewise(old: Live, new: Live, tube: str) -> None:
     )
     if left_s > own_s:
         new.use(tube)  # only a tube that exists can be paused
-        new.pause(tube, left_s, _by())
+        new.pause(tube, left_s, by_me())
 
 
 def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[int], None] | None) -> Moved:
@@ -92,7 +92,7 @@ def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[
     moved = Moved()
     while True:
         for state in _STATES:
-            _change(old, {"do": "move", "to": leaving(tube), **_by()}, filter_by(tube=tube, state=state))
+            _change(old, {"do": "move", "to": leaving(tube), **by_me()}, filter_by(tube=tube, state=state))
         copies = _copies(new, tube, server)
         originals = list(everything(old.list_jobs, {"tube": leaving(tube)}, "jobs"))
         if not originals and not copies:
@@ -113,10 +113,6 @@ def _change(server: Live, what: Record, which: Filter) -> changes.Result:
     for _ in changes.slices(server, what, which, outcome):
         pass
     return outcome
-
-
-def _by() -> Record:
-    return on_behalf_of(login_name())
 
 
 def _copies(new: Live, tube: str, server: str) -> dict[int, int]:
@@ -166,14 +162,14 @@ def _mark(new: Live, copy_id: int, server: str, job: Record) -> None:
     state = ", buried" if job["state"] == "buried" else ""
     note = f"moved from {server}:{job['id']}{state}\n{job['text']}".strip()
     note = note.encode()[:NOTE_MAX].decode(errors="ignore")
-    _change(new, {"do": "note", "note": note, **_by()}, filter_by(ids=[copy_id]))
+    _change(new, {"do": "note", "note": note, **by_me()}, filter_by(ids=[copy_id]))
 
 
 def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int]) -> None:
     """Delete jobs, and the copies of those that clients have deleted meanwhile. BeanliteError: as ``_delete``."""
     if not ids:
         return
-    outcome = _change(old, {"do": "delete", **_by()}, filter_by(ids=sorted(ids)))
+    outcome = _change(old, {"do": "delete", **by_me()}, filter_by(ids=sorted(ids)))
     gone = ids - outcome.changed - outcome.left
     if gone:
         copies = _copies(new, tube, server)
@@ -184,7 +180,7 @@ def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int
 def _delete(server: Live, ids: list[int]) -> None:
     """Delete jobs. BeanliteError: a client has reserved one, by its id."""
     if ids:
-        _check_none_is_left(server, _change(server, {"do": "delete", **_by()}, filter_by(ids=ids)))
+        _check_none_is_left(server, _change(server, {"do": "delete", **by_me()}, filter_by(ids=ids)))
 
 
 def _check_none_is_left(server: Live, outcome: changes.Result) -> None:
@@ -197,8 +193,8 @@ def _open(new: Live, tube: str) -> int:
     copies = list(everything(new.list_jobs, {"tube": coming(tube), "notes": True}, "jobs"))
     buried = [job["id"] for job in copies if job["state"] != "buried" and _is_of_buried(job)]
     if buried:
-        _change(new, {"do": "bury", **_by()}, filter_by(ids=buried))
-    return _change(new, {"do": "move", "to": tube, **_by()}, filter_by(tube=coming(tube))).done if copies else 0
+        _change(new, {"do": "bury", **by_me()}, filter_by(ids=buried))
+    return _change(new, {"do": "move", "to": tube, **by_me()}, filter_by(tube=coming(tube))).done if copies else 0
 
 
 def _is_of_buried(job: Record) -> bool:

@@ -226,6 +226,7 @@ def test_json_has_plain_numbers(own_queue, run):
         ("bury --state lost", "there is no state 'lost', only ready, reserved, delayed, buried"),
         ("bury --older soon", "Invalid value for '--older': 'soon' is not a length of time"),
         ("move 1", "Missing option '--to'"),
+        ("policy show", "Missing argument 'TUBE'"),
         ("jobs --db x", "--connect and --db exclude each other"),
         ("job 1 --database postgresql://y/z", "--connect and --database exclude each other"),
         ("job 1 --body colours", "--body: there is no form 'colours', only auto, text, json, hex, raw"),
