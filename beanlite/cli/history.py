@@ -28,6 +28,7 @@ from beanlite.cli.groups import (
 )
 from beanlite.cli.options import ConfigFile, Database, Db, ids_text
 from beanlite.cli.printing import print_done
+from beanlite.client.calls import TTR_S
 from beanlite.console import tables, units
 from beanlite.console.filters import JobId, Record, filter_by, own_ids
 from beanlite.console.live import login_name
@@ -207,7 +208,7 @@ def undelete(
     where: Where = None,
     ttr: Annotated[
         float, age_option("--ttr", text="How long a client may hold a job, which is not kept. Default: 60s.")
-    ] = 60,
+    ] = TTR_S,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing, only report how many jobs it would be.")
     ] = False,

@@ -15,6 +15,7 @@ from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.source import reader
+from beanlite.client.calls import PRI, TTR_S
 from beanlite.console import tables, units
 from beanlite.console.filters import JobId, Record, encode_tube
 from beanlite.console.listing import slices
@@ -77,8 +78,8 @@ def set_(
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", parser=as_path, help="A file with the body; - is stdin.")
     ] = None,
-    pri: Annotated[int, typer.Option(min=0, max=U32_MAX, metavar="N", help="The pri; 0 comes first.")] = 1024,
-    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold a job. Default: 60s.")] = 60,
+    pri: Annotated[int, typer.Option(min=0, max=U32_MAX, metavar="N", help="The pri; 0 comes first.")] = PRI,
+    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold a job. Default: 60s.")] = TTR_S,
     overlap: Annotated[
         bool, typer.Option("--overlap", help="Put a job even while the last one is still there.")
     ] = False,

@@ -9,6 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from beanlite.beanstalk.client import Unauthorized, Unreachable
+from beanlite.client.calls import PRI, TTR_S
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, filter_by
@@ -22,7 +23,7 @@ from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import delete_old, fields_of, fields_of_deleted
 from beanlite.web.notices import Mistake, WrongForm
-from beanlite.web.pages import filter_of, form, number, render, schedule_in, tube_name, whole_seconds
+from beanlite.web.pages import filter_of, form, number, render, schedule_in, text_in, tube_name, whole_seconds
 from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
 from beanlite.web.running import WORDS, description
 from beanlite.web.seeing import check_id, deleted_job, from_database
@@ -276,10 +277,10 @@ async def put(request: Request) -> Response:
         old = number(fields, "old", U64_MAX) if fields.get("delete") else None
         job = {
             "tube": tube_name(fields, "tube") or "default",
-            "pri": 1024 if pri is None else pri,
+            "pri": PRI if pri is None else pri,
             "delay_s": whole_seconds(fields, "delay") or 0,
-            "ttr_s": 60 if ttr_s is None else ttr_s,
-            "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
+            "ttr_s": TTR_S if ttr_s is None else ttr_s,
+            "body": text_in(fields, "body"),
         }
         what = {"jobs": [job], **on_behalf(request)}
         reply = await questions.ask_once(person, lambda live: live.ask("put-jobs", what))
@@ -357,7 +358,7 @@ def _how(do: str, fields: dict[str, str]) -> Record:
             raise Mistake("pri", "say which")
         return {"pri": pri}
     if do == "note":
-        return {"note": fields.get("note", "").replace("\r\n", "\n")}  # browsers send line breaks as CR LF
+        return {"note": text_in(fields, "note")}
     if do == "delay":
         delay_s = whole_seconds(fields, "delay")
         if not delay_s:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from beanlite.client.calls import PRI, TTR_S
 from beanlite.console import query, tables, units
 from beanlite.console.changes import DONE_WORDS
 from beanlite.console.filters import STATES, Record, encode_tube, filter_by, job_name
@@ -286,6 +287,11 @@ def line_of(fields: Mapping[str, str]) -> str:
     return " ".join(part for part in (fields.get("q", "").strip(), query.from_fields(fields)) if part)
 
 
+def text_in(fields: Mapping[str, str], name: str) -> str:
+    """Return the text of a field of several lines; browsers send line breaks as CR LF."""
+    return fields.get(name, "").replace("\r\n", "\n")
+
+
 def schedule_in(fields: Mapping[str, str]) -> dict[str, object]:
     """Return the schedule that a form describes, as a request has it. Mistake: something is missing, or wrong."""
     for key, why in (("name", "say which"), ("when", "say when"), ("tube", "say in which tube")):
@@ -297,9 +303,9 @@ def schedule_in(fields: Mapping[str, str]) -> dict[str, object]:
         "when": fields["when"].strip(),
         "zone": fields.get("zone", "").strip() or UTC_ZONE,
         "tube": tube_name(fields, "tube"),
-        "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
-        "pri": 1024 if pri is None else pri,
-        "ttr_s": 60 if ttr_s is None else ttr_s,
+        "body": text_in(fields, "body"),
+        "pri": PRI if pri is None else pri,
+        "ttr_s": TTR_S if ttr_s is None else ttr_s,
         "if_absent": not fields.get("overlap"),
         "missed": "once" if fields.get("once") else "skip",
     }
