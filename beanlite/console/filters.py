@@ -56,6 +56,11 @@ class JobId(int):
         return f"{self.server}:{self:d}" if self.server else f"{self:d}"
 
 
+def pattern_of(text: str) -> str:
+    """Return what names have to be like for a text: itself if it has a wildcard, or to have it in them; "": any."""
+    return text if not text or WILDCARDS & set(text) else f"*{text}*"
+
+
 def own_ids(ids: Sequence[int], name: str = "") -> list[int]:
     """Return ids for a single server, or a file, which may have a name. ConfigError: one names another server."""
     for job_id in ids:

@@ -1,6 +1,7 @@
 """The contents of the first page: what is wrong with the server, its rates, and its tubes."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final
@@ -9,6 +10,7 @@ from beanlite.console import listing, outlook, why
 from beanlite.console.filters import Record
 from beanlite.console.live import Live
 from beanlite.core.findings import BURIED, CRASH_LOOP, LEFT_BURIED, REFUSED, STORM_DUE
+from beanlite.errors import ConfigError
 from beanlite.web.pages import link, quoted
 
 # Tubes on one page.
@@ -23,6 +25,14 @@ _LATE_S: Final = 60
 
 # What the page of a tube does not tell elsewhere.
 _FACTS: Final = frozenset({"clients", "reserved", "pace", "crashes"})
+
+
+def name_and_order(query: Mapping[str, str]) -> tuple[str, str]:
+    """Return what is asked for in the names of tubes, and how they are sorted. ConfigError: there is no such order."""
+    like, sort = query.get("like", "").strip()[:200], query.get("sort", "name")
+    if sort not in SORTS:
+        raise ConfigError(f"sort: tubes are sorted by {', '.join(SORTS)}")
+    return like, sort
 
 
 @dataclass(frozen=True, slots=True)

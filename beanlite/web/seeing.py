@@ -13,7 +13,7 @@ from starlette.responses import Response
 from beanlite.beanstalk.client import Unreachable
 from beanlite.console import listing
 from beanlite.console.bodies import FORMS, body_lines
-from beanlite.console.filters import ID_MAX, Record, encode_tube
+from beanlite.console.filters import ID_MAX, Record, encode_tube, pattern_of
 from beanlite.console.folding import LINES_MAX, fold, one_by_one
 from beanlite.console.live import Live
 from beanlite.console.stored import Location, PastView, looking_at
@@ -53,11 +53,9 @@ LONGER: Final = {"week": (_HOUR_S, 7 * 24), "quarter": (24 * _HOUR_S, 91)}
 async def overview(request: Request) -> Response:
     """Show the state of the server, and its tubes."""
     site, query = site_of(request), request.query_params
-    like, sort = query.get("like", "").strip()[:200], query.get("sort", "name")
-    if sort not in looks.SORTS:
-        raise ConfigError(f"sort: tubes are sorted by {', '.join(looks.SORTS)}")
+    like, sort = looks.name_and_order(query)
     page = number(query, "page", PAGES_MAX) or 1
-    fits = like if not like or {"*", "?"} & set(like) else f"*{like}*"
+    fits = pattern_of(like)
     ask_seldom, person = site.questions.ask_seldom, person_of(request)
     stats = await ask_seldom("", "stats", Live.stats)
     findings = await ask_seldom(person, "findings", looks.findings)
