@@ -334,12 +334,15 @@ Servers: TypeAlias = Live | Several
 """A server, or several."""
 
 
-def connect(places: Places, person: str = "", within_s: float = AWAY_S) -> Servers:
-    """Connect to servers; to a single one as to one that stands alone. BeanliteError, ConfigError, as of Several."""
+def connect(places: Places, within_s: float = AWAY_S) -> Servers:
+    """Connect to servers. BeanliteError, ConfigError, as of Several.
+
+    Replies of several have to come within a time; a single one, without which nothing can be shown, has TIMEOUT_S.
+    """
     if len(places.places) > 1:
-        return Several(places, person, within_s)
+        return Several(places, within_s=within_s)
     (place,) = places.places
-    live = reach_only(place, person)
+    live = reach_only(place)
     live.server = place.name
     return live
 

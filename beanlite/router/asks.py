@@ -152,12 +152,11 @@ class ReserveAsk(Ask):
 class UseAsk(Ask):
     """A use of the client."""
 
-    __slots__ = ("_before", "_lane", "_session", "_tube")
+    __slots__ = ("_before", "_session", "_tube")
 
-    def __init__(self, session: ClientState, lane: Lane, tube: bytes) -> None:
+    def __init__(self, session: ClientState, tube: bytes) -> None:
         super().__init__()
         self._session = session
-        self._lane = lane
         self._tube = tube
         self._before = session.used
 
