@@ -335,10 +335,7 @@ Servers: TypeAlias = Live | Several
 
 
 def connect(places: Places, within_s: float = AWAY_S) -> Servers:
-    """Connect to servers. BeanliteError, ConfigError, as of Several.
-
-    Replies of several have to come within a time; a single one, without which nothing can be shown, has TIMEOUT_S.
-    """
+    """Connect to servers; a single one has TIMEOUT_S to reply. BeanliteError, ConfigError, as of Several."""
     if len(places.places) > 1:
         return Several(places, within_s=within_s)
     (place,) = places.places
