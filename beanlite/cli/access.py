@@ -59,9 +59,9 @@ def check(
     as_json: Json = False,
 ) -> int:
     """Show whether a client may give a command for a tube, and which rule decides."""
-    from beanlite.net.allowed import deciding  # noqa: PLC0415 - a shell that completes does without
-    from beanlite.protocol.limited import ALL  # noqa: PLC0415 - likewise
-    from beanlite.server.access_file import identity_from  # noqa: PLC0415 - likewise
+    from beanlite.net.allowed import deciding
+    from beanlite.protocol.limited import ALL
+    from beanlite.server.access_file import identity_from
 
     pattern = tube.encode(errors="surrogateescape")
     if not is_pattern(pattern):
@@ -112,7 +112,7 @@ def new(
 
     The token is for the client (BEANLITE_TOKEN) and is not shown again; the line does not tell it.
     """
-    from beanlite.server.access_file import TOKEN_NAME  # noqa: PLC0415 - as above
+    from beanlite.server.access_file import TOKEN_NAME
 
     if TOKEN_NAME.fullmatch(name) is None:
         raise ConfigError("the name of a token has 1 to 64 letters, digits, dots, hyphens and underscores")
@@ -126,7 +126,7 @@ def new(
 
 
 def _read(file: Path | None, config_file: Path | None) -> "Access":
-    from beanlite.server.access_file import read_access  # noqa: PLC0415 - as above
+    from beanlite.server.access_file import read_access
 
     path = sources.load(config_file).access if file is None else file
     if path is None:
@@ -136,7 +136,7 @@ def _read(file: Path | None, config_file: Path | None) -> "Access":
 
 def _role_of(word: str) -> tuple[str | None, str]:
     """Return the role that a word takes, None if everybody may give it, and on what. ConfigError: no such word."""
-    from beanlite.protocol.limited import EVERYBODY, IN_NO_TABLE, ROLE_OF  # noqa: PLC0415 - as above
+    from beanlite.protocol.limited import EVERYBODY, IN_NO_TABLE, ROLE_OF
 
     key = word.encode(errors="surrogateescape")
     if key in EVERYBODY or key in IN_NO_TABLE:

@@ -164,7 +164,7 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Set the policies of a file, all or none."""
-    from beanlite.server.policy_file import read_policies  # noqa: PLC0415 - a shell that completes does without
+    from beanlite.server.policy_file import read_policies
 
     wanted: dict[str, dict[str, str]] = {}
     for (pattern, key), value in read_policies(file).items():

@@ -74,7 +74,7 @@ _KIB: Final = 1024
 
 
 def _words(incomplete: str) -> list[str]:
-    from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
+    from beanlite.core.events import WORDS
 
     # A shell would take a word with a blank in it for two.
     return [word for word in WORDS if word.startswith(incomplete) and " " not in word]
@@ -330,7 +330,7 @@ def _past_of(job_id: int) -> str:
 
 def check_words(what: list[str] | None) -> None:
     """Check the words of ``--what``. ConfigError: there is no such event."""
-    from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
+    from beanlite.core.events import WORDS
 
     for word in what or ():
         if word not in WORDS:
