@@ -16,7 +16,7 @@ from beanlite.cli.options import IDS_SHOWN, ids_text
 from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.which import Which
 from beanlite.console import changes, routing, units
-from beanlite.console.filters import Record, encode_tube, filter_by, in_words
+from beanlite.console.filters import Record, encode_tube, filter_by, filter_text
 from beanlite.console.live import Live, by_me
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
@@ -248,7 +248,7 @@ def _change(share: routing.Share, selection: Filter | None, what: Record, how: H
     word = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
-        ids = {"unchanged": sorted(outcome.left if which.ids is None else set(which.ids) - outcome.changed)}
+        ids = {"unchanged": sorted(outcome.unchanged_ids if which.ids is None else set(which.ids) - outcome.changed)}
         text = json.dumps({**server_key(share.server), "do": what["do"], **facts, "dry_run": how.dry_run, **ids})
     else:
         would = "would be " if how.dry_run else ""
@@ -269,22 +269,22 @@ def _change(share: routing.Share, selection: Filter | None, what: Record, how: H
 
 def _reasons(server: Live, what: Record, which: Filter, outcome: changes.Result) -> str:
     """Name the jobs that were not changed, though selected, and why not; of many, the first ones."""
-    left = sorted(outcome.left)[:IDS_SHOWN]
+    unchanged = sorted(outcome.unchanged_ids)[:IDS_SHOWN]
     jobs: dict[int, Record] = {}
-    if left:
+    if unchanged:
         with contextlib.suppress(BeanliteError):  # what was changed is told all the same
-            jobs = {job["id"]: job for job in server.list_jobs({"ids": left})["jobs"]}
+            jobs = {job["id"]: job for job in server.list_jobs({"ids": unchanged})["jobs"]}
     ids_by_reason: dict[str, list[int]] = {}
-    for job_id in left:
+    for job_id in unchanged:
         job = jobs.get(job_id, {"state": "in another state", "tube": ""})
         why = "in that tube already" if what["do"] == "move" and job["tube"] == what["to"] else job["state"]
         ids_by_reason.setdefault(why, []).append(job_id)
-    missing = sorted(set(which.ids or ()) - outcome.changed - outcome.left)
+    missing = sorted(set(which.ids or ()) - outcome.changed - outcome.unchanged_ids)
     if missing:
         fits = "" if which.criteria().keys() == {"ids"} else ", or not what the options ask for"
         ids_by_reason[f"gone{fits}"] = missing
     parts = [f"{ids_text(ids)} {'is' if len(ids) == 1 else 'are'} {why}" for why, ids in ids_by_reason.items()]
-    more = outcome.skipped - len(left)
+    more = outcome.skipped - len(unchanged)
     return "; ".join([*parts, *([f"and {more:,} more"] if more > 0 else ())])
 
 
@@ -301,7 +301,7 @@ def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filte
         pairs = zip(shares, trials, strict=True)
         each = ", ".join(f"{trial.done:,} in {share.server}" for share, trial in pairs if share.server and trial.done)
         jobs = units.jobs(count) + (f" ({each})" if each else "")
-        question = f"{what['do'].capitalize()} {jobs} {in_words(which)}".rstrip()  # which are not the ids
+        question = f"{what['do'].capitalize()} {jobs} {filter_text(which)}".rstrip()  # which are not the ids
         if interrupted or not _confirmed(f"{question}?"):
             raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
     return [

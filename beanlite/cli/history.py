@@ -170,10 +170,10 @@ def _paths(db: list[str], job_id: JobId | None) -> dict[str, str]:
 
 def _parted(text: str) -> tuple[str, str]:
     """Return the name and the path of a file; a file whose own name has an equals sign has none."""
-    found = NAMED.fullmatch(text)
-    if found is None or not found["name"] or not found["address"] or os.path.lexists(text):
+    match = NAMED.fullmatch(text)
+    if match is None or not match["name"] or not match["address"] or os.path.lexists(text):
         return "", text
-    return found["name"], found["address"]
+    return match["name"], match["address"]
 
 
 def _merged(files: "Mapping[str, Stored]", asked: Record, limit: int) -> Iterable[Record]:
@@ -232,7 +232,7 @@ def undelete(
         asked["operators"] = True
     ttr_s = seconds_of("--ttr", ttr)
     with open_stored(db, database, server.config_file) as file:
-        old_ids = list(dict.fromkeys(file.deletions(asked)))  # after an import a job may have been deleted twice
+        old_ids = list(dict.fromkeys(file.deletions_of(asked)))  # after an import a job may have been deleted twice
         if missing := sorted(set(named) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
         if dry_run:

@@ -198,7 +198,7 @@ def _report(replies: Mapping[str, Record], *, dry_run: bool, as_json: bool) -> N
             lines.append(json.dumps({**server_key(server), **reply, "dry_run": dry_run}))
             continue
         would = "would change " if dry_run else ""
-        changed = [would + line for line in policies.in_words(reply["changes"])] or ["nothing to change"]
+        changed = [would + line for line in policies.changes_text(reply["changes"])] or ["nothing to change"]
         lines += [before + line for line in changed]
         if "tubes" in reply:
             lines.append(before + policies.summary(reply["tubes"]))

@@ -86,7 +86,7 @@ def work(
     """
     from beanlite.worker.function import load
     from beanlite.worker.metrics import WorkerMetrics
-    from beanlite.worker.outcomes import Ended
+    from beanlite.worker.outcomes import JobOutcome
     from beanlite.worker.worker import Limits, Worker
 
     tubes = tube or ["default"]
@@ -100,7 +100,7 @@ def work(
     stdout = SharedStdout()
     limits = Limits(concurrency, timeout, tries, grace)
 
-    def record(ended: Ended) -> None:
+    def record(ended: JobOutcome) -> None:
         metrics.count(ended)
         stdout.print_line(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
 

@@ -126,7 +126,7 @@ def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of t
     return filter_
 
 
-def in_words(which: "Filter") -> str:
+def filter_text(which: "Filter") -> str:
     """Describe a filter, to follow a number of jobs: "buried in tube mail, put more than 2 d ago"."""
     from beanlite.protocol.operators.filters import CRITERIA, NAMES  # noqa: PLC0415 - likewise
 
@@ -135,11 +135,11 @@ def in_words(which: "Filter") -> str:
     parts = [where] if where else []
     for key, value in which.criteria().items():
         if key in CRITERIA and CRITERIA[key].phrase:
-            parts.append(CRITERIA[key].phrase.format(_in_words(key.removeprefix(NAMES[key]), value)))
+            parts.append(CRITERIA[key].phrase.format(_value_text(key.removeprefix(NAMES[key]), value)))
     return ", ".join(parts)
 
 
-def _in_words(end: str, value: Any) -> str:  # noqa: ANN401 - as in _WORDS
+def _value_text(end: str, value: Any) -> str:  # noqa: ANN401 - as in _WORDS
     return " and ".join(value) if isinstance(value, list) else _WORDS.get(end, str)(value)
 
 

@@ -27,7 +27,7 @@ _NOTE: Final = re.compile(r"moved from (?P<server>[^:]+):(?P<id>[0-9]+)(?P<burie
 
 
 @dataclass(slots=True)
-class Moved:
+class MoveResult:
     """What has become of the jobs of a tube."""
 
     copied: int = 0
@@ -84,12 +84,12 @@ def pause_likewise(old: Live, new: Live, tube: str) -> None:
         new.pause(tube, left_s, by_me())
 
 
-def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[int], None] | None) -> Moved:
+def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[int], None] | None) -> MoveResult:
     """Move all jobs of a tube that are not reserved; the old server has the name ``server``. BeanliteError.
 
     The move is whole or not at all: if it fails, or is killed, the next one begins with what is left of it.
     """
-    moved = Moved()
+    moved = MoveResult()
     while True:
         for state in _STATES:
             _change(old, {"do": "move", "to": leaving(tube), **by_me()}, filter_by(tube=tube, state=state))
@@ -170,7 +170,7 @@ def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int
     if not ids:
         return
     outcome = _change(old, {"do": "delete", **by_me()}, filter_by(ids=sorted(ids)))
-    gone = ids - outcome.changed - outcome.left
+    gone = ids - outcome.changed - outcome.unchanged_ids
     if gone:
         copies = _copies(new, tube, server)
         _delete(new, [copies[job_id] for job_id in gone & copies.keys()])
@@ -184,8 +184,10 @@ def _delete(server: Live, ids: list[int]) -> None:
 
 
 def _check_none_is_left(server: Live, outcome: changes.Result) -> None:
-    if outcome.left:
-        raise BeanliteError(f"job {min(outcome.left)} of {server.name} can't be deleted: a client has it reserved")
+    if outcome.unchanged_ids:
+        raise BeanliteError(
+            f"job {min(outcome.unchanged_ids)} of {server.name} can't be deleted: a client has it reserved"
+        )
 
 
 def _open(new: Live, tube: str) -> int:

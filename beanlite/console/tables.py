@@ -185,11 +185,12 @@ def console() -> "Console":
     """Return the console that tables are printed to: as wide as the terminal, or unlimited if stdout is not one."""
     from rich.console import Console  # noqa: PLC0415 - slow to import, and a table of jobs or tubes does without
 
-    _print_anything()
+    _keep_widths()
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _ENDLESS)
 
 
-def _print_anything() -> None:
+def _keep_widths() -> None:
+    """Have stdout print one character for each that it can't encode, so that columns stay aligned."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
@@ -209,7 +210,7 @@ def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
     rows = [[column.text(record) for column in columns] for record in records]
     shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     widths = [max(map(cell_len, [column.title, *(row[at] for row in rows)])) for at, column in enumerate(columns)]
-    _print_anything()
+    _keep_widths()
     width = _width()
     while sum(_least(columns[at], widths[at]) for at in shown) > width + len(_GAP):
         leaving = max(shown, key=lambda at: columns[at].leaves)

@@ -14,7 +14,7 @@ from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.live import Live
-from beanlite.console.policies import in_words
+from beanlite.console.policies import changes_text
 from beanlite.console.query import without
 from beanlite.console.stored import Location
 from beanlite.core.job import U32_MAX
@@ -63,7 +63,7 @@ async def change(request: Request) -> Response:
     would, lost = await site.questions.ask(person_of(request), outlook)
     which = which.model_copy(update={"up_to_id": would.last_id})
     if not would.done:
-        return redirect(request, back, _in_words(what["do"], would))
+        return redirect(request, back, _result_text(what["do"], would))
     if not lost:
         if isinstance(undo, UndoJobs):
             undo.most = would.done
@@ -117,7 +117,7 @@ async def _carry_out(
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
         return redirect(
-            request, back, _in_words(running.do, running.outcome), running.undo if running.outcome.done else ""
+            request, back, _result_text(running.do, running.outcome), running.undo if running.outcome.done else ""
         )
     return RedirectResponse(f"{root_of(request)}/change/{running.number}", 303)
 
@@ -153,7 +153,7 @@ async def _undo_jobs(request: Request, change: UndoJobs | PutAgain, token: str, 
     note(request, running.title, back, running=running)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
-        return redirect(request, back, _in_words(running.do, running.outcome))
+        return redirect(request, back, _result_text(running.do, running.outcome))
     return RedirectResponse(f"{root_of(request)}/change/{running.number}", 303)
 
 
@@ -169,7 +169,7 @@ async def _undo_pause(request: Request, change: UndoPause, token: str, back: str
     return redirect(request, back, message)
 
 
-def _in_words(do: str, outcome: Result) -> str:
+def _result_text(do: str, outcome: Result) -> str:
     """Return what was done, and to how many jobs."""
     done = f"{units.jobs(outcome.done)} {WORDS[do]}"
     if do == "again":
@@ -187,7 +187,7 @@ async def follow(request: Request) -> Response:
     running = site_of(request).changes.all.get(request.path_params["number"])
     if running is None or running.person != person_of(request):
         raise BeanliteError("this change is not remembered any more")
-    return render(request, "change.html", {"running": running, "done": _in_words(running.do, running.outcome)})
+    return render(request, "change.html", {"running": running, "done": _result_text(running.do, running.outcome)})
 
 
 async def pause(request: Request) -> Response:
@@ -230,7 +230,7 @@ async def policy(request: Request) -> Response:
         raise
     except BeanliteError as error:
         return tell(request, back_of(request, fields), WrongForm("/policy", "value", str(error), fields))
-    lines = in_words(reply["changes"]) or ["Nothing has changed"]
+    lines = changes_text(reply["changes"]) or ["Nothing has changed"]
     if reply["changes"]:
         note(request, "; ".join(lines), back_of(request, fields))
     return redirect(request, back_of(request, fields), "; ".join([*lines, *reply["warnings"]]))

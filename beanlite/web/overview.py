@@ -85,14 +85,14 @@ def diagnosis(live: Live, tube: str) -> tuple[list[Record], list[tuple[str, str]
     """Return what is wrong with a tube, and how it does, in lines with titles, as ``beanlite why`` tells it."""
     reply = live.diagnose({"tube": tube})
     facts = [] if reply["tube"] is None else why.facts_of(reply["tube"])
-    found = [finding for finding in reply["findings"] if finding["tubes"]]  # the others concern the server
-    return _with_states(found), [(title, line) for title, line in facts if title in _FACTS]
+    findings = [finding for finding in reply["findings"] if finding["tubes"]]  # the others concern the server
+    return _with_states(findings), [(title, line) for title, line in facts if title in _FACTS]
 
 
-def _with_states(found: list[Record]) -> list[Record]:
+def _with_states(findings: list[Record]) -> list[Record]:
     return [
         {**finding, "state": STATES.get(finding["kind"], "ready"), "page": _page_of(finding["command"] or "")}
-        for finding in found
+        for finding in findings
     ]
 
 

@@ -269,10 +269,10 @@ async def _deeds(request: Request, asked: Asked) -> tuple[list[Deed], str]:
         rights = await site.questions.ask(user, Live.rights)
     except Unreachable as error:
         return [], f"who may see it is known to the server alone, and {error}"
-    found, unreadable = await from_database(
+    done, unreadable = await from_database(
         site.db, lambda look: deeds(look, asked, rights, user, hides=site.hide_bodies)
     )
-    return found or [], unreadable
+    return done or [], unreadable
 
 
 async def journal(request: Request) -> Response:

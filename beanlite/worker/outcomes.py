@@ -23,7 +23,7 @@ LONGEST_DELAY_S: Final = 3600
 _SPREAD: Final = 0.1
 
 
-class Ended(NamedTuple):
+class JobOutcome(NamedTuple):
     """What has become of a job."""
 
     id: int

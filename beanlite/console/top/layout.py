@@ -57,7 +57,7 @@ def _trend(trend: Sequence[tuple[float, float]]) -> str:
     return "|".join(trends(trend))
 
 
-def in_words(tube: Record) -> str:
+def tube_text(tube: Record) -> str:
     """Return what a narrow terminal has no columns for."""
     come, go = trends(tube.get("trend", ()))
     waits = f"the next one waits {units.age(tube['first_ready_s'])}" if tube["first_ready_s"] is not None else ""
