@@ -75,7 +75,7 @@ def main(folder: str, modules: list[str]) -> None:
         ["--ignore-missing-imports", *modules],  # what they import from elsewhere is not installed here
         multi_file=True,
         include_runtime_files=True,
-        opt_level="1",  # -O2 takes a third longer, and what it brings is hard to measure
+        opt_level="1",  # -O2 takes longer, and what it brings is hard to measure
         debug_level="0",
     )
     library = extensions[0]  # the others are the modules, which only refer to it

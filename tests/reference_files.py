@@ -112,7 +112,7 @@ def _options() -> list[Any]:
 def client_reference() -> str:
     """The functions, classes and errors of the client, as their docstrings tell of them."""
     functions = [_function(function) for function in (client.connect, client.connect_blocking)]
-    return "\n".join([*functions, *(_class(each) for each in (client.Queue, client.Job, client.Found)), _errors()])
+    return "\n".join([*functions, *(_class(each) for each in (client.Queue, client.Job, client.PeekedJob)), _errors()])
 
 
 def _function(function: Any) -> str:

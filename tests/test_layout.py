@@ -3,7 +3,9 @@
 import ast
 import re
 import sys
+import tomllib
 from collections import Counter
+from importlib.metadata import packages_distributions
 
 import pytest
 
@@ -103,6 +105,18 @@ def test_the_client_needs_nothing_but_python():
 
 def test_package_does_not_import_the_tests():
     assert {module for file in FILES for module, _ in imports(file) if module.startswith("tests.")} == set()
+
+
+def test_each_package_that_is_imported_is_declared():
+    project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    lines = [*project["dependencies"], *extras["postgres"], *extras["top"]]
+    declared = {re.split(r"[^\w.-]", line)[0] for line in lines}
+    used = {module.partition(".")[0] for file in FILES for module, for_types in imports(file) if not for_types}
+    packages = packages_distributions()
+    # Each release of pydantic needs one of pydantic_core.
+    needed = {packages[module][0].lower() for module in used - sys.stdlib_module_names - {"beanlite", "pydantic_core"}}
+    assert {name.replace("_", "-") for name in needed} - declared == set()
 
 
 def test_only_the_journal_knows_sql():

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from beanlite.binlog.survey import LeftOut, Survey, find_files, lock
+from beanlite.binlog.survey import Omission, Survey, find_files, lock
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.tools.filling import filling
 
@@ -13,7 +13,7 @@ _JOBS_PER_CALL = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportResult:
     """What was imported, and what was left out."""
 
     jobs: int
@@ -22,17 +22,17 @@ class Imported:
     buried: int
     last_id: int
     """The highest id in the binlog, of a deleted job as well; later jobs get higher ones."""
-    left_out: list[LeftOut]
+    left_out: list[Omission]
     """An incomplete last record is normal if beanstalkd was killed; anything else is damage."""
     without_body: list[int]
     """Ids of jobs with updates, but without a full record, which has the body, in any file. Normally none."""
-    left: str | None
-    """A file that is left beside the database, to which it belongs, and why. Normally none."""
+    leftover: str | None
+    """A file that stays beside the database, to which it belongs, and why. Normally none."""
 
 
 def import_binlog(
     directory: Path, db: Path, *, salvage: bool = False, progress: Callable[[int], None] | None = None
-) -> Imported:
+) -> ImportResult:
     """Write all jobs of the binlog to the database, or leave it unchanged; the directory is only read.
 
     ``salvage``: leave out what is damaged. `progress` is called with the percentage done. BinlogRefused: beanstalkd is
@@ -50,13 +50,13 @@ def import_binlog(
             if progress is not None and number % _JOBS_PER_CALL == 0:
                 progress(50 + 50 * number // len(survey.jobs))
         queue.set_last_id(survey.last_id)
-    return Imported(
+    return ImportResult(
         len(survey.jobs),
         **states,
         last_id=survey.last_id,
         left_out=survey.left_out,
         without_body=sorted(survey.without_body),
-        left=queue.left,
+        leftover=queue.leftover,
     )
 
 

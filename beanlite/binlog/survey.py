@@ -50,7 +50,7 @@ class LiveJob(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
+class Omission:
     """A part of the binlog that could not be read."""
 
     file: str
@@ -99,7 +99,7 @@ class Survey:
     def __init__(self, *, salvage: bool) -> None:
         self._salvage = salvage
         self.jobs: dict[int, LiveJob] = {}
-        self.left_out: list[LeftOut] = []
+        self.left_out: list[Omission] = []
         self.last_id = 0
         self.without_body: set[int] = set()
         """Ids of jobs with updates, but without a full record in any of these files."""
@@ -136,14 +136,14 @@ class Survey:
         size = gap.end - gap.at
         if gap.is_torn:
             why = f"the last record, of which no more than {size} bytes were written"
-            self.left_out.append(LeftOut(file.name, gap.at, size, why))
+            self.left_out.append(Omission(file.name, gap.at, size, why))
         else:
             self._leave_out(file, gap.at, size, f"{size} bytes from byte {gap.at} on are no record")
 
     def _leave_out(self, file: Path, at: int, size: int, why: str) -> None:
         if not self._salvage:
             raise BinlogRefused(f"{file} is damaged: {why}; --salvage goes on without that")
-        self.left_out.append(LeftOut(file.name, at, size, why))
+        self.left_out.append(Omission(file.name, at, size, why))
 
     def _take(self, record: Record, form: Format, file: Path) -> None:
         self._records += 1

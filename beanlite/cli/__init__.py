@@ -126,7 +126,7 @@ def main(args: list[str]) -> int:
 def _needed(args: list[str], *, completes: bool) -> Collection[str]:
     """Return the commands to import: the one that was typed, or all."""
     if completes:
-        from beanlite.cli.completion import command_to_complete  # noqa: PLC0415 - a server starts without it
+        from beanlite.cli.completion import command_to_complete
 
         command = command_to_complete(COMMANDS)
         return COMMANDS if command is None else [command]
@@ -152,9 +152,9 @@ def _mistake(error: typer.TyperException) -> str:
     """Return what is wrong with a command line, and which help to look at."""
     cause = error.__cause__
     if isinstance(error, typer.BadParameter) and cause is not None:
-        from pydantic import ValidationError  # noqa: PLC0415 - only for a mistake
+        from pydantic import ValidationError
 
-        from beanlite.settings.wording import in_our_words  # noqa: PLC0415 - likewise
+        from beanlite.settings.wording import in_our_words
 
         if isinstance(cause, ValidationError):
             error.message = in_our_words(cause.errors()[0])

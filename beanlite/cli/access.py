@@ -4,7 +4,7 @@ import json
 import secrets
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,6 +17,9 @@ from beanlite.core.access import ALL_TUBES, ANY
 from beanlite.core.policies import is_pattern
 from beanlite.errors import ConfigError
 from beanlite.settings import sources
+
+if TYPE_CHECKING:
+    from beanlite.net.allowed import Access, Rule
 
 EPILOG: Final = "Exit codes: 0 done, or allowed; 1 not allowed; 2 a wrong setting, flag or file."
 EXAMPLES: Final = """
@@ -56,9 +59,9 @@ def check(
     as_json: Json = False,
 ) -> int:
     """Show whether a client may give a command for a tube, and which rule decides."""
-    from beanlite.net.allowed import deciding  # noqa: PLC0415 - a shell that completes does without
-    from beanlite.protocol.limited import ALL  # noqa: PLC0415 - likewise
-    from beanlite.server.access_file import identity_from  # noqa: PLC0415 - likewise
+    from beanlite.net.allowed import deciding
+    from beanlite.protocol.limited import ALL
+    from beanlite.server.access_file import identity_from
 
     pattern = tube.encode(errors="surrogateescape")
     if not is_pattern(pattern):
@@ -79,7 +82,7 @@ def check(
         needs = "any role" if role == ANY else f"the role {role}"
         print(f"not allowed: no rule gives {', '.join(identities)} {needs} on {tube}")
     else:
-        print(f"allowed by rule {rule.number}: {_in_words(rule)}")
+        print(f"allowed by rule {rule.number}: {_rule_text(rule)}")
     return 0 if is_allowed else _NOT_ALLOWED
 
 
@@ -91,7 +94,7 @@ def list_(*, file: RulesFile = None, config_file: ConfigFile = None, as_json: Js
         tables.print_json([_record(rule) for rule in rules])
     else:
         for rule in rules:
-            print(f"{rule.number}: {_in_words(rule)}")
+            print(f"{rule.number}: {_rule_text(rule)}")
 
 
 @token.callback()
@@ -109,7 +112,7 @@ def new(
 
     The token is for the client (BEANLITE_TOKEN) and is not shown again; the line does not tell it.
     """
-    from beanlite.server.access_file import TOKEN_NAME  # noqa: PLC0415 - as above
+    from beanlite.server.access_file import TOKEN_NAME
 
     if TOKEN_NAME.fullmatch(name) is None:
         raise ConfigError("the name of a token has 1 to 64 letters, digits, dots, hyphens and underscores")
@@ -122,8 +125,8 @@ def new(
         print(f'token for the client:       {secret}\nline for [tokens] in the file: {key} = "{digest}"')
 
 
-def _read(file: Path | None, config_file: Path | None) -> Any:  # noqa: ANN401 - Access, which is imported when needed
-    from beanlite.server.access_file import read_access  # noqa: PLC0415 - as above
+def _read(file: Path | None, config_file: Path | None) -> "Access":
+    from beanlite.server.access_file import read_access
 
     path = sources.load(config_file).access if file is None else file
     if path is None:
@@ -133,7 +136,7 @@ def _read(file: Path | None, config_file: Path | None) -> Any:  # noqa: ANN401 -
 
 def _role_of(word: str) -> tuple[str | None, str]:
     """Return the role that a word takes, None if everybody may give it, and on what. ConfigError: no such word."""
-    from beanlite.protocol.limited import EVERYBODY, IN_NO_TABLE, ROLE_OF  # noqa: PLC0415 - as above
+    from beanlite.protocol.limited import EVERYBODY, IN_NO_TABLE, ROLE_OF
 
     key = word.encode(errors="surrogateescape")
     if key in EVERYBODY or key in IN_NO_TABLE:
@@ -143,7 +146,7 @@ def _role_of(word: str) -> tuple[str | None, str]:
     return ROLE_OF[key]
 
 
-def _record(rule: Any) -> dict[str, object]:  # noqa: ANN401 - as above
+def _record(rule: "Rule") -> dict[str, object]:
     return {
         "number": rule.number,
         "who": list(rule.who),
@@ -152,6 +155,6 @@ def _record(rule: Any) -> dict[str, object]:  # noqa: ANN401 - as above
     }
 
 
-def _in_words(rule: Any) -> str:  # noqa: ANN401 - as above
+def _rule_text(rule: "Rule") -> str:
     tubes = ", ".join(tube.decode() for tube in rule.tubes)
     return f"{', '.join(rule.who)}: {', '.join(rule.roles)} on {tubes}"

@@ -13,11 +13,11 @@ from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import completion
 from beanlite.cli.groups import Ids, Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.options import IDS_SHOWN, ids_text
-from beanlite.cli.printing import print_done
+from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.which import Which
 from beanlite.console import changes, routing, units
-from beanlite.console.filters import Record, encode_tube, filter_by, in_words
-from beanlite.console.live import Live, login_name, on_behalf_of
+from beanlite.console.filters import Record, encode_tube, filter_by, filter_text
+from beanlite.console.live import Live, by_me
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
@@ -204,12 +204,12 @@ def pause(
     with server.open(TIMEOUT_S) as servers:
         for name in routing.servers_of(servers, tube):
             with routing.naming(name):
-                servers.lives[name].pause(tube, pause_s, on_behalf_of(login_name()))
+                servers.lives[name].pause(tube, pause_s, by_me())
             if as_json:
-                print_done(json.dumps({**({"server": name} if name else {}), "tube": tube, "pause_s": pause_s}))
+                print_done(json.dumps({**server_key(name), "tube": tube, "pause_s": pause_s}))
             else:
                 state = f"is paused for {units.age(pause_s)}" if pause_s else "is not paused"
-                print_done(f"{name}: {tube} {state}" if name else f"{tube} {state}")
+                print_done(f"{prefix(name)}{tube} {state}")
 
 
 def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, command: str | None = None) -> int:
@@ -218,7 +218,7 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
         raise ConfigError("say which jobs: by their ids, or by --tube, --state, --text or another option")
     ask = ask and not how.dry_run
     if ask and not sys.stdin.isatty():
-        raise ConfigError(f"{command or what['do']} can't be undone, and there is no terminal to ask at: say --yes")
+        raise ConfigError(f"{command or what['do']} asks first, and there is no terminal to ask at: say --yes")
     exit_code = 0
     with how.open(TIMEOUT_S) as servers:
         shares = routing.shares(servers, which)
@@ -242,22 +242,20 @@ def _change(share: routing.Share, selection: Filter | None, what: Record, how: H
     """Make a change in one server, and report it; return the exit code. BeanliteError: a job was not changed."""
     which = share.which
     with _progress(command) as progress:
-        request = {**what, **on_behalf_of(login_name()), "dry_run": how.dry_run}
+        request = {**what, **by_me(), "dry_run": how.dry_run}
         outcome = changes.Result() if selection is None else changes.change(share.live, request, selection, progress)
     reasons = _reasons(share.live, what, which, outcome)
     word = changes.DONE_WORDS[what["do"]]
     if how.as_json:
         facts = {"done": outcome.done, "skipped": outcome.skipped, "interrupted": outcome.interrupted}
-        ids = {"unchanged": sorted(outcome.left if which.ids is None else set(which.ids) - outcome.changed)}
-        server = {"server": share.server} if share.server else {}
-        text = json.dumps({**server, "do": what["do"], **facts, "dry_run": how.dry_run, **ids})
+        ids = {"unchanged": sorted(outcome.unchanged_ids if which.ids is None else set(which.ids) - outcome.changed)}
+        text = json.dumps({**server_key(share.server), "do": what["do"], **facts, "dry_run": how.dry_run, **ids})
     else:
         would = "would be " if how.dry_run else ""
         rest = f", {outcome.skipped:,} left unchanged" if outcome.skipped else ""
         rest += f" ({reasons})" if reasons and which.ids is None else ""
-        server_text = f"{share.server}: " if share.server else ""
         end = ", then interrupted" if outcome.interrupted else ""
-        text = f"{server_text}{units.jobs(outcome.done)} {would}{word}{rest}{end}"
+        text = f"{prefix(share.server)}{units.jobs(outcome.done)} {would}{word}{rest}{end}"
     if how.dry_run:
         print(text)
     else:
@@ -271,22 +269,22 @@ def _change(share: routing.Share, selection: Filter | None, what: Record, how: H
 
 def _reasons(server: Live, what: Record, which: Filter, outcome: changes.Result) -> str:
     """Name the jobs that were not changed, though selected, and why not; of many, the first ones."""
-    left = sorted(outcome.left)[:IDS_SHOWN]
+    unchanged = sorted(outcome.unchanged_ids)[:IDS_SHOWN]
     jobs: dict[int, Record] = {}
-    if left:
+    if unchanged:
         with contextlib.suppress(BeanliteError):  # what was changed is told all the same
-            jobs = {job["id"]: job for job in server.list_jobs({"ids": left})["jobs"]}
+            jobs = {job["id"]: job for job in server.list_jobs({"ids": unchanged})["jobs"]}
     ids_by_reason: dict[str, list[int]] = {}
-    for job_id in left:
+    for job_id in unchanged:
         job = jobs.get(job_id, {"state": "in another state", "tube": ""})
         why = "in that tube already" if what["do"] == "move" and job["tube"] == what["to"] else job["state"]
         ids_by_reason.setdefault(why, []).append(job_id)
-    missing = sorted(set(which.ids or ()) - outcome.changed - outcome.left)
+    missing = sorted(set(which.ids or ()) - outcome.changed - outcome.unchanged_ids)
     if missing:
         fits = "" if which.criteria().keys() == {"ids"} else ", or not what the options ask for"
         ids_by_reason[f"gone{fits}"] = missing
     parts = [f"{ids_text(ids)} {'is' if len(ids) == 1 else 'are'} {why}" for why, ids in ids_by_reason.items()]
-    more = outcome.skipped - len(left)
+    more = outcome.skipped - len(unchanged)
     return "; ".join([*parts, *([f"and {more:,} more"] if more > 0 else ())])
 
 
@@ -303,7 +301,7 @@ def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filte
         pairs = zip(shares, trials, strict=True)
         each = ", ".join(f"{trial.done:,} in {share.server}" for share, trial in pairs if share.server and trial.done)
         jobs = units.jobs(count) + (f" ({each})" if each else "")
-        question = f"{what['do'].capitalize()} {jobs} {in_words(which)}".rstrip()  # which are not the ids
+        question = f"{what['do'].capitalize()} {jobs} {filter_text(which)}".rstrip()  # which are not the ids
         if interrupted or not _confirmed(f"{question}?"):
             raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
     return [

@@ -42,8 +42,8 @@ def status(
     if database is None:
         raise ConfigError("settings keep jobs in a file; name a PostgreSQL database")
 
-    from beanlite.console import tables  # noqa: PLC0415 - `serve` starts faster without it
-    from beanlite.journal.postgres.status import status as ask  # noqa: PLC0415 - it may not be installed
+    from beanlite.console import tables
+    from beanlite.journal.postgres.status import status as ask  # it may not be installed
 
     facts = ask(database)
     if as_json:

@@ -53,8 +53,8 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
 
 def _mistakes_in_files(settings: Settings) -> list[str]:
     """Return what is wrong in the files that the settings name, after saying what is only odd."""
-    from beanlite.beside.beside import check_page_files  # noqa: PLC0415 - a shell that completes does without
-    from beanlite.server import access_file, policy_file  # noqa: PLC0415 - likewise
+    from beanlite.beside.beside import check_page_files
+    from beanlite.server import access_file, policy_file
 
     errors: list[str] = []
     if settings.policies is not None:
@@ -71,7 +71,7 @@ def _mistakes_in_files(settings: Settings) -> list[str]:
     except ConfigError as error:
         errors.append(str(error))
     if settings.tls is not None:
-        from beanlite.net.certificates import expiries, load_certificates  # noqa: PLC0415 - likewise
+        from beanlite.net.certificates import expiries, load_certificates
 
         try:
             certificates = load_certificates(settings)

@@ -28,7 +28,7 @@ _LAST_HOLDS: Final = ("serve", "config")
 
 
 class _Careful:
-    """A command whose parameters are converted only if need be: for a conversion typer imports pydantic, 0.1 s.
+    """A command whose parameters are converted only if need be: for a conversion typer imports pydantic, which is slow.
 
     Of an option that is given twice no value is left out without a word.
     """

@@ -80,11 +80,11 @@ def export(
         dest = None
     if force and dest is None:
         raise ConfigError("--force: there is no DEST to replace")
-    from beanlite.journal.sqlite.tools import dump as sqlite  # noqa: PLC0415 - help and completion are faster without it
+    from beanlite.journal.sqlite.tools import dump as sqlite
 
     url = url_of_database(db, database, config_file)
     if url is not None:
-        from beanlite.journal.postgres import dump as postgres  # noqa: PLC0415 - it may not be installed
+        from beanlite.journal.postgres import dump as postgres  # it may not be installed
 
         source, write = None, partial(postgres.export, url)
     else:
@@ -120,7 +120,7 @@ def import_(
     """
     url = url_of_database(db, database, config_file)
     target = path_of_db(db, config_file) if url is None else None
-    from beanlite.journal.sqlite.tools.load import load  # noqa: PLC0415 - likewise
+    from beanlite.journal.sqlite.tools.load import load
 
     with reader(file) as source, counting("lines") as progress, TemporaryDirectory(prefix="beanlite-import-") as folder:
         # Lines for PostgreSQL go into a file first, which checks them as it does its own.
@@ -128,7 +128,7 @@ def import_(
         result = load(read_lines(source), into, new_ids=new_ids, progress=progress)
         name = str(target)
         if url is not None:
-            from beanlite.journal.postgres import address, dump  # noqa: PLC0415 - it may not be installed
+            from beanlite.journal.postgres import address, dump  # it may not be installed
 
             dump.load(into, url, new_ids=new_ids)
             name = address.public_url(url)
@@ -161,7 +161,7 @@ def import_binlog(
     ready.
     """
     path = path_of_db(db, config_file)
-    from beanlite.binlog.importing import import_binlog as fill  # noqa: PLC0415 - likewise
+    from beanlite.binlog.importing import import_binlog as fill
 
     result, seconds = measure(lambda progress: fill(directory, path, salvage=salvage, progress=progress), "%")
     if as_json:
@@ -173,6 +173,6 @@ def import_binlog(
     if ids := result.without_body:
         jobs = units.jobs(len(ids))
         lines.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {ids_text(ids)}")
-    if result.left:
-        lines.append(f"beside the database there is still {result.left}; it belongs to it")
+    if result.leftover:
+        lines.append(f"beside the database there is still {result.leftover}; it belongs to it")
     print_done("\n".join(lines))

@@ -98,8 +98,8 @@ def backup(
     The copy is a snapshot of one moment. It is read back and synced before it gets its name.
     """
     source = path_of_db(db, config_file, "backup")
-    from beanlite.journal.sqlite.file import dated  # noqa: PLC0415 - help and completion are faster without it
-    from beanlite.journal.sqlite.tools.backup import backup as copy  # noqa: PLC0415 - likewise
+    from beanlite.journal.sqlite.file import dated
+    from beanlite.journal.sqlite.tools.backup import backup as copy
 
     file = Path(dest)
     folder = file if os.path.isdir(file) else None  # noqa: PTH112 - Path.is_dir raises an error without permission
@@ -146,7 +146,7 @@ def restore(
     if (file is None) != undo:
         raise ConfigError("name either a FILE or --undo")
     target = path_of_db(db, config_file, "restore")
-    from beanlite.journal.sqlite.tools import restore as journal  # noqa: PLC0415 - likewise
+    from beanlite.journal.sqlite.tools import restore as journal
 
     restoring = partial(journal.undo_restore, target) if file is None else partial(journal.restore, file, target)
     result, seconds = measure(restoring, "MiB", 1 << 20)
@@ -197,12 +197,12 @@ def _checks(file: Path | None, database: str | None) -> "Iterator[CheckResult]":
         raise ConfigError("name either a FILE or a --database")
     if file is not None:
         expect_file(file, "verify")
-        from beanlite.journal.sqlite.tools.verify import verify as check_file  # noqa: PLC0415 - likewise
+        from beanlite.journal.sqlite.tools.verify import verify as check_file
 
         return check_file(file)
     url = url_of_database(None, database, None)
     assert url is not None
-    from beanlite.journal.postgres.soundness import verify as check_database  # noqa: PLC0415 - it may be missing
+    from beanlite.journal.postgres.soundness import verify as check_database  # it may not be installed
 
     return check_database(url)
 
@@ -223,7 +223,7 @@ def salvage(
     id are saved to DEST; totals and history are not. Jobs of which only a part is left are listed.
     """
     expect_file(source, "salvage")
-    from beanlite.journal.sqlite.tools.salvage import salvage as save  # noqa: PLC0415 - likewise
+    from beanlite.journal.sqlite.tools.salvage import salvage as save
 
     result, seconds = measure(partial(save, source, dest), "%")
     if as_json:
@@ -276,7 +276,7 @@ def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = 
     both. A running server gives space back by itself, so this helps only after the database was very large.
     """
     path = path_of_db(db, config_file, "compact")
-    from beanlite.journal.sqlite.tools.compact import compact as shrink  # noqa: PLC0415 - likewise
+    from beanlite.journal.sqlite.tools.compact import compact as shrink
 
     result, seconds = measure(partial(shrink, path), "MiB", 1 << 20)
     if as_json:

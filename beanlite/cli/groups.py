@@ -199,7 +199,7 @@ class ServerOption(OptionGroup):
             raise ConfigError("--connect and --servers exclude each other")
         file = self.servers_file
         if file is not None:
-            from beanlite.fleet.servers import Fleet  # noqa: PLC0415 - pydantic is slow to import
+            from beanlite.fleet.servers import Fleet
 
             fleet = Fleet.load(file)
             addresses = self._addresses([text for member in fleet.members for text in member.connect])
@@ -240,7 +240,7 @@ class ServerOption(OptionGroup):
             self._addresses([""])
         if self.config_file is None and not are_in_environment():
             return (HOST, PORT)
-        from beanlite.settings import sources  # noqa: PLC0415 - pydantic is slow to import
+        from beanlite.settings import sources
 
         settings = sources.load(self.config_file, {})
         if settings.socket is not None:
@@ -278,7 +278,7 @@ class ServerOrFile(ServerOption):
             return self.open()
         if self.connect or self.servers or self.tls_ca or self.tls_cert or self.tls_key:
             raise ConfigError(f"--{'servers' if self.servers else 'connect'} and --db exclude each other")
-        from beanlite.console.file import File  # noqa: PLC0415 - SQLite and its tools are slow to import
+        from beanlite.console.file import File
 
         return File(path_of_db(self.db, None))
 
@@ -287,10 +287,10 @@ def open_stored(db: str | None, database: str | None, config_file: Path | None) 
     """Open the database that is named, or that of the server's settings. BeanliteError, ConfigError: that fails."""
     url = url_of_database(db, database, config_file)
     if url is not None:
-        from beanlite.console.stored import OpenDatabase  # noqa: PLC0415 - as above
+        from beanlite.console.stored import OpenDatabase
 
         return OpenDatabase(url)
-    from beanlite.console.file import File  # noqa: PLC0415 - as above
+    from beanlite.console.file import File
 
     return File(path_of_db(db, config_file))
 

@@ -28,6 +28,7 @@ from beanlite.cli.groups import (
 )
 from beanlite.cli.options import ConfigFile, Database, Db, ids_text
 from beanlite.cli.printing import print_done
+from beanlite.client.calls import TTR_S
 from beanlite.console import tables, units
 from beanlite.console.filters import JobId, Record, filter_by, own_ids
 from beanlite.console.live import login_name
@@ -169,10 +170,10 @@ def _paths(db: list[str], job_id: JobId | None) -> dict[str, str]:
 
 def _parted(text: str) -> tuple[str, str]:
     """Return the name and the path of a file; a file whose own name has an equals sign has none."""
-    found = NAMED.fullmatch(text)
-    if found is None or not found["name"] or not found["address"] or os.path.lexists(text):
+    match = NAMED.fullmatch(text)
+    if match is None or not match["name"] or not match["address"] or os.path.lexists(text):
         return "", text
-    return found["name"], found["address"]
+    return match["name"], match["address"]
 
 
 def _merged(files: "Mapping[str, Stored]", asked: Record, limit: int) -> Iterable[Record]:
@@ -207,7 +208,7 @@ def undelete(
     where: Where = None,
     ttr: Annotated[
         float, age_option("--ttr", text="How long a client may hold a job, which is not kept. Default: 60s.")
-    ] = 60,
+    ] = TTR_S,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing, only report how many jobs it would be.")
     ] = False,
@@ -231,7 +232,7 @@ def undelete(
         asked["operators"] = True
     ttr_s = seconds_of("--ttr", ttr)
     with open_stored(db, database, server.config_file) as file:
-        old_ids = list(dict.fromkeys(file.deletions(asked)))  # after an import a job may have been deleted twice
+        old_ids = list(dict.fromkeys(file.deletions_of(asked)))  # after an import a job may have been deleted twice
         if missing := sorted(set(named) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
         if dry_run:

@@ -44,7 +44,7 @@ def path_of_db(db: str | None, config_file: Path | None, command: str | None = N
 
     ``command`` is one for which PostgreSQL has something else.
     """
-    from beanlite.settings import sources  # noqa: PLC0415 - pydantic is slow to import
+    from beanlite.settings import sources
 
     # A file that is named is there, even if the server's settings say by now that jobs are kept elsewhere.
     if command is not None:
@@ -62,7 +62,7 @@ def url_of_database(db: str | None, database: str | None, config_file: Path | No
         raise ConfigError("--db and --database exclude each other")
     if db is not None:
         return None
-    from beanlite.settings import sources  # noqa: PLC0415 - likewise
+    from beanlite.settings import sources
 
     url = sources.load(config_file, {} if database is None else {"database": database}).database
     return None if url is None else url.get_secret_value()

@@ -24,7 +24,7 @@ def instead_of(command: str) -> str:
 
 def expect_file(path: object, command: str) -> None:
     """Raise ConfigError if a command for database files is given the URL of a PostgreSQL database."""
-    from beanlite.settings.values import is_postgresql  # noqa: PLC0415 - pydantic is slow to import
+    from beanlite.settings.values import is_postgresql
 
     if is_postgresql(str(path)):
         raise ConfigError(instead_of(command))
@@ -32,7 +32,7 @@ def expect_file(path: object, command: str) -> None:
 
 def path_given(text: object) -> str:
     """Return a path as it was given, unless it is empty, as from a script whose variable is not set. BadParameter."""
-    from beanlite.settings.values import of_path  # noqa: PLC0415 - likewise
+    from beanlite.settings.values import of_path
 
     try:
         return str(of_path(text))

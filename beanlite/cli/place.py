@@ -49,7 +49,7 @@ def _binlog_in(directory: Path) -> list[Path]:
     """Return the files of beanstalkd's binlog in a directory."""
     if not any(path.name.startswith("binlog.") for path in directory.iterdir()):
         return []
-    from beanlite.binlog.survey import find_files  # noqa: PLC0415 - few servers find a binlog
+    from beanlite.binlog.survey import find_files
 
     return [file for _, file in find_files(directory)]
 
@@ -60,8 +60,8 @@ def _refuse_to_pass_over_binlog(path: Path) -> None:
     files = _binlog_in(directory)
     if not files:
         return
-    from beanlite.binlog.survey import Survey  # noqa: PLC0415 - as above
-    from beanlite.console import units  # noqa: PLC0415 - as above
+    from beanlite.binlog.survey import Survey
+    from beanlite.console import units
 
     survey = Survey(salvage=True)
     for number, file in enumerate(files, 1):

@@ -13,10 +13,10 @@ from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
 from beanlite.cli.groups import Json, ServerOption, ServerOrFile, grouped
 from beanlite.cli.paths import as_path
-from beanlite.cli.printing import print_done
+from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.console import policies, tables
 from beanlite.console.filters import Record, encode_tube
-from beanlite.console.live import Live, login_name, on_behalf_of
+from beanlite.console.live import Live, by_me
 from beanlite.core.policies import KEYS, OFF, check_row
 from beanlite.errors import BeanliteError, ConfigError
 
@@ -135,10 +135,7 @@ def list_(*, place: ServerOrFile, as_json: Json = False) -> None:
 @policy.command(epilog=epilog("policy show", EXAMPLES, EPILOG))
 @grouped
 def show(
-    tube: Annotated[
-        str | None,
-        typer.Argument(metavar="TUBE", help="The tube. Default: all policies.", autocompletion=completion.tubes),
-    ] = None,
+    tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)],
     *,
     place: ServerOrFile,
     as_json: Json = False,
@@ -147,11 +144,10 @@ def show(
 
     There need not be such a tube yet.
     """
-    if tube is not None:
-        encode_tube(tube)
+    encode_tube(tube)
     with place.source() as source:
-        reply = source.list_policies({} if tube is None else {"tube": tube})
-    _print(reply, "no policies" if tube is None else f"no policies for {tube}", as_json=as_json)
+        reply = source.list_policies({"tube": tube})
+    _print(reply, f"no policies for {tube}", as_json=as_json)
 
 
 @policy.command(epilog=epilog("policy apply", EXAMPLES, EPILOG))
@@ -168,7 +164,7 @@ def apply(
     as_json: Json = False,
 ) -> None:
     """Set the policies of a file, all or none."""
-    from beanlite.server.policy_file import read_policies  # noqa: PLC0415 - a shell that completes does without
+    from beanlite.server.policy_file import read_policies
 
     wanted: dict[str, dict[str, str]] = {}
     for (pattern, key), value in read_policies(file).items():
@@ -190,19 +186,19 @@ def _check(pattern: str, pairs: dict[str, str]) -> None:
 
 
 def _ask(live: Live, request: Record) -> Record:
-    return live.ask("set-policy", {**request, **on_behalf_of(login_name())})
+    return live.ask("set-policy", {**request, **by_me()})
 
 
 def _report(replies: Mapping[str, Record], *, dry_run: bool, as_json: bool) -> None:
     """Print what was changed in each server, or would be, and warnings."""
     lines: list[str] = []
     for server, reply in replies.items():
-        before = f"{server}: " if server else ""
+        before = prefix(server)
         if as_json:
-            lines.append(json.dumps({**({"server": server} if server else {}), **reply, "dry_run": dry_run}))
+            lines.append(json.dumps({**server_key(server), **reply, "dry_run": dry_run}))
             continue
         would = "would change " if dry_run else ""
-        changed = [would + line for line in policies.in_words(reply["changes"])] or ["nothing to change"]
+        changed = [would + line for line in policies.changes_text(reply["changes"])] or ["nothing to change"]
         lines += [before + line for line in changed]
         if "tubes" in reply:
             lines.append(before + policies.summary(reply["tubes"]))

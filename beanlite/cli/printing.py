@@ -8,6 +8,16 @@ from pathlib import Path
 from typing import TextIO
 
 
+def prefix(server: str) -> str:
+    """Return what precedes a line about one of several servers; a single one has no name."""
+    return f"{server}: " if server else ""
+
+
+def server_key(server: str) -> dict[str, str]:
+    """Return the server as a part of an object of JSON; a single one has no name."""
+    return {"server": server} if server else {}
+
+
 def print_done(text: str, failure: str = "done, but the result can't be printed", stream: TextIO | None = None) -> None:
     """Print what a command has done. If that fails it is done all the same, and one line on stderr says so.
 

@@ -14,6 +14,7 @@ from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import STDIN, reader
+from beanlite.client.calls import PRI, TTR_S
 from beanlite.console.filters import encode_tube
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all, read_jobs
@@ -57,11 +58,11 @@ def put(
             autocompletion=completion.tubes,
         ),
     ] = None,
-    pri: Annotated[int, typer.Option(min=0, max=U32_MAX, metavar="N", help="The pri; 0 comes first.")] = 1024,
+    pri: Annotated[int, typer.Option(min=0, max=U32_MAX, metavar="N", help="The pri; 0 comes first.")] = PRI,
     delay: Annotated[
         float, age_option("--delay", text="Time until the job is ready, such as 90s, 5min or 3h. Default: 0s.")
     ] = 0,
-    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold the job. Default: 60s.")] = 60,
+    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold the job. Default: 60s.")] = TTR_S,
     lines: Annotated[bool, typer.Option("--lines", help="Put each line of stdin as a job.")] = False,
     jobs: Annotated[
         Path | None,

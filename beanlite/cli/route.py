@@ -66,8 +66,8 @@ def route(
     Each tube is on one of the servers that the file lists, which is read again when it changes. Nothing is stored here,
     so there can be any number of routers, such as one on each machine with clients.
     """
-    from beanlite.net.listener import listen_at  # noqa: PLC0415 - no other command listens like that
-    from beanlite.router.router import Files, Router  # noqa: PLC0415 - likewise
+    from beanlite.net.listener import listen_at
+    from beanlite.router.router import Files, Router
 
     tls = _listening_context(listen_tls_cert, listen_tls_key, listen_tls_clients)
     log.setup("info", "text")
@@ -87,7 +87,7 @@ def route(
 
 def _listening_context(cert: Path | None, key: Path | None, clients: Path | None) -> ssl.SSLContext | None:
     """Return what encrypts for clients; None: nothing does. ConfigError: the files can't be used."""
-    from beanlite.net.certificates import ask_for_certificates  # noqa: PLC0415 - as above
+    from beanlite.net.certificates import ask_for_certificates
 
     if (cert is None) != (key is None):
         raise ConfigError("--listen-tls-cert and --listen-tls-key need each other")

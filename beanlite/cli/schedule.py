@@ -13,12 +13,13 @@ from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
 from beanlite.cli.paths import as_path
-from beanlite.cli.printing import print_done
+from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.source import reader
+from beanlite.client.calls import PRI, TTR_S
 from beanlite.console import tables, units
 from beanlite.console.filters import JobId, Record, encode_tube
 from beanlite.console.listing import slices
-from beanlite.console.live import Live, login_name, on_behalf_of
+from beanlite.console.live import Live, by_me
 from beanlite.console.routing import all_of, home, naming
 from beanlite.console.several import Servers, Several
 from beanlite.core.job import U32_MAX
@@ -77,8 +78,8 @@ def set_(
     file: Annotated[
         Path | None, typer.Option(metavar="FILE", parser=as_path, help="A file with the body; - is stdin.")
     ] = None,
-    pri: Annotated[int, typer.Option(min=0, max=U32_MAX, metavar="N", help="The pri; 0 comes first.")] = 1024,
-    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold a job. Default: 60s.")] = 60,
+    pri: Annotated[int, typer.Option(min=0, max=U32_MAX, metavar="N", help="The pri; 0 comes first.")] = PRI,
+    ttr: Annotated[float, age_option("--ttr", text="How long a client may hold a job. Default: 60s.")] = TTR_S,
     overlap: Annotated[
         bool, typer.Option("--overlap", help="Put a job even while the last one is still there.")
     ] = False,
@@ -116,9 +117,9 @@ def set_(
         with naming(own):
             reply = _ask(live, "set-schedule", request)
     if as_json:
-        print_done(json.dumps({**_named(own), "name": name, **reply}))
+        print_done(json.dumps({**server_key(own), "name": name, **reply}))
     else:
-        print_done(f"{_before(own)}{name} puts its next job at {units.utc(reply['next_at'])} UTC")
+        print_done(f"{prefix(own)}{name} puts its next job at {units.utc(reply['next_at'])} UTC")
 
 
 @schedule.command("list", epilog=epilog("schedule list", EXAMPLES, EPILOG))
@@ -164,15 +165,7 @@ def unset(name: Name, *, server: ServerOption, as_json: Json = False) -> None:
         for own in _owners(servers, name):
             with naming(own):
                 _ask(servers.lives[own], "unset-schedule", {"name": name})
-            print_done(json.dumps({**_named(own), "name": name}) if as_json else f"{_before(own)}{name} is unset")
-
-
-def _named(server: str) -> Record:
-    return {"server": server} if server else {}
-
-
-def _before(server: str) -> str:
-    return f"{server}: " if server else ""
+            print_done(json.dumps({**server_key(own), "name": name}) if as_json else f"{prefix(own)}{name} is unset")
 
 
 def _owners(servers: Servers, name: str) -> list[str]:
@@ -253,4 +246,4 @@ def _body(text: str | None, file: Path | None) -> bytes:
 
 
 def _ask(live: Live, word: str, request: Record) -> Record:
-    return live.ask(word, {**request, **on_behalf_of(login_name())})
+    return live.ask(word, {**request, **by_me()})

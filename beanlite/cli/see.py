@@ -74,7 +74,7 @@ _KIB: Final = 1024
 
 
 def _words(incomplete: str) -> list[str]:
-    from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
+    from beanlite.core.events import WORDS
 
     # A shell would take a word with a blank in it for two.
     return [word for word in WORDS if word.startswith(incomplete) and " " not in word]
@@ -163,14 +163,14 @@ def job(
     if database is not None and (place.connect or place.servers):
         raise ConfigError("--connect and --database exclude each other")
     with place.source() if database is None else open_stored(place.db, database, None) as source:
-        found = _find(source, job_id)
-        kept = _kept(source, found)
-    if not found:
+        jobs = _find(source, job_id)
+        kept = _kept(source, jobs)
+    if not jobs:
         none = "no server that answers has a" if isinstance(source, Several) and source.away else "there is no"
         raise BeanliteError(f"{none} job {job_id}{'' if place.db or database else _past_of(job_id)}")
-    if body == "raw" and len(found) > 1:
-        raise BeanliteError(f"several servers have a job {job_id}: {', '.join(map(job_name, found))}")
-    for at, facts in enumerate(found):
+    if body == "raw" and len(jobs) > 1:
+        raise BeanliteError(f"several servers have a job {job_id}: {', '.join(map(job_name, jobs))}")
+    for at, facts in enumerate(jobs):
         if at and not as_json:
             print()
         _show(facts, job_id, body, as_json=as_json)
@@ -330,7 +330,7 @@ def _past_of(job_id: int) -> str:
 
 def check_words(what: list[str] | None) -> None:
     """Check the words of ``--what``. ConfigError: there is no such event."""
-    from beanlite.core.events import WORDS  # noqa: PLC0415 - as the others
+    from beanlite.core.events import WORDS
 
     for word in what or ():
         if word not in WORDS:

@@ -196,17 +196,17 @@ def serve(*, config_file: Path | None, version: bool, **options: Any) -> int:  #
         log.warning(warning)
     is_default = "db" not in settings.model_fields_set and default_db()[1] == "default"
     if settings.file is not None:
-        from beanlite.cli.place import check_place  # noqa: PLC0415 - --no-journal starts faster without it
+        from beanlite.cli.place import check_place  # --no-journal starts faster without it
 
         check_place(settings.file, is_default=is_default)
 
-    from beanlite.server.start import run  # noqa: PLC0415 - only here, after the flags are checked
+    from beanlite.server.start import run  # only here, after the flags are checked
 
     try:
         return run(settings, load)
     except JournalRefused as error:
         if is_default and settings.file is not None:
-            from beanlite.cli.place import with_advice  # noqa: PLC0415 - as above
+            from beanlite.cli.place import with_advice
 
             raise with_advice(error, settings.file) from error.__cause__
         raise

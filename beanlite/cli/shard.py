@@ -20,7 +20,7 @@ from beanlite.console.filters import encode_tube
 from beanlite.console.listing import slices
 from beanlite.console.live import Live
 from beanlite.console.moving import (
-    Moved,
+    MoveResult,
     check_name,
     claim,
     has_jobs,
@@ -167,7 +167,7 @@ def _check_there_is(tube: str, pair: tuple[Live, Live], places: Places, *, is_kn
 
 
 def _report(
-    tube: str, source: str, to: str, version: int, moved: Moved, schedules: list[str], *, as_json: bool
+    tube: str, source: str, to: str, version: int, moved: MoveResult, schedules: list[str], *, as_json: bool
 ) -> None:
     if as_json:
         facts = {"tube": tube, "from": source, "to": to, "version": version}

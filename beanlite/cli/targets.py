@@ -34,6 +34,6 @@ def targets(
 
     These are the addresses of the key metrics; each gets the label server, with the name of its server.
     """
-    from beanlite.fleet.servers import Fleet  # noqa: PLC0415 - pydantic is slow to import
+    from beanlite.fleet.servers import Fleet
 
     print(json.dumps(Fleet.load(servers).targets(), indent=2))

@@ -35,7 +35,7 @@ def top(
     job, Escape goes back, and q quits.
     """
     if once:
-        from beanlite.console.top.summary import print_once  # noqa: PLC0415 - no other command needs it
+        from beanlite.console.top.summary import print_once
 
         return int(bool(print_once(server.places)))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -45,7 +45,7 @@ def top(
     with connect(server.places) as servers:  # servers that can't be reached are reported in one line
         servers.list_tubes({"limit": 1})
 
-    from beanlite.console.top.app import Top  # noqa: PLC0415 - no other command needs it, and importing it is slow
+    from beanlite.console.top.app import Top
 
     gc.enable()  # unlike a server, it makes cyclic garbage
     Top(server.places).run()

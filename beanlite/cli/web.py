@@ -59,7 +59,7 @@ def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
     settings = sources.load(server.config_file)
     if settings.backup_dir is None:
         return None
-    from beanlite.web.backups import Folder  # noqa: PLC0415 - as below
+    from beanlite.web.backups import Folder
 
     return Folder(settings.backup_dir.resolve(), settings.db.resolve() if db is None else db)
 
@@ -113,8 +113,8 @@ def _app_of(
     server: ServerOption, db: str | None, database: str | None, visitors: "Visitors", *, hide_bodies: bool
 ) -> tuple["Starlette", str, int | None]:
     """Return the application, the name of what it shows, and how many threads it may need; None: as many as usual."""
-    from beanlite.web.app import make_app  # noqa: PLC0415 - as below
-    from beanlite.web.site import Site  # noqa: PLC0415 - likewise
+    from beanlite.web.app import make_app
+    from beanlite.web.site import Site
 
     places = server.places
     has_database = db is not None or database is not None
@@ -133,8 +133,8 @@ def _app_of(
         raise ConfigError(f"--{'db' if db is not None else 'database'} is for the page of one server")
     if server.config_file is not None:
         raise ConfigError("--config is for the page of one server")
-    from beanlite.web.members import THREADS, Together  # noqa: PLC0415 - likewise
-    from beanlite.web.merging import make_app_of_all  # noqa: PLC0415 - likewise
+    from beanlite.web.members import THREADS, Together
+    from beanlite.web.merging import make_app_of_all
 
     together = Together(
         name="all servers",
@@ -192,9 +192,9 @@ def web(
     To listen beyond the loopback interface it must know its users, by --password-file or --user-header. It encrypts
     with --web-tls-cert; without it, put a proxy with TLS in front.
     """
-    from beanlite.web import serving  # noqa: PLC0415 - importing it is slow, and no other command uses it
-    from beanlite.web.safety import Passwords, own_host, password_line  # noqa: PLC0415 - likewise
-    from beanlite.web.site import Visitors  # noqa: PLC0415 - likewise
+    from beanlite.web import serving
+    from beanlite.web.safety import Passwords, own_host, password_line
+    from beanlite.web.site import Visitors
 
     if add_user is not None:
         name, _, role = add_user.rpartition(":")

@@ -84,10 +84,10 @@ def work(
     SIGTERM or SIGINT stops the worker when the jobs in hand are finished; a second one, at once. Servers that take over
     from each other: --connect HOST:PORT,HOST:PORT.
     """
-    from beanlite.worker.function import load  # noqa: PLC0415 - likewise
-    from beanlite.worker.metrics import WorkerMetrics  # noqa: PLC0415 - slow to import, and no other command needs it
-    from beanlite.worker.outcomes import Ended  # noqa: PLC0415 - likewise
-    from beanlite.worker.worker import Limits, Worker  # noqa: PLC0415 - likewise
+    from beanlite.worker.function import load
+    from beanlite.worker.metrics import WorkerMetrics
+    from beanlite.worker.outcomes import JobOutcome
+    from beanlite.worker.worker import Limits, Worker
 
     tubes = tube or ["default"]
     _check(tubes, timeout)
@@ -100,7 +100,7 @@ def work(
     stdout = SharedStdout()
     limits = Limits(concurrency, timeout, tries, grace)
 
-    def record(ended: Ended) -> None:
+    def record(ended: JobOutcome) -> None:
         metrics.count(ended)
         stdout.print_line(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
 
@@ -129,7 +129,7 @@ def _listen_at(health: str) -> tuple[str, int]:
 
 def _connecting(servers: tuple[Server, ...], function: str, tubes: list[str]) -> "Callable[[], Queue]":
     """Return what makes the client. ConfigError: the token is none, or a file for TLS can't be used."""
-    from beanlite.client import Queue  # noqa: PLC0415 - as above
+    from beanlite.client import Queue
 
     name = _NOT_IN_NAMES.sub("?", f"{socket.gethostname()}/{function}/{os.getpid()}")[-_NAME_MAX:]
     return partial(Queue, tuple(target_of(server, name) for server in servers), "default", tubes)

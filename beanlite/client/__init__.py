@@ -7,7 +7,7 @@ Python's own library, knows nothing of the server, and speaks to beanstalkd as w
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from beanlite.client.calls import Found, Statistics
+from beanlite.client.calls import PeekedJob, Statistics
 from beanlite.client.errors import (
     BadFormat,
     Buried,
@@ -48,7 +48,6 @@ __all__ = [
     "DeadlineSoon",
     "Declined",
     "Draining",
-    "Found",
     "InternalError",
     "Job",
     "JobLost",
@@ -56,6 +55,7 @@ __all__ = [
     "NotFound",
     "NotIgnored",
     "OutOfMemory",
+    "PeekedJob",
     "PutUnknown",
     "Queue",
     "SomePutsFailed",

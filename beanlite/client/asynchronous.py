@@ -24,7 +24,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from beanlite.client import calls
-from beanlite.client.calls import AHEAD_MAX, BATCH_MAX, PRI, TTR_S, Call, Found, Statistics
+from beanlite.client.calls import AHEAD_MAX, BATCH_MAX, PRI, TTR_S, Call, PeekedJob, Statistics
 from beanlite.client.dialogue import DEFAULT
 from beanlite.client.errors import (
     ClientError,
@@ -125,11 +125,11 @@ class Queue:
 
     async def ignore(self, tube: str) -> int:
         """Reserve from this tube no more, and return how many are left. NotIgnored: it is the only one."""
-        left = self._watched - {tube}
-        if not left:
+        others = self._watched - {tube}
+        if not others:
             raise NotIgnored(f"{tube} is the only tube that is watched")
-        self._watched = left  # of what remains all is allowed
-        return len(left)
+        self._watched = others  # of what remains all is allowed
+        return len(others)
 
     async def _try_to_watch(self, tubes: frozenset[str]) -> None:
         """Have the server say whether these tubes may be watched."""
@@ -219,19 +219,19 @@ class Queue:
         """Have a buried or delayed job ready. NotFound: it is neither."""
         await self._ask(calls.kick_job(job_id))
 
-    async def peek(self, job_id: int) -> Found:
+    async def peek(self, job_id: int) -> PeekedJob:
         """Return a job without reserving it. NotFound."""
         return await self._ask(calls.peek(job_id))
 
-    async def peek_ready(self, tube: str | None = None) -> Found:
+    async def peek_ready(self, tube: str | None = None) -> PeekedJob:
         """Return the job of a tube that is next to be reserved. NotFound: there is none."""
         return await self._ask(calls.PEEK_READY, self._used if tube is None else tube)
 
-    async def peek_delayed(self, tube: str | None = None) -> Found:
+    async def peek_delayed(self, tube: str | None = None) -> PeekedJob:
         """Return the job of a tube whose delay ends first. NotFound: there is none."""
         return await self._ask(calls.PEEK_DELAYED, self._used if tube is None else tube)
 
-    async def peek_buried(self, tube: str | None = None) -> Found:
+    async def peek_buried(self, tube: str | None = None) -> PeekedJob:
         """Return the job of a tube that was buried first. NotFound: there is none."""
         return await self._ask(calls.PEEK_BURIED, self._used if tube is None else tube)
 

@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from beanlite.client import calls
-from beanlite.client.calls import AHEAD_MAX, BATCH_MAX, PRI, TTR_S, Call, Found, Statistics
+from beanlite.client.calls import AHEAD_MAX, BATCH_MAX, PRI, TTR_S, Call, PeekedJob, Statistics
 from beanlite.client.dialogue import DEFAULT
 from beanlite.client.errors import (
     CannotConnect,
@@ -124,10 +124,10 @@ class BlockingQueue:
 
     def ignore(self, tube: str) -> int:
         """Reserve from this tube no more, and return how many are left. NotIgnored: it is the only one."""
-        left = self._watched - {tube}
-        if not left:
+        others = self._watched - {tube}
+        if not others:
             raise NotIgnored(f"{tube} is the only tube that is watched")
-        return self._set_watched(left)
+        return self._set_watched(others)
 
     def reserve(self, timeout_s: int | None = None) -> BlockingJob:
         """Return the next job of the tubes that are watched; wait for it so long, or as long as it takes.
@@ -221,19 +221,19 @@ class BlockingQueue:
         """Have a buried or delayed job ready. NotFound: it is neither."""
         self._ask(calls.kick_job(job_id))
 
-    def peek(self, job_id: int) -> Found:
+    def peek(self, job_id: int) -> PeekedJob:
         """Return a job without reserving it. NotFound."""
         return self._ask(calls.peek(job_id))
 
-    def peek_ready(self, tube: str | None = None) -> Found:
+    def peek_ready(self, tube: str | None = None) -> PeekedJob:
         """Return the job of a tube that is next to be reserved. NotFound: there is none."""
         return self._ask(calls.PEEK_READY, self._used if tube is None else tube)
 
-    def peek_delayed(self, tube: str | None = None) -> Found:
+    def peek_delayed(self, tube: str | None = None) -> PeekedJob:
         """Return the job of a tube whose delay ends first. NotFound: there is none."""
         return self._ask(calls.PEEK_DELAYED, self._used if tube is None else tube)
 
-    def peek_buried(self, tube: str | None = None) -> Found:
+    def peek_buried(self, tube: str | None = None) -> PeekedJob:
         """Return the job of a tube that was buried first. NotFound: there is none."""
         return self._ask(calls.PEEK_BURIED, self._used if tube is None else tube)
 

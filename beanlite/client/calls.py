@@ -70,7 +70,7 @@ Call = tuple[bytes, Shape[T]]
 """A command as it is sent, and the shape of its reply."""
 
 
-class Found(NamedTuple):
+class PeekedJob(NamedTuple):
     """A job as ``peek`` shows it, with its ``id`` and ``body``: nobody has it reserved by that."""
 
     id: int
@@ -94,8 +94,8 @@ def _job(words: list[bytes], body: bytes) -> tuple[int, bytes]:
     return int(words[1]), body
 
 
-def _seen(words: list[bytes], body: bytes) -> Found:
-    return Found(int(words[1]), body)
+def _seen(words: list[bytes], body: bytes) -> PeekedJob:
+    return PeekedJob(int(words[1]), body)
 
 
 def _statistics(_words: list[bytes], body: bytes) -> Statistics:
@@ -257,7 +257,7 @@ def kick_job(job_id: int) -> Call[None]:
     return b"kick-job %d\r\n" % _id(job_id), _KICK_JOB
 
 
-def peek(job_id: int) -> Call[Found]:
+def peek(job_id: int) -> Call[PeekedJob]:
     """Return a peek at a job. ValueError: no job can have the id."""
     return b"peek %d\r\n" % _id(job_id), _PEEK
 

@@ -24,7 +24,7 @@ DONE_WORDS: Final = {
     "note": "noted",
 }
 # How many ids of jobs that were selected by something else and skipped are kept, to be told.
-_LEFT_MAX: Final = 100
+_UNCHANGED_MAX: Final = 100
 
 
 @dataclass(slots=True)
@@ -34,11 +34,11 @@ class Result:
     done: int = 0
     """Jobs that were changed, or would be in a dry run."""
     skipped: int = 0
-    """Jobs that are in the wrong state for the change."""
+    """Jobs that are left unchanged, because they are in the wrong state for the change."""
     changed: set[int] = field(default_factory=set, repr=False)
     """The ids of the jobs that were changed, if the jobs were given by their ids."""
-    left: set[int] = field(default_factory=set, repr=False)
-    """The ids of those that were skipped; of very many, the first ones, unless they were given."""
+    unchanged_ids: set[int] = field(default_factory=set, repr=False)
+    """The ids of the jobs that are left unchanged; of very many, the first ones, unless they were given."""
     interrupted: bool = False
     """Whether the change was interrupted before it was complete."""
     ended: bool = False
@@ -95,8 +95,8 @@ def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterat
         outcome.done += reply["done"]
         outcome.skipped += reply["skipped"]
         outcome.changed.update(reply.get("changed", ()))
-        if which.ids is not None or len(outcome.left) < _LEFT_MAX:
-            outcome.left.update(reply.get("left", ()))
+        if which.ids is not None or len(outcome.unchanged_ids) < _UNCHANGED_MAX:
+            outcome.unchanged_ids.update(reply.get("left", ()))
         outcome.last_id = outcome.last_id or reply["last_id"]
         if "stopped" in reply:
             raise BeanliteError(f"{server.name} refused a put: {explanation(reply['stopped'])}{_so_far(what, outcome)}")

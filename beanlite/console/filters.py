@@ -56,6 +56,11 @@ class JobId(int):
         return f"{self.server}:{self:d}" if self.server else f"{self:d}"
 
 
+def pattern_of(text: str) -> str:
+    """Return what names have to be like for a text: itself if it has a wildcard, or to have it in them; "": any."""
+    return text if not text or WILDCARDS & set(text) else f"*{text}*"
+
+
 def own_ids(ids: Sequence[int], name: str = "") -> list[int]:
     """Return ids for a single server, or a file, which may have a name. ConfigError: one names another server."""
     for job_id in ids:
@@ -121,7 +126,7 @@ def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of t
     return filter_
 
 
-def in_words(which: "Filter") -> str:
+def filter_text(which: "Filter") -> str:
     """Describe a filter, to follow a number of jobs: "buried in tube mail, put more than 2 d ago"."""
     from beanlite.protocol.operators.filters import CRITERIA, NAMES  # noqa: PLC0415 - likewise
 
@@ -130,11 +135,11 @@ def in_words(which: "Filter") -> str:
     parts = [where] if where else []
     for key, value in which.criteria().items():
         if key in CRITERIA and CRITERIA[key].phrase:
-            parts.append(CRITERIA[key].phrase.format(_in_words(key.removeprefix(NAMES[key]), value)))
+            parts.append(CRITERIA[key].phrase.format(_value_text(key.removeprefix(NAMES[key]), value)))
     return ", ".join(parts)
 
 
-def _in_words(end: str, value: Any) -> str:  # noqa: ANN401 - as in _WORDS
+def _value_text(end: str, value: Any) -> str:  # noqa: ANN401 - as in _WORDS
     return " and ".join(value) if isinstance(value, list) else _WORDS.get(end, str)(value)
 
 

@@ -50,6 +50,11 @@ _CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
 _DIGESTED: Final = re.compile("…[0-9a-f]{16}$")
 
 
+def by_me() -> Record:
+    """Return the person who runs the command as a part of a request."""
+    return on_behalf_of(login_name())
+
+
 def login_name() -> str:
     """Return the login name of the person who runs the command; empty if the system has none."""
     try:

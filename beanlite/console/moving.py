@@ -15,7 +15,7 @@ from typing import Final
 from beanlite.console import changes
 from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.listing import everything
-from beanlite.console.live import Live, login_name, on_behalf_of
+from beanlite.console.live import Live, by_me, login_name
 from beanlite.console.putting import NewJob, batches, put_batch
 from beanlite.core.notes import NOTE_MAX
 from beanlite.core.tube import is_tube_name
@@ -27,7 +27,7 @@ _NOTE: Final = re.compile(r"moved from (?P<server>[^:]+):(?P<id>[0-9]+)(?P<burie
 
 
 @dataclass(slots=True)
-class Moved:
+class MoveResult:
     """What has become of the jobs of a tube."""
 
     copied: int = 0
@@ -81,18 +81,18 @@ def pause_likewise(old: Live, new: Live, tube: str) -> None:
     )
     if left_s > own_s:
         new.use(tube)  # only a tube that exists can be paused
-        new.pause(tube, left_s, _by())
+        new.pause(tube, left_s, by_me())
 
 
-def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[int], None] | None) -> Moved:
+def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[int], None] | None) -> MoveResult:
     """Move all jobs of a tube that are not reserved; the old server has the name ``server``. BeanliteError.
 
     The move is whole or not at all: if it fails, or is killed, the next one begins with what is left of it.
     """
-    moved = Moved()
+    moved = MoveResult()
     while True:
         for state in _STATES:
-            _change(old, {"do": "move", "to": leaving(tube), **_by()}, filter_by(tube=tube, state=state))
+            _change(old, {"do": "move", "to": leaving(tube), **by_me()}, filter_by(tube=tube, state=state))
         copies = _copies(new, tube, server)
         originals = list(everything(old.list_jobs, {"tube": leaving(tube)}, "jobs"))
         if not originals and not copies:
@@ -113,10 +113,6 @@ def _change(server: Live, what: Record, which: Filter) -> changes.Result:
     for _ in changes.slices(server, what, which, outcome):
         pass
     return outcome
-
-
-def _by() -> Record:
-    return on_behalf_of(login_name())
 
 
 def _copies(new: Live, tube: str, server: str) -> dict[int, int]:
@@ -166,15 +162,15 @@ def _mark(new: Live, copy_id: int, server: str, job: Record) -> None:
     state = ", buried" if job["state"] == "buried" else ""
     note = f"moved from {server}:{job['id']}{state}\n{job['text']}".strip()
     note = note.encode()[:NOTE_MAX].decode(errors="ignore")
-    _change(new, {"do": "note", "note": note, **_by()}, filter_by(ids=[copy_id]))
+    _change(new, {"do": "note", "note": note, **by_me()}, filter_by(ids=[copy_id]))
 
 
 def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int]) -> None:
     """Delete jobs, and the copies of those that clients have deleted meanwhile. BeanliteError: as ``_delete``."""
     if not ids:
         return
-    outcome = _change(old, {"do": "delete", **_by()}, filter_by(ids=sorted(ids)))
-    gone = ids - outcome.changed - outcome.left
+    outcome = _change(old, {"do": "delete", **by_me()}, filter_by(ids=sorted(ids)))
+    gone = ids - outcome.changed - outcome.unchanged_ids
     if gone:
         copies = _copies(new, tube, server)
         _delete(new, [copies[job_id] for job_id in gone & copies.keys()])
@@ -184,12 +180,14 @@ def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int
 def _delete(server: Live, ids: list[int]) -> None:
     """Delete jobs. BeanliteError: a client has reserved one, by its id."""
     if ids:
-        _check_none_is_left(server, _change(server, {"do": "delete", **_by()}, filter_by(ids=ids)))
+        _check_none_is_left(server, _change(server, {"do": "delete", **by_me()}, filter_by(ids=ids)))
 
 
 def _check_none_is_left(server: Live, outcome: changes.Result) -> None:
-    if outcome.left:
-        raise BeanliteError(f"job {min(outcome.left)} of {server.name} can't be deleted: a client has it reserved")
+    if outcome.unchanged_ids:
+        raise BeanliteError(
+            f"job {min(outcome.unchanged_ids)} of {server.name} can't be deleted: a client has it reserved"
+        )
 
 
 def _open(new: Live, tube: str) -> int:
@@ -197,8 +195,8 @@ def _open(new: Live, tube: str) -> int:
     copies = list(everything(new.list_jobs, {"tube": coming(tube), "notes": True}, "jobs"))
     buried = [job["id"] for job in copies if job["state"] != "buried" and _is_of_buried(job)]
     if buried:
-        _change(new, {"do": "bury", **_by()}, filter_by(ids=buried))
-    return _change(new, {"do": "move", "to": tube, **_by()}, filter_by(tube=coming(tube))).done if copies else 0
+        _change(new, {"do": "bury", **by_me()}, filter_by(ids=buried))
+    return _change(new, {"do": "move", "to": tube, **by_me()}, filter_by(tube=coming(tube))).done if copies else 0
 
 
 def _is_of_buried(job: Record) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 from beanlite.console.filters import Record, encode_tube
 from beanlite.errors import BeanliteError
 
-# How many names of tubes are compared with one that does not exist: some 0.1 s.
+# How many names of tubes are compared with one that does not exist: with more nobody would wait for it.
 _COMPARED_MAX: Final = 20_000
 # How similar the name of a tube is that nobody consumes to that of the tube that was meant: emial to mail.
 _MISSPELT: Final = 0.66

@@ -22,7 +22,7 @@ def tubes_of(server: Live, pattern: str) -> list[str]:
         request["after"] = reply["next"]
 
 
-def in_words(changes: list[Record]) -> list[str]:
+def changes_text(changes: list[Record]) -> list[str]:
     """Return a line for each pattern that changes."""
     by_pattern: dict[str, list[str]] = {}
     for each in changes:

@@ -22,7 +22,7 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import body_of
 
 # How many jobs, and how many bytes of bodies, are put at a time: all of them or none. Escaping a body as JSON can make
-# it six times as long, and a request may have 1 MiB.
+# it several times as long, and a request may have 1 MiB.
 _BATCH_JOBS: Final = 500
 _BATCH_BYTES: Final = 128 << 10
 

@@ -233,10 +233,10 @@ class Several(Names):
         """Return all facts about a job or, if its server is not said, about those of all servers that have this id."""
         if job_id.server is not None:
             self.one(job_id.server)
-        found = self.each(lambda live: live.show_job(job_id), job_id.server and [job_id.server])
+        replies = self.each(lambda live: live.show_job(job_id), job_id.server and [job_id.server])
         if job_id.server is not None:  # it may not have answered
             self.one(job_id.server)
-        return [each for name, facts in found.items() for each in named(name, [] if facts is None else [facts])]
+        return [each for name, facts in replies.items() for each in named(name, [] if facts is None else [facts])]
 
     def watch(self, request: Record) -> Iterator[Record]:
         """Yield the events of all servers as they happen. BeanliteError: all connections are lost."""
@@ -334,12 +334,12 @@ Servers: TypeAlias = Live | Several
 """A server, or several."""
 
 
-def connect(places: Places, person: str = "", within_s: float = AWAY_S) -> Servers:
-    """Connect to servers; to a single one as to one that stands alone. BeanliteError, ConfigError, as of Several."""
+def connect(places: Places, within_s: float = AWAY_S) -> Servers:
+    """Connect to servers; a single one has TIMEOUT_S to reply. BeanliteError, ConfigError, as of Several."""
     if len(places.places) > 1:
-        return Several(places, person, within_s)
+        return Several(places, within_s=within_s)
     (place,) = places.places
-    live = reach_only(place, person)
+    live = reach_only(place)
     live.server = place.name
     return live
 

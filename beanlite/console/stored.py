@@ -101,7 +101,7 @@ class Stored:
         """Check that there is a tube. BeanliteError: the database has no job in it, and no pause of it."""
         raise NotImplementedError
 
-    def deletions(self, which: Record) -> list[int]:
+    def deletions_of(self, which: Record) -> list[int]:
         """Return the jobs whose deletions meet the conditions, and whose bodies are kept."""
         return self._look.deletions_of(which)
 

@@ -185,11 +185,12 @@ def console() -> "Console":
     """Return the console that tables are printed to: as wide as the terminal, or unlimited if stdout is not one."""
     from rich.console import Console  # noqa: PLC0415 - slow to import, and a table of jobs or tubes does without
 
-    _print_anything()
+    _keep_widths()
     return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _ENDLESS)
 
 
-def _print_anything() -> None:
+def _keep_widths() -> None:
+    """Have stdout print one character for each that it can't encode, so that columns stay aligned."""
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
@@ -209,7 +210,7 @@ def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
     rows = [[column.text(record) for column in columns] for record in records]
     shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     widths = [max(map(cell_len, [column.title, *(row[at] for row in rows)])) for at, column in enumerate(columns)]
-    _print_anything()
+    _keep_widths()
     width = _width()
     while sum(_least(columns[at], widths[at]) for at in shown) > width + len(_GAP):
         leaving = max(shown, key=lambda at: columns[at].leaves)
@@ -299,17 +300,10 @@ def event_line(event: Record) -> str:
     if "lost" in event:
         where = f" of {event['server']}" if "server" in event else ""
         return f"{event['lost']:,} events{where} were lost, because they were not read in time"
-    if event["id"]:
-        how = [f"pri {event['pri']}", *([f"delay {units.age(event['delay_s'])}"] if event["delay_s"] else ())]
-        if "note" in event:
-            from beanlite.core.notes import first_line  # noqa: PLC0415 - few events
-
-            how = [repr(first_line(event["note"].encode())) if event["note"] else "taken away"]
-    elif "change" in event:
-        how = [units.on_one_line(_schedule(event["change"]) if event["what"] == "schedule" else event["change"])]
-    else:
-        until = f", until {units.utc(event['at'] + event['delay_s'])}" if event["delay_s"] else ""
-        how = [f"for {units.age(event['delay_s'])}{until}"]
+    how = [f"pri {event['pri']}"] if event["id"] and "note" not in event else []
+    if told := details(event):
+        until = f", until {units.utc(event['at'] + event['delay_s'])}" if not event["id"] and event["delay_s"] else ""
+        how.append(told + until)
     return "  ".join(
         (
             units.utc(event["at"]),
@@ -323,7 +317,23 @@ def event_line(event: Record) -> str:
     )
 
 
-def _schedule(text: str) -> str:
+def details(event: Record, *, hides: bool = False) -> str:
+    """Return what there is to say of an event besides its word and the job's pri; nothing that may be hidden."""
+    if "note" in event:
+        from beanlite.core.notes import first_line  # noqa: PLC0415 - few events
+
+        if hides:
+            return ""
+        return repr(first_line(event["note"].encode())) if event["note"] else "taken away"
+    if "change" in event:
+        told = event["change"]
+        return units.on_one_line(_schedule(told, hides=hides) if event["what"] == "schedule" else told)
+    if event["what"] == "pause":
+        return f"for {units.age(event['delay_s'])}" if event["delay_s"] else "ended"
+    return f"delay {units.age(event['delay_s'])}" if event["delay_s"] else ""
+
+
+def _schedule(text: str, *, hides: bool) -> str:
     """Return a schedule in few words, without the body that it puts."""
     try:
         schedule = json.loads(text)
@@ -331,7 +341,7 @@ def _schedule(text: str) -> str:
             return f"{schedule['name']} unset"
         return f"{schedule['name']}: {schedule['when']} {schedule['zone']} -> {schedule['tube']}"
     except (ValueError, KeyError, TypeError):  # the disk has changed it
-        return text
+        return "" if hides else text
 
 
 def history_lines(history: Sequence[Record], *, of_one_job: bool) -> list[str]:

@@ -48,7 +48,7 @@ def receiving_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    # Every client has this group for the exchange of keys; OpenSSL has others that take a hundred times as long.
+    # Every client has this group for the exchange of keys; OpenSSL has others that take far longer.
     context.set_ecdh_curve("prime256v1")
     return context
 

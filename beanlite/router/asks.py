@@ -28,7 +28,7 @@ class PutAsk(Ask):
 
     __slots__ = ()
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply; a job that the server had to bury has an id, too."""
         self.reply = with_outer_id(line, lane.number) if line.startswith((b"INSERTED ", b"BURIED ")) else line
 
@@ -43,7 +43,7 @@ class FinishAsk(Ask):
         super().__init__()
         self._id = job_id
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply."""
         if line in _FINISHED:
             lane.held.discard(self._id)
@@ -60,7 +60,7 @@ class LookAsk(Ask):
         super().__init__()
         self._data = data
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply."""
         self.reply = line + body
 
@@ -127,7 +127,7 @@ class ReserveAsk(Ask):
         self.reply = reserved(lane, line, body) if line.startswith(b"RESERVED ") else line
         self._leave()
 
-    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+    def lose(self, lane: Lane) -> bool:
         """Wait until the server is back: a job that it has given out in between went back with the connection."""
         self._leave()
         self._session.orphans.append(self)
@@ -137,7 +137,7 @@ class ReserveAsk(Ask):
         """Wait likewise."""
         self.lose(lane)
 
-    def refuse(self, lane: Lane, line: bytes) -> None:  # noqa: ARG002 - as for any command
+    def refuse(self, lane: Lane, line: bytes) -> None:
         """Tell the client that it may not reserve."""
         self.reply = line
         self._leave()
@@ -152,16 +152,15 @@ class ReserveAsk(Ask):
 class UseAsk(Ask):
     """A use of the client."""
 
-    __slots__ = ("_before", "_lane", "_session", "_tube")
+    __slots__ = ("_before", "_session", "_tube")
 
-    def __init__(self, session: ClientState, lane: Lane, tube: bytes) -> None:
+    def __init__(self, session: ClientState, tube: bytes) -> None:
         super().__init__()
         self._session = session
-        self._lane = lane
         self._tube = tube
         self._before = session.used
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply. The tube was taken for the client's at once unless it is on another server."""
         session = self._session
         if not line.startswith(USING):
@@ -209,7 +208,7 @@ class SwitchAsk(InternalAsk):
         self._session = session
         self._tube = tube
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply."""
         if line.startswith(USING):
             lane.used = self._tube
@@ -217,7 +216,7 @@ class SwitchAsk(InternalAsk):
             lane.refusal = line
         self._session.barrier = None
 
-    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+    def lose(self, lane: Lane) -> bool:
         """Do without it: a new connection begins with the tube."""
         self._session.barrier = None
         return True
@@ -243,7 +242,7 @@ class WatchAsk(Ask):
         self._count = len(session.watched)
         self._refusal = b""
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply of one server."""
         if not line.startswith(b"WATCHING "):
             self._refusal = line
@@ -263,7 +262,7 @@ class WatchAsk(Ask):
                 lane.watched.add(DEFAULT)  # the server has refused to ignore it, too
                 lane.placeholder = not session.has_tube(lane, DEFAULT) or DEFAULT not in session.watched
 
-    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+    def lose(self, lane: Lane) -> bool:
         """Do it once the server is back."""
         self._end_one()
         return True
@@ -287,7 +286,7 @@ class DoubtAsk(Ask):
         super().__init__()
         self._session = session
 
-    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+    def lose(self, lane: Lane) -> bool:
         """Have the client lose its connection."""
         self._session.barrier = None
         return False
@@ -307,7 +306,7 @@ class AuthAsk(DoubtAsk):
         super().__init__(session)
         self._token = token
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply: an accepted token is shown to the other servers as well."""
         if line == AUTHENTICATED:
             self._session.token = self._token
@@ -331,7 +330,7 @@ class LargestBodyAsk(InternalAsk):
         super().__init__()
         self._session = session
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the statistics."""
         number = body.partition(b"\nmax-job-size: ")[2].partition(b"\n")[0]
         self._end(lane, int(number) if number.isdigit() else MAX_JOB_SIZE)

@@ -110,7 +110,7 @@ def use(session: Routed, args: bytes) -> bool:
         session.use(name)
         return session.say(b"%b%b\r\n" % (USING, name))
     lane.ensure()
-    ask = UseAsk(session, lane, name)
+    ask = UseAsk(session, name)
     session.ask(lane, b"use %b\r\n" % name, ask)
     if lane is session.home:
         session.use(name)

@@ -105,7 +105,7 @@ class _Handshake:
     def go_on(self, tls: Tls) -> None:
         self._loop.call_soon(tls.shake)
 
-    def admit(self, _tls: Tls, *, is_kept: bool) -> asyncio.Protocol:  # noqa: ARG002 - it is about servers
+    def admit(self, _tls: Tls, *, is_kept: bool) -> asyncio.Protocol:
         self._fail(None)
         return self._end
 
@@ -117,7 +117,7 @@ class _Handshake:
         self._fail(ConnectionAbortedError(in_plain_words(error)))
         tls.abort()
 
-    def end(self, _tls: Tls, *, has_session: bool) -> None:  # noqa: ARG002 - as above
+    def end(self, _tls: Tls, *, has_session: bool) -> None:
         self._fail(ConnectionResetError("the connection was closed amid the handshake"))
 
     def _fail(self, error: OSError | None) -> None:

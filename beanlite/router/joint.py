@@ -57,7 +57,7 @@ class PartAsk(LookAsk):
         """Whether it is a part of that command."""
         return self._merge is ask
 
-    def fail(self, lane: Lane) -> None:  # noqa: ARG002 - as for any command
+    def fail(self, lane: Lane) -> None:
         """Leave the server out."""
         self._merge.part(None, INTERNAL_ERROR, b"")
 
@@ -72,7 +72,7 @@ class PauseAsk(Ask):
         self._left = left
         self._said: list[bytes] = []
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply of one server: the tube need not exist on both."""
         self._said.append(line)
         if len(self._said) == self._left:
@@ -121,7 +121,7 @@ class KickBothAsk(DoubtAsk):
         self._kicked = 0
         self._second: Lane | None = second
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply of one server."""
         word, _, number = line[:-2].partition(b" ")
         if word == b"KICKED" and number.isdigit():

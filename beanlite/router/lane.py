@@ -32,18 +32,18 @@ class Ask:
         self.reply: bytes | None = None
         """What the client is answered; None: that is not known yet."""
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - for subclasses
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply of the server: its line, and its body if it has one, both with CR LF."""
         self.reply = line
 
-    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as above
+    def lose(self, lane: Lane) -> bool:
         """Take note that the connection was lost; return False if the client has to be told that by losing its own.
 
         That is so if nobody knows whether the command was carried out.
         """
         return False
 
-    def fail(self, lane: Lane) -> None:  # noqa: ARG002 - as above
+    def fail(self, lane: Lane) -> None:
         """Take note that the command was not sent, because the server is away."""
         self.reply = INTERNAL_ERROR
 
@@ -63,7 +63,7 @@ class InternalAsk(Ask):
 
     __slots__ = ()
 
-    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as above
+    def lose(self, lane: Lane) -> bool:
         """Do without it."""
         return True
 
@@ -73,7 +73,7 @@ class GreetAsk(InternalAsk):
 
     __slots__ = ()
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as above
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Go on with what was to be sent, or not, if the server refuses it."""
         lane.greeted(line)
 

@@ -48,7 +48,7 @@ class AnyWait:
         """When ``tick`` has something to do."""
         return NEVER_S
 
-    def use_late(self, lane: Lane, line: bytes, body: bytes) -> bool:  # noqa: ARG002 - for the subclass
+    def use_late(self, lane: Lane, line: bytes, body: bytes) -> bool:
         """Take a job that comes late; return False if none is waited for."""
         return False
 

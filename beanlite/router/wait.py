@@ -352,7 +352,7 @@ class OfferAsk(InternalAsk):
             self.job, self.body = line, body
         self._wait.offered(self, line)
 
-    def lose(self, lane: Lane) -> bool:  # noqa: ARG002 - as for any command
+    def lose(self, lane: Lane) -> bool:
         """Do without it."""
         if self._wait is not None:
             self._wait.lost(self)
@@ -373,7 +373,7 @@ class TakeAsk(TimedAsk):
         self.job = b"RESERVED " + offer.job.partition(b" ")[2]
         self.body = offer.body
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply."""
         if self._wait is None:
             self.come_late(self.job if line == TAKEN else line, self.body)

@@ -3,6 +3,7 @@
 from typing import Final
 from urllib.parse import quote_plus
 
+from beanlite.client.calls import TTR_S
 from beanlite.console.filters import Record
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
@@ -48,7 +49,11 @@ def fields_of_deleted(job_id: int, job: Record) -> dict[str, str]:
 
     The history has no ttr.
     """
-    return {**fields_of({"delay_s": 0, "ttr_s": 60, "state": "", **job, "id": job_id}), "old": "", "gone": str(job_id)}
+    return {
+        **fields_of({"delay_s": 0, "ttr_s": TTR_S, "state": "", **job, "id": job_id}),
+        "old": "",
+        "gone": str(job_id),
+    }
 
 
 def delete_old(live: Live, job_id: int, state: str, person: Record) -> str:

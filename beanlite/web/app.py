@@ -19,6 +19,8 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from beanlite.beanstalk.client import Unauthorized, Unreachable
+from beanlite.console.live import Live
+from beanlite.console.several import Servers
 from beanlite.core.access import NOTHING
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.web import changing, finding, seeing
@@ -125,7 +127,7 @@ async def _on_error(request: Request, error: Exception) -> Response:
     return render(request, "error.html", {"title": "That can't be done", "why": str(error), "retry": False}, status)
 
 
-def make_app(site: Site) -> Starlette:
+def make_app(site: Site[Live]) -> Starlette:
     """Make the application for one server."""
     return make_application(
         site,
@@ -152,7 +154,7 @@ def make_app(site: Site) -> Starlette:
     )
 
 
-def make_application(site: Site, routes: list[BaseRoute]) -> Starlette:
+def make_application(site: Site[Servers], routes: list[BaseRoute]) -> Starlette:
     """Make an application with these routes, and the gate and the files that each one has."""
 
     @asynccontextmanager

@@ -9,11 +9,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from beanlite.beanstalk.client import Unauthorized, Unreachable
+from beanlite.client.calls import PRI, TTR_S
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.live import Live
-from beanlite.console.policies import in_words
+from beanlite.console.policies import changes_text
 from beanlite.console.query import without
 from beanlite.console.stored import Location
 from beanlite.core.job import U32_MAX
@@ -22,7 +23,7 @@ from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import delete_old, fields_of, fields_of_deleted
 from beanlite.web.notices import Mistake, WrongForm
-from beanlite.web.pages import filter_of, form, number, render, schedule_in, tube_name, whole_seconds
+from beanlite.web.pages import filter_of, form, number, render, schedule_in, text_in, tube_name, whole_seconds
 from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
 from beanlite.web.running import WORDS, description
 from beanlite.web.seeing import check_id, deleted_job, from_database
@@ -62,7 +63,7 @@ async def change(request: Request) -> Response:
     would, lost = await site.questions.ask(person_of(request), outlook)
     which = which.model_copy(update={"up_to_id": would.last_id})
     if not would.done:
-        return redirect(request, back, _in_words(what["do"], would))
+        return redirect(request, back, _result_text(what["do"], would))
     if not lost:
         if isinstance(undo, UndoJobs):
             undo.most = would.done
@@ -77,7 +78,7 @@ def _undo_of(what: Record, db: Location | None) -> UndoJobs | PutAgain:
     return UndoJobs(what, 0) if db is None else PutAgain(db)
 
 
-async def _kept_bytes(site: Site) -> int:
+async def _kept_bytes(site: Site[Live]) -> int:
     """Return how many bytes of history keep bodies of deleted jobs, if it can be read here; 0 if they are not kept."""
     if site.db is None:
         return 0
@@ -116,7 +117,7 @@ async def _carry_out(
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
         return redirect(
-            request, back, _in_words(running.do, running.outcome), running.undo if running.outcome.done else ""
+            request, back, _result_text(running.do, running.outcome), running.undo if running.outcome.done else ""
         )
     return RedirectResponse(f"{root_of(request)}/change/{running.number}", 303)
 
@@ -152,7 +153,7 @@ async def _undo_jobs(request: Request, change: UndoJobs | PutAgain, token: str, 
     note(request, running.title, back, running=running)
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
-        return redirect(request, back, _in_words(running.do, running.outcome))
+        return redirect(request, back, _result_text(running.do, running.outcome))
     return RedirectResponse(f"{root_of(request)}/change/{running.number}", 303)
 
 
@@ -168,7 +169,7 @@ async def _undo_pause(request: Request, change: UndoPause, token: str, back: str
     return redirect(request, back, message)
 
 
-def _in_words(do: str, outcome: Result) -> str:
+def _result_text(do: str, outcome: Result) -> str:
     """Return what was done, and to how many jobs."""
     done = f"{units.jobs(outcome.done)} {WORDS[do]}"
     if do == "again":
@@ -186,7 +187,7 @@ async def follow(request: Request) -> Response:
     running = site_of(request).changes.all.get(request.path_params["number"])
     if running is None or running.person != person_of(request):
         raise BeanliteError("this change is not remembered any more")
-    return render(request, "change.html", {"running": running, "done": _in_words(running.do, running.outcome)})
+    return render(request, "change.html", {"running": running, "done": _result_text(running.do, running.outcome)})
 
 
 async def pause(request: Request) -> Response:
@@ -229,7 +230,7 @@ async def policy(request: Request) -> Response:
         raise
     except BeanliteError as error:
         return tell(request, back_of(request, fields), WrongForm("/policy", "value", str(error), fields))
-    lines = in_words(reply["changes"]) or ["Nothing has changed"]
+    lines = changes_text(reply["changes"]) or ["Nothing has changed"]
     if reply["changes"]:
         note(request, "; ".join(lines), back_of(request, fields))
     return redirect(request, back_of(request, fields), "; ".join([*lines, *reply["warnings"]]))
@@ -276,10 +277,10 @@ async def put(request: Request) -> Response:
         old = number(fields, "old", U64_MAX) if fields.get("delete") else None
         job = {
             "tube": tube_name(fields, "tube") or "default",
-            "pri": 1024 if pri is None else pri,
+            "pri": PRI if pri is None else pri,
             "delay_s": whole_seconds(fields, "delay") or 0,
-            "ttr_s": 60 if ttr_s is None else ttr_s,
-            "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
+            "ttr_s": TTR_S if ttr_s is None else ttr_s,
+            "body": text_in(fields, "body"),
         }
         what = {"jobs": [job], **on_behalf(request)}
         reply = await questions.ask_once(person, lambda live: live.ask("put-jobs", what))
@@ -357,7 +358,7 @@ def _how(do: str, fields: dict[str, str]) -> Record:
             raise Mistake("pri", "say which")
         return {"pri": pri}
     if do == "note":
-        return {"note": fields.get("note", "").replace("\r\n", "\n")}  # browsers send line breaks as CR LF
+        return {"note": text_in(fields, "note")}
     if do == "delay":
         delay_s = whole_seconds(fields, "delay")
         if not delay_s:

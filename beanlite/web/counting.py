@@ -1,4 +1,4 @@
-"""GroupCounts of jobs by value, which go on in the background for as long as somebody looks at them."""
+"""Counts of jobs by value, which go on in the background for as long as somebody looks at them."""
 
 import asyncio
 import time
@@ -8,7 +8,7 @@ from typing import Final
 
 from beanlite.console.filters import Record
 from beanlite.console.grouping import Groups, Summary, slices
-from beanlite.console.live import Live
+from beanlite.console.several import Servers
 from beanlite.errors import BeanliteError
 from beanlite.protocol.operators.filters import Filter
 
@@ -55,9 +55,9 @@ class GroupCount:
 
 
 class GroupCounts:
-    """The counts of one server, by who asked for what."""
+    """The counts of a server, or of several, by who asked for what."""
 
-    def __init__(self, connect: Callable[[str], Live]) -> None:
+    def __init__(self, connect: Callable[[str], Servers]) -> None:
         """``connect`` makes a connection that acts for a person."""
         self._connect = connect
         self._all: dict[Hashable, GroupCount] = {}
@@ -117,7 +117,7 @@ async def _run(count: GroupCount, steps: Generator[Groups, None, None]) -> None:
         count.ended_s = time.monotonic()
 
 
-def _groups(connect: Callable[[str], Live], person: str, which: Filter, by: Record) -> Generator[Groups, None, None]:
+def _groups(connect: Callable[[str], Servers], person: str, which: Filter, by: Record) -> Generator[Groups, None, None]:
     with connect(person) as live:
         yield from slices(live, which, by)
 

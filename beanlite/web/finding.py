@@ -13,14 +13,15 @@ from starlette.responses import JSONResponse, Response
 from beanlite.console import listing, query
 from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.grouping import FACTS, grouping_of, paths_of
-from beanlite.console.live import Live
+from beanlite.console.several import Servers
 from beanlite.console.units import count
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.operating import TEXT_MAX
 from beanlite.web.pages import filter_of, line_of, link, render
-from beanlite.web.site import person_of, rights_of, site_of
+from beanlite.web.questions import Questions, Server_co
+from beanlite.web.site import Site, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -38,10 +39,11 @@ _TUBE: Final = "tube:"
 _NARROWING: Final = frozenset({"ids", "tube_like", "holder", "holder_host"})
 
 
-async def ask(request: Request, key: Hashable, question: Callable[[Live], Answer]) -> Answer:
+async def ask(
+    request: Request, questions: Questions[Server_co], key: Hashable, question: Callable[[Server_co], Answer]
+) -> Answer:
     """Return the answer to a question; one that many browsers share, if the page only refreshes itself."""
-    questions, person = site_of(request).questions, person_of(request)
-    refreshes = LIVE in request.headers
+    person, refreshes = person_of(request), LIVE in request.headers
     return await (questions.ask_seldom(person, key, question) if refreshes else questions.ask(person, question))
 
 
@@ -52,7 +54,8 @@ async def jobs(request: Request) -> Response:
 
 async def show_jobs(request: Request, template: str, context: Record) -> Response:
     """Show a page with a list of jobs, or of what they are grouped by."""
-    site, fields = site_of(request), dict(request.query_params)
+    site: Site[Servers] = site_of(request)
+    fields = dict(request.query_params)
     tube = None if context["tube"] is None else context["tube"]["name"]
     fields.pop("tube", None) if tube else None
     find = _Find(fields, tube, hides=site.hide_bodies)
@@ -70,7 +73,7 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
         after = fields.get("after", "")[:1000] or None
         list_jobs = partial(_page_of_jobs, which=which, sort=find.sort, after=after, paths=find.paths)
         page, matching = await ask(
-            request, ("jobs", json.dumps(which.criteria()), find.sort, after, *find.paths), list_jobs
+            request, site.questions, ("jobs", json.dumps(which.criteria()), find.sort, after, *find.paths), list_jobs
         )
     context |= {
         "jobs": page.records,
@@ -157,7 +160,7 @@ class _Find:
 
 
 def _page_of_jobs(
-    live: Live, which: Filter, sort: str, after: str | None, paths: list[str]
+    live: Servers, which: Filter, sort: str, after: str | None, paths: list[str]
 ) -> tuple[listing.Page, str]:
     """Return a page of jobs, and how many match in all, as text."""
     page = listing.jobs(live, which, sort, JOBS, after, paths)
@@ -166,7 +169,7 @@ def _page_of_jobs(
     return page, _matching(live, which)
 
 
-def _matching(live: Live, which: Filter) -> str:
+def _matching(live: Servers, which: Filter) -> str:
     """Return how many jobs match; if they have to be looked for, only up to COUNT_MAX are counted."""
     states = STATES if which.state is None else (which.state,)
     if which.criteria().keys() <= {"tube", "state"}:
@@ -190,11 +193,12 @@ async def complete(request: Request) -> Response:
     if word.startswith(_TUBE):
         begin = word.removeprefix(_TUBE)
 
-        def names(live: Live) -> list[str]:
+        def names(live: Servers) -> list[str]:
             records = listing.everything(live.list_tubes, {"like": f"{begin}*"}, "tubes")
             return list(dict.fromkeys(record["name"] for record in islice(records, COMPLETIONS_MAX)))
 
-        tubes = await site_of(request).questions.ask_seldom(person_of(request), ("names", begin), names)
+        site: Site[Servers] = site_of(request)
+        tubes = await site.questions.ask_seldom(person_of(request), ("names", begin), names)
         completions = [query.Completion(f"{_TUBE}{name}", "", is_whole=True) for name in tubes]
     but = {f"{request.query_params.get('but', '')}:"} | ({"text:", "note:"} if site_of(request).hide_bodies else set())
     completions = [each for each in completions if each.word not in but]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -39,22 +39,22 @@ class Away(NamedTuple):
 
 
 @dataclass(kw_only=True)
-class Together(Site):
+class Together(Site[Several]):
     """The site of all servers: what it shows is asked of those that answer."""
 
     load: Callable[[], Places]
     """Reads which servers there are. ConfigError: something in the file of servers is wrong."""
     file: Path | None
-    make: Callable[[Place], Site]
-    connect: Callable[[str, float], Live] = field(init=False)
+    make: Callable[[Place], Site[Live]]
+    connect: Callable[[str, float], Several] = field(init=False)
     places: Places = field(init=False)
-    sites: dict[str, Site] = field(init=False, default_factory=dict)
+    sites: dict[str, Site[Live]] = field(init=False, default_factory=dict)
     away: dict[str, Away] = field(init=False, default_factory=dict)
     fault: str = field(init=False, default="")
     """Why the file of servers can't be read again."""
 
     def __post_init__(self) -> None:
-        self.connect = lambda person, within_s: cast(Live, self._several(person, within_s))
+        self.connect = self._several
         super().__post_init__()
         self._apps: dict[str, tuple[Place, Starlette]] = {}
         self._late: set[tuple[str, Hashable]] = set()
@@ -122,7 +122,7 @@ class Together(Site):
             site.members = self.members
         self.away = {name: away for name, away in self.away.items() if name in self.sites}
 
-    def _end(self, site: Site | None) -> None:
+    def _end(self, site: Site[Live] | None) -> None:
         if site is not None:
             task = asyncio.get_running_loop().create_task(site.close())
             self._closing.add(task)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 
-from beanlite.console.filters import JobId, Record, encode_tube
+from beanlite.console.filters import JobId, Record, encode_tube, pattern_of
 from beanlite.console.live import Live
 from beanlite.core.findings import KINDS, SEVERITIES
 from beanlite.errors import ConfigError
@@ -34,15 +34,12 @@ async def overview(request: Request) -> Response:
     """Show the state of all servers, what is wrong with any of them, and their tubes."""
     together, query, person = together_of(request), request.query_params, person_of(request)
     together.refresh()
-    sort, page = query.get("sort", "name"), number(query, "page", PAGES_MAX) or 1
-    if sort not in looks.SORTS:
-        raise ConfigError(f"sort: tubes are sorted by {', '.join(looks.SORTS)}")
+    (like, sort), page = looks.name_and_order(query), number(query, "page", PAGES_MAX) or 1
     stats = await together.stats()
     facts, reasons = await together.ask_each(person, "facts", _facts, stats)
     server = query.get("server", "")
     if server and server not in together.sites:
         raise ConfigError(f"server: there is no server {server[:40]}, only {', '.join(together.sites)}")
-    like = query.get("like", "").strip()[:200]
     chosen = {name: None for name in facts if server in {"", name}}
     tubes, late = await _tubes(together, person, chosen, (like, sort, page))
     missing = {name: away.why for name, away in together.away.items()} | reasons | late
@@ -97,7 +94,7 @@ async def _tubes(
 ) -> tuple[looks.TubesPage, dict[str, str]]:
     """Return a page of the tubes of these servers, and why some servers' are missing."""
     like, sort, page = asked
-    fits = like if not like or {"*", "?"} & set(like) else f"*{like}*"
+    fits = pattern_of(like)
     end = page * looks.PAGE
     leading, reasons = await together.ask_each(
         person, ("leading", fits, sort, end), partial(looks.leading, like=fits, sort=sort, most=end), chosen

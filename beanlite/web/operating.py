@@ -1,6 +1,5 @@
 """What operators have done, wherever they did it, as the history tells it."""
 
-import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,10 +8,10 @@ from typing import Final
 from beanlite.console.filters import Record
 from beanlite.console.query import values_of
 from beanlite.console.stored import PastView
-from beanlite.console.units import age, on_one_line, parse_moment
+from beanlite.console.tables import details
+from beanlite.console.units import parse_moment
 from beanlite.core.access import READER, Rights
 from beanlite.core.events import PAUSE
-from beanlite.core.notes import first_line
 from beanlite.errors import ConfigError
 from beanlite.web.notices import Mistake
 
@@ -114,7 +113,7 @@ def _lines(events: Iterable[Record], *, one_by_one: bool, hides: bool) -> Iterat
     deed: Deed | None = None
     for event in events:
         at, job = event["at"], event["id"]
-        how = _how(event, hides=hides)
+        how = details(event, hides=hides)
         same = deed is not None and (deed.by, deed.what, deed.how, deed.tube) == (
             event["by"], event["what"], how, event["tube"],
         )  # fmt: skip
@@ -127,23 +126,3 @@ def _lines(events: Iterable[Record], *, one_by_one: bool, hides: bool) -> Iterat
         deed = Deed(at, at, event["by"], event["what"], how, event["tube"], job, job, 1 if job else 0)
     if deed is not None:
         yield deed
-
-
-def _how(event: Record, *, hides: bool) -> str:
-    """Return what there is to say of an event besides its word."""
-    if "note" in event:
-        return "" if hides else on_one_line(first_line(event["note"].encode())) or "taken away"
-    if "change" in event:
-        return _schedule(event["change"]) if event["change"].startswith("{") else on_one_line(event["change"])
-    if event["delay_s"]:
-        return f"for {age(event['delay_s'])}"
-    return "ended" if event["what"] == PAUSE else ""
-
-
-def _schedule(text: str) -> str:
-    """Return a schedule in few words, without the body that it puts."""
-    try:
-        schedule = json.loads(text)
-        return on_one_line(f"{schedule['name']}: {schedule['when']} {schedule['zone']}")
-    except (ValueError, KeyError, TypeError):
-        return ""

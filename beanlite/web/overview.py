@@ -1,6 +1,7 @@
 """The contents of the first page: what is wrong with the server, its rates, and its tubes."""
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final
@@ -9,9 +10,10 @@ from beanlite.console import listing, outlook, why
 from beanlite.console.filters import Record
 from beanlite.console.live import Live
 from beanlite.core.findings import BURIED, CRASH_LOOP, LEFT_BURIED, REFUSED, STORM_DUE
+from beanlite.errors import ConfigError
 from beanlite.web.pages import link, quoted
 
-# TubesPage on one page.
+# Tubes on one page.
 PAGE: Final = 50
 # What tubes can be sorted by.
 SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")
@@ -23,6 +25,14 @@ _LATE_S: Final = 60
 
 # What the page of a tube does not tell elsewhere.
 _FACTS: Final = frozenset({"clients", "reserved", "pace", "crashes"})
+
+
+def name_and_order(query: Mapping[str, str]) -> tuple[str, str]:
+    """Return what is asked for in the names of tubes, and how they are sorted. ConfigError: there is no such order."""
+    like, sort = query.get("like", "").strip()[:200], query.get("sort", "name")
+    if sort not in SORTS:
+        raise ConfigError(f"sort: tubes are sorted by {', '.join(SORTS)}")
+    return like, sort
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +85,14 @@ def diagnosis(live: Live, tube: str) -> tuple[list[Record], list[tuple[str, str]
     """Return what is wrong with a tube, and how it does, in lines with titles, as ``beanlite why`` tells it."""
     reply = live.diagnose({"tube": tube})
     facts = [] if reply["tube"] is None else why.facts_of(reply["tube"])
-    found = [finding for finding in reply["findings"] if finding["tubes"]]  # the others concern the server
-    return _with_states(found), [(title, line) for title, line in facts if title in _FACTS]
+    findings = [finding for finding in reply["findings"] if finding["tubes"]]  # the others concern the server
+    return _with_states(findings), [(title, line) for title, line in facts if title in _FACTS]
 
 
-def _with_states(found: list[Record]) -> list[Record]:
+def _with_states(findings: list[Record]) -> list[Record]:
     return [
         {**finding, "state": STATES.get(finding["kind"], "ready"), "page": _page_of(finding["command"] or "")}
-        for finding in found
+        for finding in findings
     ]
 
 

@@ -14,11 +14,11 @@ from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from beanlite.console import query, units
+from beanlite.client.calls import PRI, TTR_S
+from beanlite.console import query, tables, units
 from beanlite.console.changes import DONE_WORDS
-from beanlite.console.filters import STATES, encode_tube, filter_by, job_name
+from beanlite.console.filters import STATES, Record, encode_tube, filter_by, job_name
 from beanlite.console.folding import LINES_MAX
-from beanlite.console.tables import claim
 from beanlite.console.units import parse_age
 from beanlite.console.why import LASTING
 from beanlite.core.access import OPERATOR, PRODUCER
@@ -111,13 +111,13 @@ def _tick(at: float, days: bool) -> Markup:  # noqa: FBT001 - of templates
     return Markup('<tspan datetime="{}" data-{}>{}</tspan>').format(moment.isoformat(), kind, text)
 
 
-def _peer(peer: Mapping[str, Any] | None) -> str:
-    return "" if peer is None else f"{peer['address']} #{peer['number']}{claim(peer)}"
+def _peer(peer: Record | None) -> str:
+    return "" if peer is None else tables.peer(peer)
 
 
-def _holder(peer: Mapping[str, Any] | None) -> str:
+def _holder(peer: Record | None) -> str:
     """Return a client in little room: what it calls itself, or its address."""
-    return "" if peer is None else f"{claim(peer).strip() or peer['address']} #{peer['number']}"
+    return "" if peer is None else f"{tables.claim(peer).strip() or peer['address']} #{peer['number']}"
 
 
 def _root_of_record(root: str, record: Mapping[str, Any]) -> str:
@@ -287,6 +287,11 @@ def line_of(fields: Mapping[str, str]) -> str:
     return " ".join(part for part in (fields.get("q", "").strip(), query.from_fields(fields)) if part)
 
 
+def text_in(fields: Mapping[str, str], name: str) -> str:
+    """Return the text of a field of several lines; browsers send line breaks as CR LF."""
+    return fields.get(name, "").replace("\r\n", "\n")
+
+
 def schedule_in(fields: Mapping[str, str]) -> dict[str, object]:
     """Return the schedule that a form describes, as a request has it. Mistake: something is missing, or wrong."""
     for key, why in (("name", "say which"), ("when", "say when"), ("tube", "say in which tube")):
@@ -298,9 +303,9 @@ def schedule_in(fields: Mapping[str, str]) -> dict[str, object]:
         "when": fields["when"].strip(),
         "zone": fields.get("zone", "").strip() or UTC_ZONE,
         "tube": tube_name(fields, "tube"),
-        "body": fields.get("body", "").replace("\r\n", "\n"),  # browsers send line breaks as CR LF
-        "pri": 1024 if pri is None else pri,
-        "ttr_s": 60 if ttr_s is None else ttr_s,
+        "body": text_in(fields, "body"),
+        "pri": PRI if pri is None else pri,
+        "ttr_s": TTR_S if ttr_s is None else ttr_s,
         "if_absent": not fields.get("overlap"),
         "missed": "once" if fields.get("once") else "skip",
     }

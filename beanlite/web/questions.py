@@ -4,13 +4,17 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Hashable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from beanlite.beanstalk.client import TIMEOUT_S, Unreachable
 from beanlite.console.live import Live
+from beanlite.console.several import Servers
 from beanlite.errors import BeanliteError
 
 Answer = TypeVar("Answer")
+Server = TypeVar("Server", bound=Servers)
+Server_co = TypeVar("Server_co", bound=Servers, covariant=True)
+"""What is asked: one server, or several. What both can answer may be asked of either."""
 
 # How many questions the server is asked at the same time, however many browsers there are.
 CONNECTIONS: Final = 4
@@ -21,32 +25,32 @@ KEEP_MAX: Final = 100
 REPLY_S: Final = 10.0
 
 
-class Questions:
-    """Connections to one server. Questions may raise BeanliteError; Unreachable if there is no server.
+class Questions(Generic[Server_co]):
+    """Connections to one server, or to several. Questions may raise BeanliteError; Unreachable if there is no server.
 
     Each is asked for a person, with whose rights it is answered, or for the page itself: then ``person`` is empty.
     """
 
-    def __init__(self, connect: Callable[[str, float], Live]) -> None:
+    def __init__(self, connect: Callable[[str, float], Server_co]) -> None:
         """``connect`` makes a connection that acts for a person, and on which replies have to come within a time."""
         self._connect = connect
         self._free = asyncio.Semaphore(CONNECTIONS)
-        self._idle: list[Live] = []
+        self._idle: list[Server_co] = []
         """The one that was used last comes last."""
         self._lock = threading.Lock()
         self._answers: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
 
-    async def ask(self, person: str, question: Callable[[Live], Answer]) -> Answer:
+    async def ask(self, person: str, question: Callable[[Server_co], Answer]) -> Answer:
         """Return the answer to a question that changes nothing: it is repeated if a connection turns out to be lost."""
         async with self._free:
             return await asyncio.to_thread(self._ask, person, question)
 
-    async def ask_once(self, person: str, question: Callable[[Live], Answer]) -> Answer:
+    async def ask_once(self, person: str, question: Callable[[Server_co], Answer]) -> Answer:
         """Return the answer to a question that must not be repeated, because it changes something."""
         async with self._free:
             return await asyncio.to_thread(self._ask_anew, person, question, TIMEOUT_S)
 
-    async def ask_seldom(self, person: str, question_key: Hashable, question: Callable[[Live], Answer]) -> Answer:
+    async def ask_seldom(self, person: str, question_key: Hashable, question: Callable[[Server_co], Answer]) -> Answer:
         """Return the answer to a question that many requests of a person share under a key; it may be KEEP_S old.
 
         An answer that took long is kept for as long as it took, so that the server can rest in between.
@@ -73,10 +77,9 @@ class Questions:
             now_s = time.monotonic()
             self._answers[key] = max(began_s + KEEP_S, now_s + (now_s - began_s)), task
 
-    def _ask(self, person: str, question: Callable[[Live], Answer]) -> Answer:
+    def _ask(self, person: str, question: Callable[[Server_co], Answer]) -> Answer:
         live = self._take_idle(person)
         if live is not None:
-            live.client.wait(REPLY_S)
             try:
                 return self._put_to(live, question)
             except Unreachable as error:
@@ -85,21 +88,25 @@ class Questions:
                 # The server was restarted, or is gone, which the next connection will show.
         return self._ask_anew(person, question, REPLY_S)
 
-    def _ask_anew(self, person: str, question: Callable[[Live], Answer], within_s: float) -> Answer:
+    def _ask_anew(self, person: str, question: Callable[[Server_co], Answer], within_s: float) -> Answer:
         return self._put_to(self._connect(person, within_s), question)
 
-    def _take_idle(self, person: str) -> Live | None:
+    def _take_idle(self, person: str) -> Server_co | None:
         """Return an idle connection that acts for this person; None if there is none of use."""
         with self._lock:
             live = next((live for live in self._idle if live.person == person), None)
             if live is not None:
                 self._idle.remove(live)
-        if live is None or live.client.is_idle:
+        if live is None:
+            return None
+        assert isinstance(live, Live)  # no others are kept
+        if live.client.is_idle:
+            live.client.wait(REPLY_S)
             return live
         live.close()  # the person has lost a right, which the server says unasked
         return None
 
-    def _put_to(self, live: Live, question: Callable[[Live], Answer]) -> Answer:
+    def _put_to(self: "Questions[Server]", live: Server, question: Callable[[Server], Answer]) -> Answer:
         is_good = isinstance(live, Live)  # of several servers none is kept, as some may come and go
         try:
             return question(live)

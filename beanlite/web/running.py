@@ -8,7 +8,7 @@ from typing import Final
 
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
-from beanlite.console.filters import Record, in_words
+from beanlite.console.filters import Record, filter_text
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
 from beanlite.protocol.operators.filters import Filter
@@ -25,9 +25,9 @@ Steps = Callable[[Live, Record, Filter, Result], Iterator[Result]]
 def description(which: Filter) -> str:
     """Describe the jobs that a filter selects."""
     if which.ids is None:
-        return f"all jobs {in_words(which)}"
+        return f"all jobs {filter_text(which)}"
     begin = f"job {which.ids[0]}" if len(which.ids) == 1 else f"{units.jobs(len(which.ids))} one by one"
-    more = in_words(which)
+    more = filter_text(which)
     return f"{begin}, as far as still {more}" if more else begin
 
 

@@ -13,7 +13,7 @@ from starlette.responses import Response
 from beanlite.beanstalk.client import Unreachable
 from beanlite.console import listing
 from beanlite.console.bodies import FORMS, body_lines
-from beanlite.console.filters import ID_MAX, Record, encode_tube
+from beanlite.console.filters import ID_MAX, Record, encode_tube, pattern_of
 from beanlite.console.folding import LINES_MAX, fold, one_by_one
 from beanlite.console.live import Live
 from beanlite.console.stored import Location, PastView, looking_at
@@ -53,11 +53,9 @@ LONGER: Final = {"week": (_HOUR_S, 7 * 24), "quarter": (24 * _HOUR_S, 91)}
 async def overview(request: Request) -> Response:
     """Show the state of the server, and its tubes."""
     site, query = site_of(request), request.query_params
-    like, sort = query.get("like", "").strip()[:200], query.get("sort", "name")
-    if sort not in looks.SORTS:
-        raise ConfigError(f"sort: tubes are sorted by {', '.join(looks.SORTS)}")
+    like, sort = looks.name_and_order(query)
     page = number(query, "page", PAGES_MAX) or 1
-    fits = like if not like or {"*", "?"} & set(like) else f"*{like}*"
+    fits = pattern_of(like)
     ask_seldom, person = site.questions.ask_seldom, person_of(request)
     stats = await ask_seldom("", "stats", Live.stats)
     findings = await ask_seldom(person, "findings", looks.findings)
@@ -89,10 +87,11 @@ async def tube(request: Request) -> Response:
     stats = await site.questions.ask_seldom("", "stats", Live.stats)
     reply, policies, (findings, facts) = await ask(
         request,
+        site.questions,
         ("tube", name),
         lambda live: (
             live.list_tubes({"names": [name]}),
-            live.ask("list-policies", {"tube": name}),
+            live.list_policies({"tube": name}),
             looks.diagnosis(live, name),
         ),
     )
@@ -227,8 +226,8 @@ async def policies(request: Request) -> Response:
     site = site_of(request)
 
     def first(live: Live) -> tuple[Record, list[Record]]:
-        policies, schedules = live.ask("list-policies", {}), []
-        for records, _ in listing.slices(lambda asked: live.ask("list-schedules", asked), {}, "schedules"):
+        policies, schedules = live.list_policies({}), []
+        for records, _ in listing.slices(live.list_schedules, {}, "schedules"):
             schedules += records
             if len(schedules) > SCHEDULES_MAX:
                 break
@@ -270,10 +269,10 @@ async def _deeds(request: Request, asked: Asked) -> tuple[list[Deed], str]:
         rights = await site.questions.ask(user, Live.rights)
     except Unreachable as error:
         return [], f"who may see it is known to the server alone, and {error}"
-    found, unreadable = await from_database(
+    done, unreadable = await from_database(
         site.db, lambda look: deeds(look, asked, rights, user, hides=site.hide_bodies)
     )
-    return found or [], unreadable
+    return done or [], unreadable
 
 
 async def journal(request: Request) -> Response:
@@ -311,7 +310,7 @@ async def backups(request: Request) -> Response:
     return render(request, "backups.html", context)
 
 
-async def _hours(site: Site, names: list[str]) -> tuple[dict[str, Curve], str]:
+async def _hours(site: Site[Live], names: list[str]) -> tuple[dict[str, Curve], str]:
     """Return curves of the jobs put into each tube in the last 24 hours, and why the database can't be read, if so."""
     rows, unreadable = await from_database(site.db, lambda look: look.totals(_HOUR_S, 24, names))
     if rows is None:

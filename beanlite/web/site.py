@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic
 
 from starlette.requests import Request
 
@@ -17,7 +17,7 @@ from beanlite.web.counting import GroupCounts
 from beanlite.web.guesses import Guesses
 from beanlite.web.moments import Moments
 from beanlite.web.notices import Notices
-from beanlite.web.questions import Questions
+from beanlite.web.questions import Questions, Server_co
 from beanlite.web.recent import Recent
 from beanlite.web.running import Ongoing
 from beanlite.web.safety import Passwords, User
@@ -61,12 +61,12 @@ class Visitors:
 
 
 @dataclass(kw_only=True)
-class Site:
+class Site(Generic[Server_co]):
     """What the pages of a server show, and what is kept while they are served."""
 
     name: str
     """The server's name, or its address as text."""
-    connect: Callable[[str, float], Live]
+    connect: Callable[[str, float], Server_co]
     visitors: Visitors = field(default_factory=Visitors)
     db: Location | None = None
     """The database to read history and totals from, or None."""
@@ -77,7 +77,7 @@ class Site:
     """The names of all servers that are shown beside each other, if there are several."""
     options: str = ""
     """The options by which a command asks this one of several servers."""
-    questions: Questions = field(init=False)
+    questions: Questions[Server_co] = field(init=False)
     changes: Ongoing = field(init=False, default_factory=Ongoing)
     counts: GroupCounts = field(init=False)
     notices: Notices = field(init=False, default_factory=Notices)
@@ -97,7 +97,7 @@ class Site:
             await self.backups.close()
         self.questions.close()
 
-    async def rights(self, user: User) -> Rights:
+    async def rights(self: "Site[Live]", user: User) -> Rights:
         """Return what the server's rules allow to a user; UNKNOWN if it does not say."""
         if not user.may_change:
             return NOTHING
@@ -109,7 +109,7 @@ class Site:
         except (BeanliteError, TimeoutError):
             return UNKNOWN
 
-    def open(self, person: str, within_s: float = TIMEOUT_S) -> Live:
+    def open(self, person: str, within_s: float = TIMEOUT_S) -> Server_co:
         """Connect to the server, for a person; replies have to come within a time. BeanliteError: that fails."""
         return self.connect(person, within_s)
 
@@ -145,7 +145,7 @@ def root_of(request: Request) -> str:
     return root
 
 
-def site_of(request: Request) -> Site:
+def site_of(request: Request) -> Site[Live]:
     """Return the site that a request is for."""
-    site: Site = request.app.state.site
+    site: Site[Live] = request.app.state.site
     return site

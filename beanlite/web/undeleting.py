@@ -37,7 +37,7 @@ _IDS_TOLD: Final = 10
 _NO_END: Final = (1 << 63) - 1
 
 
-class _Deleted(NamedTuple):
+class _OldJob(NamedTuple):
     """What a job was before it was deleted."""
 
     tube: str
@@ -48,9 +48,9 @@ class _Deleted(NamedTuple):
     """When its delay was to end, in UTC seconds."""
 
 
-def _facts(job: Record) -> _Deleted:
+def _facts(job: Record) -> _OldJob:
     due_at = math.ceil(time.time() + job["left_s"]) if job["state"] == "delayed" else None
-    return _Deleted(job["tube"], job["state"], job["pri"], job["ttr_s"], due_at)
+    return _OldJob(job["tube"], job["state"], job["pri"], job["ttr_s"], due_at)
 
 
 class PutAgain:
@@ -62,7 +62,7 @@ class PutAgain:
         self._db = db
         self.label = "Put them again"
         """What the button says; empty if they can't be."""
-        self._jobs: dict[int, _Deleted] = {}
+        self._jobs: dict[int, _OldJob] = {}
         """Those that were deleted, and have not been put again."""
         self._after = 0
         """The end of the history before the deletion."""
@@ -91,7 +91,7 @@ class PutAgain:
                     self._jobs.clear()
                     yield from slices(live, what, which, outcome)
                     return
-                by_state: dict[str, dict[int, _Deleted]] = {}
+                by_state: dict[str, dict[int, _OldJob]] = {}
                 for job in jobs:
                     by_state.setdefault(job["state"], {})[job["id"]] = _facts(job)
                 for state, part in by_state.items():
@@ -102,7 +102,7 @@ class PutAgain:
             with contextlib.suppress(BeanliteError):  # of what is deleted, something can be put again
                 self._end = self._end_of_history()
 
-    def _delete(self, live: Live, what: Record, which: Filter, part: dict[int, _Deleted], outcome: Result) -> None:
+    def _delete(self, live: Live, what: Record, which: Filter, part: dict[int, _OldJob], outcome: Result) -> None:
         """Delete jobs, unless they have ceased to be what they were."""
         outcome.changed.clear()
         skipped = outcome.skipped
@@ -163,7 +163,7 @@ class PutAgain:
                 pass
 
 
-def _new_job(facts: _Deleted, body: bytes) -> Record:
+def _new_job(facts: _OldJob, body: bytes) -> Record:
     """Return a job as ``put-jobs`` takes it; no worker gets one that is to be buried."""
     delay_s = 0
     if facts.state == "buried":

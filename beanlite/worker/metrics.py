@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, Counter, Gauge, Histogram, generate_latest
 
 from beanlite.net.health import Health
-from beanlite.worker.outcomes import Ended
+from beanlite.worker.outcomes import JobOutcome
 from beanlite.worker.worker import Worker
 
 _BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
@@ -20,7 +20,7 @@ class WorkerMetrics:
         self._seconds = Histogram("beanlite_worker_job_seconds", "How long jobs took.", ["tube"], buckets=_BUCKETS_S)
         self._in_hand = Gauge("beanlite_worker_jobs_in_hand", "Jobs that are being done.")
 
-    def count(self, ended: Ended) -> None:
+    def count(self, ended: JobOutcome) -> None:
         """Count a job."""
         self._jobs.labels(ended.tube, ended.outcome).inc()
         self._seconds.labels(ended.tube).observe(ended.seconds)

@@ -16,7 +16,6 @@ BURIED: Final = "buried"
 OWN: Final = "own"  # the function has finished the job itself
 LOST: Final = "lost"  # the job was not ours any more
 GIVEN_BACK: Final = "given back"  # at the stop
-OUTCOMES: Final = (DONE, RELEASED, BURIED, OWN, LOST, GIVEN_BACK)
 
 # The delay before the next try doubles up to the longest; up to a tenth is added, so that jobs that failed together do
 # not come back together.
@@ -24,7 +23,7 @@ LONGEST_DELAY_S: Final = 3600
 _SPREAD: Final = 0.1
 
 
-class Ended(NamedTuple):
+class JobOutcome(NamedTuple):
     """What has become of a job."""
 
     id: int

@@ -23,7 +23,7 @@ from beanlite.host import log
 from beanlite.host.signals import STOPS
 from beanlite.host.stderr import last_words
 from beanlite.worker.function import CallInThread, JobInThread, call_async, is_async, line_of
-from beanlite.worker.outcomes import GIVEN_BACK, Ended, finish
+from beanlite.worker.outcomes import GIVEN_BACK, JobOutcome, finish
 
 # A job that takes no longer is not touched at all.
 _FIRST_TOUCH_S: Final = 0.25
@@ -48,7 +48,7 @@ class Worker:
         function: Callable[[Any], Any],
         connect: Callable[[], Queue],
         limits: Limits,
-        record: Callable[[Ended], None],
+        record: Callable[[JobOutcome], None],
     ) -> None:
         """``record`` is called with each job that was begun."""
         self._function = function
@@ -195,7 +195,7 @@ class Worker:
         finally:
             touching.cancel()
             self.jobs_in_hand -= 1
-            self._record(_ended(job, stats, outcome, time.monotonic() - began_s, error))
+            self._record(_outcome(job, stats, outcome, time.monotonic() - began_s, error))
         if not running.done():
             await self._wait_for_end(running, task)
 
@@ -259,9 +259,9 @@ async def _keep(job: Job, ttr_s: int) -> None:
         pause_s = ttr_s / 2
 
 
-def _ended(job: Job, stats: Statistics, outcome: str, seconds: float, error: BaseException | None) -> Ended:
+def _outcome(job: Job, stats: Statistics, outcome: str, seconds: float, error: BaseException | None) -> JobOutcome:
     what = None if error is None else line_of(error)
-    return Ended(job.id, str(stats["tube"]), outcome, round(seconds, 6), int(stats["reserves"]), what)
+    return JobOutcome(job.id, str(stats["tube"]), outcome, round(seconds, 6), int(stats["reserves"]), what)
 
 
 def _in_our_words(error: Exception) -> Exception:

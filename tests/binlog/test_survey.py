@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from beanlite.binlog.importing import import_binlog
-from beanlite.binlog.survey import LeftOut
+from beanlite.binlog.survey import Omission
 from beanlite.errors import BeanliteError, BinlogRefused
 from tests.support.binlogs import BURIED, CREATED_S, DELAYED, GONE, READY, RESERVED, begin, record, write
 from tests.support.journal_files import snapshot
@@ -178,19 +178,19 @@ DAMAGED = begin() + record(1, b"one") + b"\xff" * 200 + record(2, b"two")
         (
             [DAMAGED, begin() + record(3, b"three")],
             r"binlog\.1 is damaged: 200 bytes from byte 100 on are no record; --salvage goes on without that",
-            LeftOut("binlog.1", 100, 200, "200 bytes from byte 100 on are no record"),
+            Omission("binlog.1", 100, 200, "200 bytes from byte 100 on are no record"),
             {1: b"one", 2: b"two", 3: b"three"},
         ),
         (
             [begin() + record(1, b"one"), None, None, begin() + record(3, b"three")],
             r"binlog\.4 is damaged: the files between binlog\.1 and this one are missing; --salvage goes on",
-            LeftOut("binlog.4", 0, 0, "the files between binlog.1 and this one are missing"),
+            Omission("binlog.4", 0, 0, "the files between binlog.1 and this one are missing"),
             {1: b"one", 3: b"three"},
         ),
         (
             [begin() + record(1, b"one"), begin(8) + bytes(50), begin() + record(3, b"three")],
             r"binlog\.2 is of version 8, and only 5 and 7 can be read",
-            LeftOut("binlog.2", 0, 54, "it does not begin as a binlog"),
+            Omission("binlog.2", 0, 54, "it does not begin as a binlog"),
             {1: b"one", 3: b"three"},
         ),
     ],

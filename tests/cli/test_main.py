@@ -92,7 +92,7 @@ sys.exit(main())
     [
         ("import - --db new.db <&-", 0, "new.db: 0 jobs and 0 pauses imported\n"),
         ("export --db queue.db >&-", 0, ""),
-        ("delete 1 <&- >&-", 2, "beanlite: delete can't be undone, and there is no terminal to ask at: say --yes\n"),
+        ("delete 1 <&- >&-", 2, "beanlite: delete asks first, and there is no terminal to ask at: say --yes\n"),
     ],
 )
 def test_closed_stdin_and_stdout(line, code, said, tmp_path):

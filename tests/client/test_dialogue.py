@@ -54,7 +54,7 @@ SESSION: list[Any] = [
     (calls.put("", 0, 0, 1), b"DRAINING\r\n", Draining),
     (calls.put("", 0, 0, 1), b"OUT_OF_MEMORY\r\n", OutOfMemory),
     (calls.put("", 0, 0, 1), b"EXPECTED_CRLF\r\n", BadFormat),
-    (calls.peek(5), b"FOUND 5 3\r\nabc\r\n", calls.Found(5, b"abc")),
+    (calls.peek(5), b"FOUND 5 3\r\nabc\r\n", calls.PeekedJob(5, b"abc")),
     (calls.PEEK_READY, b"UNAUTHORIZED\r\n", Unauthorized),
     (
         calls.stats_job(7),

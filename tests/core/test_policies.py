@@ -111,7 +111,7 @@ def test_destination_that_is_not_utf_8_is_refused_in_words():
 
 @pytest.mark.parametrize("key", KEYS)
 def test_each_key_can_be_off(key):
-    check_row(b"mail", key, OFF)
+    assert check_row(b"mail", key, OFF) is None
 
 
 def test_unknown_key_and_bad_pattern_are_refused():

@@ -39,7 +39,7 @@ def test_what_was_added_is_sound_and_in_one_file(path):
         queue.add(job(5, state="buried", buried_seq=7, buries=1))
         queue.add(job(9, state="delayed", due_at=1.8e9, delay_s=3))
         queue.set_last_id(12)
-    assert queue.left is None
+    assert queue.leftover is None
     assert [finding.check for finding in verify(path) if not finding.sound] == []
     assert select(path, "id, state, due_at, buried_seq, length(body) FROM jobs") == [
         (1, "ready", None, None, 4),

@@ -222,10 +222,11 @@ def test_json_has_plain_numbers(own_queue, run):
     ("line", "said"),
     [
         ("kick", "say which jobs: by their ids, or by --tube, --state, --text or another option"),
-        ("delete 1", "delete can't be undone, and there is no terminal to ask at: say --yes"),
+        ("delete 1", "delete asks first, and there is no terminal to ask at: say --yes"),
         ("bury --state lost", "there is no state 'lost', only ready, reserved, delayed, buried"),
         ("bury --older soon", "Invalid value for '--older': 'soon' is not a length of time"),
         ("move 1", "Missing option '--to'"),
+        ("policy show", "Missing argument 'TUBE'"),
         ("jobs --db x", "--connect and --db exclude each other"),
         ("job 1 --database postgresql://y/z", "--connect and --database exclude each other"),
         ("job 1 --body colours", "--body: there is no form 'colours', only auto, text, json, hex, raw"),
@@ -258,7 +259,7 @@ def test_json_has_plain_numbers(own_queue, run):
         ("job 9223372036854775808", "Invalid value for 'ID'"),
         ("put a --lines", "BODY, --lines and --jobs exclude each other"),
         ("top", "top needs a terminal"),
-        ("flush mail", "flush can't be undone, and there is no terminal to ask at: say --yes"),
+        ("flush mail", "flush asks first, and there is no terminal to ask at: say --yes"),
     ],
 )
 def test_a_mistake_changes_nothing(line, said, queue, run, monkeypatch):

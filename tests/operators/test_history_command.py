@@ -134,7 +134,7 @@ def test_event_of_a_pause_names_the_person(past, capsys):
     assert re.search(
         r"  mail  pause  for 10 min, until 20[^ ]+ [^ ]+  by operator 127\.0\.0\.1:\d+ #\d+ for bob$", by_bob
     )
-    assert re.search(r"  mail  pause  for 0 s  by 127\.0\.0\.1:\d+ #\d+$", by_client)
+    assert re.search(r"  mail  pause  ended  by 127\.0\.0\.1:\d+ #\d+$", by_client)
 
 
 def test_event_of_a_policy_has_what_was_set(told):

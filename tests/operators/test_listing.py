@@ -11,7 +11,7 @@ import pytest
 from beanlite.cli import main
 from beanlite.console import listing, outlook
 from beanlite.console.file import File
-from beanlite.console.filters import filter_by, in_words
+from beanlite.console.filters import filter_by, filter_text
 from beanlite.console.listing import first
 from beanlite.console.live import Live
 from beanlite.console.several import only
@@ -70,7 +70,7 @@ def test_filter_is_told_in_words():
         holder_host="10.0.0.5",
         where=["a=1", "b=x"],
     )
-    assert in_words(which) == (
+    assert filter_text(which) == (
         "buried in tube web*, so since 1970-01-01 00:00:00 UTC or later, so since 1970-01-01 01:00:00 UTC or earlier,"
         " reserved 5 times or more, held by a client of 10.0.0.5, whose body has a=1 and b=x"
     )

@@ -53,7 +53,6 @@ def test_policies_are_set_shown_and_unset(policy):
         ["mail.*", "max_tries", "6"],
         ["mail.de", "retry", "off"],
     ]
-    assert policy("show") == policy("list")
     _, out, _ = policy("show", "mail.fr", "--json")
     assert [(row["key"], row["value"], row["pattern"]) for row in map(json.loads, out)] == [
         ("max_tries", "6", "mail.*"),

@@ -63,7 +63,7 @@ def test_each_file_that_is_copied_is_there():
 def test_the_extras_that_are_installed_exist():
     (extras,) = re.findall(r"'\.\[(.*?)\]'", " ".join(told("RUN")))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(extras.split(",")) == project["optional-dependencies"].keys() - {"dev", "plot"}
+    assert set(extras.split(",")) == project["optional-dependencies"].keys() - {"dev"}
 
 
 def test_exposed_ports_are_those_of_the_settings():

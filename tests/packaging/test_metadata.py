@@ -58,4 +58,4 @@ def test_what_only_top_needs_is_an_extra(told):
 
 
 def test_the_extras(told):
-    assert set(told.get_all("Provides-Extra")) == {"dev", "plot", "postgres", "top"}
+    assert set(told.get_all("Provides-Extra")) == {"dev", "postgres", "top"}

@@ -1,4 +1,4 @@
-"""The plot of a soak, with the faults marked. It needs matplotlib, the extra ``plot``."""
+"""The plot of a soak, with the faults marked. It needs matplotlib."""
 
 from pathlib import Path
 

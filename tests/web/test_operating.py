@@ -1,5 +1,6 @@
 """The list of what operators did, wherever they did it."""
 
+import html
 import re
 import time
 
@@ -48,7 +49,7 @@ def rows(web, query=""):
     assert page.status == 200
     body = page.html.partition('id="deeds"')[2].partition("<tbody>")[2].partition("</tbody>")[0]
     texts = [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in body.split("<tr>")[1:]]
-    return [re.sub(r"^.* UTC | 127\.0\.0\.1:\d+", "", text) for text in texts]
+    return [html.unescape(re.sub(r"^.* UTC | 127\.0\.0\.1:\d+", "", text)) for text in texts]
 
 
 def test_what_operators_did_elsewhere_is_told(webs):
@@ -114,8 +115,24 @@ def test_page_for_readers_tells_what_operators_did(tmp_path):
             wire.request("change-jobs", do="note", ids=[1], note="a secret", by="ann")
             wire.request("change-jobs", do="note", ids=[1], note="", by="ann")
             assert 'href="/changes"' in web.get("/").html
-            assert rows(web) == ["ann note taken away mail 1 job 1", "ann note a secret mail 1 job 1"]
+            assert rows(web) == ["ann note taken away mail 1 job 1", "ann note 'a secret' mail 1 job 1"]
             with Web(*flags, "--hide-bodies") as discreet:
                 assert rows(discreet) == ["ann note mail 1 job 1"] * 2
             server.kill()
             assert "known to the server alone" in web.get("/changes").text
+
+
+def test_end_of_a_pause_and_of_a_schedule_are_told(tmp_path):
+    with start_beanlite(tmp_path) as server:
+        flags = (f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db")
+        with Wire(server.connect()) as wire, Web(*flags, "--hide-bodies") as web:
+            wire.ask("use mail")
+            wire.request(
+                "set-schedule", name="nightly", when="0 3 * * *", zone="Asia/Tokyo", tube="mail", body="x", by="ann"
+            )
+            wire.request("unset-schedule", name="nightly", by="ann")
+            wire.request("set-pause", tube="mail", pause_s=0, by="ann")
+            ended, unset, was_set = rows(web)
+    assert ended == "ann pause ended mail"
+    assert unset.startswith("ann schedule nightly unset")
+    assert was_set == "ann schedule nightly: 0 3 * * * Asia/Tokyo -> mail mail"

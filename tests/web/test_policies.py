@@ -121,6 +121,15 @@ def test_schedules_are_listed_run_and_removed(web, wire):
     assert web.post("/schedule", {"name": "often", "do": "delete"}).status == 400
 
 
+def test_job_of_a_schedule_is_told_without_a_connection(tmp_path):
+    with start_beanlite(tmp_path, "--history", "1h") as server:
+        with Wire(server.connect()) as wire:
+            set_schedule(wire, body="go")
+            job_id = wire.request("run-schedule", name="nightly", by="ann")["id"]
+        with Web(f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db") as web:
+            assert "schedule nightly for ann" in web.get(f"/job/{job_id}").text
+
+
 def test_readers_see_policies_and_schedules_without_forms_and_bodies(server, wire):
     wire.request("set-policy", pattern="mail", set={"max_tries": 5})
     set_schedule(wire, body="secret")

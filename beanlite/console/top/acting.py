@@ -3,7 +3,7 @@
 from beanlite.console import units
 from beanlite.console.changes import Result, slices
 from beanlite.console.filters import filter_by
-from beanlite.console.live import login_name, on_behalf_of
+from beanlite.console.live import by_me
 from beanlite.console.several import Place, reach
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError
@@ -13,7 +13,7 @@ def kick(place: Place, tube: str) -> str:
     """Kick all buried jobs of a tube; return what has become of it. BeanliteError: that fails."""
     outcome = Result()
     with reach(place) as server:
-        what = {"do": "kick", **on_behalf_of(login_name())}
+        what = {"do": "kick", **by_me()}
         for _ in slices(server, what, filter_by(tube=tube, state="buried"), outcome):
             pass
     return f"{units.jobs(outcome.done)} kicked in tube {tube}{_of(place)}"
@@ -28,7 +28,7 @@ def pause(place: Place, tube: str, time: str) -> str:
     if pause_s > U32_MAX:
         raise BeanliteError(f"{time} is more than {units.age(U32_MAX)}")
     with reach(place) as server:
-        server.pause(tube, pause_s, on_behalf_of(login_name()))
+        server.pause(tube, pause_s, by_me())
     name = f"tube {tube}{_of(place)}"
     return f"{name} is paused for {units.age(pause_s)}" if pause_s else f"{name} is not paused"
 

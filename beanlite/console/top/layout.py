@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
 from beanlite.console import tables, units
-from beanlite.console.filters import WILDCARDS, Record, tube_name
+from beanlite.console.filters import Record, pattern_of, tube_name
 from beanlite.console.top import sampling
 
 # From this width on the terminal has room for all about a job.
@@ -36,9 +36,8 @@ _SHUT: Final = {"paused": "paused", "max_reserved": "full", "rate": "rate"}
 
 def name_filter(text: str) -> Callable[[str], bool]:
     """Return what says whether a name fits a filter: a pattern with * or ?, or a part of the name."""
-    if WILDCARDS & set(text):
-        return lambda name: fnmatchcase(name, text)
-    return lambda name: text in name
+    pattern = pattern_of(text) or "*"
+    return lambda name: fnmatchcase(name, pattern)
 
 
 def sparkline(values: Sequence[float], top: float) -> str:
@@ -58,7 +57,7 @@ def _trend(trend: Sequence[tuple[float, float]]) -> str:
     return "|".join(trends(trend))
 
 
-def in_words(tube: Record) -> str:
+def tube_text(tube: Record) -> str:
     """Return what a narrow terminal has no columns for."""
     come, go = trends(tube.get("trend", ()))
     waits = f"the next one waits {units.age(tube['first_ready_s'])}" if tube["first_ready_s"] is not None else ""

@@ -111,10 +111,10 @@ class Sampler:
         return tubes
 
     def _diagnose(self, at_s: float) -> list[Record]:
-        found = self._server.diagnose({})["findings"]
+        findings = self._server.diagnose({})["findings"]
         ended_s = time.monotonic()
         self._diagnose_at_s = ended_s + max(_DIAGNOSED_S, _PAUSE_FACTOR * (ended_s - at_s))
-        return [{**self._name, **finding} for finding in found if finding["severity"] != NOTE]
+        return [{**self._name, **finding} for finding in findings if finding["severity"] != NOTE]
 
     def close(self) -> None:
         """Close the connection."""

@@ -19,7 +19,7 @@ from beanlite.console.top import acting
 from beanlite.console.top.dialogs import Keys, Question, TextQuestion
 from beanlite.console.top.grid import Table
 from beanlite.console.top.jobs_screen import JobsScreen
-from beanlite.console.top.layout import TUBES, TableColumn, in_words, name_filter
+from beanlite.console.top.layout import TUBES, TableColumn, name_filter, tube_text
 from beanlite.console.top.sampling import EVERY_S, Sample, Sampler, merged
 from beanlite.console.top.summary import ROWS, heading, summary
 from beanlite.console.top.told_screen import ToldScreen
@@ -146,7 +146,7 @@ class TubesScreen(ToldScreen):
     @on(DataTable.RowHighlighted)
     def _show_current(self) -> None:
         tube = self._current
-        self.query_one("#tube", Static).update(Text("" if tube is None else in_words(tube), no_wrap=True))
+        self.query_one("#tube", Static).update(Text("" if tube is None else tube_text(tube), no_wrap=True))
 
     def action_sort(self, step: int) -> None:
         """Sort by the next column, or by the previous one."""

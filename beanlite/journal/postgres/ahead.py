@@ -57,7 +57,7 @@ _SUMS: Final = f"""
            (SELECT count(*) FROM notes)::text
     FROM jobs
 """
-# All rows are read for that, which takes half as long in the order of the table.
+# All rows are read for that, which is faster in the order of the table.
 _SEQUENTIALLY: Final = "SELECT set_config('enable_seqscan', $1, false)"
 
 

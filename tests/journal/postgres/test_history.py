@@ -176,9 +176,11 @@ async def test_reload_shortens_the_history(postgres, database):
     serving = await recorded(database)
     put(serving.core, serving.client)
     await stored(serving)
+    serving.core.now_ns += (WEEK_S - 1800) * SECOND_NS
+    put(serving.core, serving.client)
+    await stored(serving)
     serving.core.now_ns += 3600 * SECOND_NS
-    await asyncio.sleep(0.05)
-    assert await asked(postgres, database, "SELECT job FROM history") == [(1,)]
+    await until_asked(postgres, database, "SELECT job FROM history", [(2,)])
     serving.journal.reconfigure(60, 1 << 30, history_bodies=False)
     await until_asked(postgres, database, "SELECT job FROM history", [])
     await serving.stop()

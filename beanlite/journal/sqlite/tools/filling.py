@@ -27,7 +27,7 @@ class Filling:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self._ahead_s = read_ahead_s(connection)
-        self.left: str | None = None
+        self.leftover: str | None = None
         """Set at the end: what is left beside the file and why, None if nothing is."""
 
     def has_jobs(self) -> bool:
@@ -84,4 +84,4 @@ def filling(path: Path) -> Iterator[Filling]:
             if isinstance(error, sqlite3.Error):
                 raise BeanliteError(f"nothing was added to {path}: {text_of(error)}") from error
             raise
-        queue.left = database.close()
+        queue.leftover = database.close()

@@ -25,8 +25,6 @@ from beanlite.journal.sqlite.file.stray import has_stray_wal
 
 # How long to wait for a lock on the file, which others hold only briefly.
 _BUSY_TIMEOUT_S = 30.0
-# Above all versions, which have 32 bits in the file.
-_NO_VERSION = 1 << 32
 
 
 @contextmanager
@@ -70,15 +68,14 @@ def read_only(path: Path) -> str:
     return f"{path.as_uri()}?{'mode=ro' if is_writable or wal_of(path).exists() else 'immutable=1'}"
 
 
-def check_readable(path: Path, *, any_version: bool = False) -> None:
-    """Raise JournalRefused unless the file can be opened, has content, and is ours, newer only with ``any_version``."""
-    newest = _NO_VERSION if any_version else len(find_migrations())
+def check_readable(path: Path) -> None:
+    """Raise JournalRefused unless the file can be opened, has content, and is ours, and of no newer version."""
     try:
         descriptor = open_regular(path)
     except OSError as error:
         raise JournalRefused(f"{path} can't be opened: {error.strerror}") from error
     with refused(path), os.fdopen(descriptor):
-        check_file(descriptor, path, newest)
+        check_file(descriptor, path, len(find_migrations()))
         if not os.fstat(descriptor).st_size:
             raise NotOurs(f"{path} is empty; there is nothing in it")
         if has_stray_wal(descriptor, path):
