@@ -11,7 +11,7 @@ from typing import Final
 from beanlite.core.access import WORKER
 from beanlite.core.clients import Refusal
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import ID_MASK, SECOND_NS, Job
+from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS, Job
 from beanlite.core.queues import Outcome
 from beanlite.core.snapshot import job_snapshot, server_snapshot, tube_snapshot
 from beanlite.core.ticker import is_deadline_soon
@@ -208,7 +208,16 @@ def kick(session: Session, bound: int, now_ns: int) -> bytes | None:
 
 
 def _begin_kick(session: Session, bound: int, now_ns: int) -> bytes | None:
-    session.kick = (_kicked_queue(session), bound, 0)
+    """Begin to kick as many jobs as there are now: those that come back between the slices are no part of it.
+
+    No job that is buried from now on is kicked. Of delayed jobs only the number is kept: one that comes meanwhile, and
+    is due before others, is kicked instead of the last of them.
+    """
+    queue = _kicked_queue(session)
+    last_key = NEVER_NS << ID_BITS
+    if queue is session.client.use.buried:
+        last_key = session.engine.counts.burials << ID_BITS | ID_MASK
+    session.kick = (queue, min(bound, len(queue)), last_key, 0)
     resume_kick(session, now_ns)
     return None
 
@@ -221,15 +230,15 @@ def _kicked_queue(session: Session) -> KeyHeap:
 def resume_kick(session: Session, now_ns: int) -> None:
     """Kick a slice of the jobs. The rest follow when the session is resumed, after others have had their turn."""
     assert session.kick is not None
-    queue, left, done = session.kick
-    kicked = session.engine.kick(session.client, queue, left, now_ns)
+    queue, left, last_key, done = session.kick
+    kicked = session.engine.kick(session.client, queue, left, last_key, now_ns)
     done += kicked
     session.waits = True
-    if kicked == left or not queue.keys:
+    if not kicked or kicked == left:
         session.kick = session.blocked = None
         session.replies.append(replies.KICKED % done)
     else:
-        session.kick = (queue, left - kicked, done)
+        session.kick = (queue, left - kicked, last_key, done)
         session.blocked = KICKING
 
 
