@@ -6,6 +6,7 @@ comes later. If the reply acknowledges a change, which has to be stored first, t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from beanlite.core.access import WORKER
@@ -32,6 +33,8 @@ KICKED_MANY: Final = 10  # jobs; a kick of more takes long
 LOOKS: Final = frozenset(
     {b"stats", b"stats-job", b"stats-tube", b"list-tubes", b"list-tube-used", b"list-tubes-watched"}
 )
+
+_Peek = Callable[[Session, bytes, int], bytes | None]
 
 
 # -- putting
@@ -254,38 +257,43 @@ def kick_job(session: Session, job_id: int, now_ns: int) -> bytes:
 
 def peek(session: Session, job_id: int, _now_ns: int) -> bytes | None:
     job = session.engine.jobs.find(job_id)
-    return replies.NOT_FOUND if job is None else _tell_found(session, job)
+    return replies.NOT_FOUND if job is None else _tell_found(session, job, None)
 
 
 def peek_ready(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
-    return _peek_first(session, session.client.use.ready)
+    return _peek_first(session, session.client.use.ready, peek_ready)
 
 
 def peek_delayed(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
-    return _peek_first(session, session.client.use.delayed)
+    return _peek_first(session, session.client.use.delayed, peek_delayed)
 
 
 def peek_buried(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
-    return _peek_first(session, session.client.use.buried)
+    return _peek_first(session, session.client.use.buried, peek_buried)
 
 
-def _peek_first(session: Session, queue: KeyHeap) -> bytes | None:
+def _peek_first(session: Session, queue: KeyHeap, again: _Peek) -> bytes | None:
     if not queue.keys:
         return replies.NOT_FOUND
     job = session.engine.jobs[queue.keys[0] & ID_MASK]
-    return _tell_found(session, job)
+    return _tell_found(session, job, again)
 
 
-def _tell_found(session: Session, job: Job) -> bytes | None:
+def _tell_found(session: Session, job: Job, again: _Peek | None) -> bytes | None:
+    """Reply with a job. If it is gone when its body has been fetched, peek ``again``: there may be another one."""
     body = job.body
     if body is not None:
         return session.job_reply(replies.FOUND, job, body)
-    session.gather([job], lambda bodies, _now_ns: _tell_fetched_found(session, job, bodies[job]))
+    session.gather([job], lambda bodies, now_ns: _tell_fetched_found(session, job, bodies[job], again, now_ns))
     return None
 
 
-def _tell_fetched_found(session: Session, job: Job, body: bytes | None) -> bytes:
-    return replies.NOT_FOUND if body is None else session.job_reply(replies.FOUND, job, body)
+def _tell_fetched_found(
+    session: Session, job: Job, body: bytes | None, again: _Peek | None, now_ns: int
+) -> bytes | None:
+    if body is not None:
+        return session.job_reply(replies.FOUND, job, body)
+    return replies.NOT_FOUND if again is None else again(session, b"", now_ns)
 
 
 def stats(session: Session, _none: bytes, _now_ns: int) -> bytes:
