@@ -5,6 +5,7 @@ class Counts:
     """The counts that ``stats`` reports, and that say how much memory is taken."""
 
     __slots__ = (
+        "burials",
         "buried",
         "clients",
         "delayed",
@@ -31,6 +32,8 @@ class Counts:
         """Jobs that have been reserved, kicked or buried."""
         self.delayed = 0
         self.buried = 0
+        self.burials = 0
+        """The number of the last burial."""
         self.timeouts = 0
         self.total_jobs = 0
         self.clients = 0

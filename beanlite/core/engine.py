@@ -255,13 +255,13 @@ class Engine:
             self.ledger.record_deferred(job, TOUCH, client.peer, now_ns)
         return True
 
-    def kick(self, client: Client, queue: KeyHeap, bound: int, now_ns: int) -> int:
-        """Make the first jobs of a tube's buried or delayed queue ready, up to ``bound`` or a SLICE; returns how many.
+    def kick(self, client: Client, queue: KeyHeap, bound: int, last_key: int, now_ns: int) -> int:
+        """Make the first jobs of a tube's buried or delayed queue ready, up to ``last_key``; returns how many.
 
-        It may stop short of a SLICE if waiting clients get the jobs, and have to be taken off the lists of many tubes.
+        They are at most ``bound`` or a SLICE; fewer if waiting clients have to be taken off the lists of many tubes.
         """
         kicked = cost = 0
-        while kicked < bound and cost < SLICE and queue.keys:
+        while kicked < bound and cost < SLICE and queue.keys and queue.keys[0] <= last_key:
             cost += self._kick(client, self.jobs[queue.keys[0] & ID_MASK], now_ns)
             kicked += 1
         return kicked

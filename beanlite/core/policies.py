@@ -96,7 +96,7 @@ def _set_rate(rules: Rules, text: str) -> None:
     if match is None:
         raise ValueError(f"{text!r} is no rate such as 10/s, 300/m or 5/h")
     jobs, period_s = int(match[1]), _SECONDS_IN[match[2]]
-    rules.token_ns = -(-period_s * SECOND_NS // jobs)  # rounded up: never more than was asked for
+    rules.token_ns = -(-period_s * SECOND_NS // jobs)  # rounded up: never more, but for a burst after a quiet time
     rules.burst = max(1, jobs // period_s)
 
 

@@ -39,12 +39,16 @@ def changes_of(values: Values, wishes: Wishes) -> dict[tuple[bytes, str], str | 
             check_row(pattern, key, OFF)
     changes = {each: value for each, value in wishes.items() if values.get(each) != value}
     rows = changed(values, changes)
-    if len(rows) > ROWS_MAX:
+    if len(rows) > max(ROWS_MAX, len(values)):  # an import may have left too many; they can still be made fewer
         raise ValueError(f"there would be {len(rows)} policies, each key counted; there can be {ROWS_MAX}")
-    globs = {pattern for pattern, _ in rows if is_glob(pattern)}
-    if len(globs) > GLOBS_MAX:
-        raise ValueError(f"there would be {len(globs)} patterns with * or ?; there can be {GLOBS_MAX}")
+    globs = _count_globs(rows)
+    if globs > max(GLOBS_MAX, _count_globs(values)):
+        raise ValueError(f"there would be {globs} patterns with * or ?; there can be {GLOBS_MAX}")
     return changes
+
+
+def _count_globs(values: Values) -> int:
+    return len({pattern for pattern, _ in values if is_glob(pattern)})
 
 
 def changed(values: Values, changes: Wishes) -> dict[tuple[bytes, str], str]:

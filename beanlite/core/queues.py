@@ -57,7 +57,6 @@ class Queues:
     """All queues of a server, and the clients that wait at them."""
 
     __slots__ = (
-        "_burials",
         "_deadline_key",
         "_deadline_ns",
         "_in_order",
@@ -86,8 +85,6 @@ class Queues:
         self.stopping = False
         """Clients are being disconnected; tubes that only they keep alive stay, so that pauses are kept."""
         self.ruled = Ruled(self.timers, self.counts)
-        self._burials = 0
-        """The number of the last burial."""
         self._serial = 0
         """The serial number given out last."""
         self._pri = self._pri_key = self._deadline_ns = self._deadline_key = 0
@@ -204,7 +201,7 @@ class Queues:
 
     def bury(self, job: Job, why: str | None, now_ns: int) -> None:
         """Put a job at the end of its tube's buried queue."""
-        self.make_buried(job, self._burials + 1, why, now_ns)
+        self.make_buried(job, self.counts.burials + 1, why, now_ns)
 
     def make_buried(self, job: Job, number: int, why: str | None, now_ns: int) -> None:
         """Put a job into its tube's buried queue, which is ordered by ``number``."""
@@ -212,12 +209,12 @@ class Queues:
         job.since_ns = now_ns
         if why is not None:
             job.own_past().why = why
-        self._burials = max(self._burials, number)
         job.key = number << ID_BITS | job.id
         tube = job.tube
         if tube.buried is NO_JOBS:
             tube.buried = KeyHeap()
         tube.buried.push(job.key)
+        self.counts.burials = max(self.counts.burials, number)
         self.counts.buried += 1
         if tube.rules is not None and tube.rules.unique == WAITING and tube.kept is not None:
             tube.kept.hide_twin(job.id)

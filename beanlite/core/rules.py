@@ -5,6 +5,8 @@ from typing import Final
 # The values of ``Rules.unique``.
 WAITING: Final = "waiting"
 PRESENT: Final = "present"
+# The limit ``Rules.max_jobs``, as the statistics name it.
+MAX_JOBS: Final = "max-jobs"
 
 
 class Rules:

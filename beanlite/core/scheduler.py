@@ -16,6 +16,7 @@ from beanlite.core.job import SECOND_NS, Job
 from beanlite.core.memory import Memory
 from beanlite.core.queues import Queues
 from beanlite.core.recurrence import next_after
+from beanlite.core.rules import MAX_JOBS
 from beanlite.core.rulings import Rulings
 from beanlite.core.schedules import Schedule
 from beanlite.core.timers import Chore
@@ -52,8 +53,10 @@ class Scheduler(Chore):
         "_memory",
         "_put_job",
         "_queues",
+        "_refused",
         "_rulings",
         "errors",
+        "refused",
         "schedules",
         "utc_s",
     )
@@ -79,6 +82,10 @@ class Scheduler(Chore):
         """By name."""
         self.errors: dict[str, str] = {}
         """Why schedules that are due can't be carried out on this machine, by name."""
+        self._refused: set[str] = set()
+        """Names of schedules whose tick has been refused, and counts as that, however often it is tried again."""
+        self.refused: Callable[[str], None] = _nobody
+        """Called with the limit that refuses a put."""
         self.utc_s: Callable[[int], float] = _as_seconds
         """Converts a time of the server's clock to UTC."""
         self._latest_at = float("inf")
@@ -109,6 +116,7 @@ class Scheduler(Chore):
         """Remove a schedule; the jobs that it has put stay."""
         del self.schedules[schedule.name]
         self.errors.pop(schedule.name, None)
+        self._refused.discard(schedule.name)
         self._count(schedule, -1)
         self._queues.ledger.schedules[schedule.name] = None
         self._record(schedule, by, text, now_ns)
@@ -121,6 +129,7 @@ class Scheduler(Chore):
         """Take over a schedule, without noting it for the journal."""
         self.schedules[schedule.name] = schedule
         self.errors.pop(schedule.name, None)
+        self._refused.discard(schedule.name)
         self._count(schedule, 1)
         self._queues.timers.set(self, 0)
 
@@ -186,8 +195,10 @@ class Scheduler(Chore):
         wanted = (schedule.once_if_missed and next_at > utc_s + _EARLY_S) if missed else True
         if wanted and schedule.if_absent and self._is_present(schedule):
             wanted = False
-        if wanted and self._put(schedule, "", now_ns) is None:
+        if wanted and self._put(schedule, "", now_ns, again=schedule.name in self._refused) is None:
+            self._refused.add(schedule.name)
             return False
+        self._refused.discard(schedule.name)
         schedule.next_at = next_at
         self._queues.ledger.schedules[schedule.name] = schedule
         return True
@@ -196,18 +207,30 @@ class Scheduler(Chore):
         """Whether the last job of a schedule is still there."""
         return schedule.last_job is not None and self._queues.jobs.find(schedule.last_job) is not None
 
-    def _put(self, schedule: Schedule, person: str, now_ns: int) -> Job | None:
-        """Put a schedule's job and note that; None if puts are refused at the moment."""
+    def _put(self, schedule: Schedule, person: str, now_ns: int, *, again: bool = False) -> Job | None:
+        """Put a schedule's job and note that; None if puts are refused at the moment.
+
+        A refusal is counted as that of a client's put, unless it is tried ``again``.
+        """
         admission = self._admission
-        if admission.draining or len(schedule.body) > admission.room_bytes:
+        if admission.draining:
+            return None
+        if len(schedule.body) > admission.room_bytes:
+            if not again:
+                admission.lack_room()
             return None
         tube = self._clients.tube(schedule.tube)
         if isinstance(tube, Refusal):
+            if not again:
+                self.refused(tube.value)
             return None
         ledger = self._queues.ledger
         job, rules = self._twin(tube, schedule.body), tube.rules
         if job is None:
             if rules is not None and rules.max_jobs and tube.jobs >= rules.max_jobs:
+                if not again:
+                    ledger.tally(tube).refused += 1
+                    self.refused(MAX_JOBS)
                 return None
             client = Client(tube, 0, Peer(f"schedule {schedule.name}", 0, person))
             job = self._put_job(client, schedule.pri, 0, schedule.ttr_s, schedule.body, now_ns)
@@ -244,3 +267,7 @@ class Scheduler(Chore):
 def _as_seconds(clock_ns: int) -> float:
     """Return the time of a clock that counts from 1970."""
     return clock_ns / SECOND_NS
+
+
+def _nobody(_limit: str) -> None:
+    """Tell nobody of a refusal."""

@@ -9,6 +9,8 @@ from typing import Final
 
 from beanlite.core.job import Job
 
+# How many ids are probed at most for each that is found.
+_PROBES_EACH: Final = 4
 # The number of jobs among the newest. A dict that grows stalls the server while Python moves it into one twice as
 # large: for some milliseconds at this size, for seconds at some millions of jobs. This is below such a step, by the few
 # thousand that may be added before there is room again.
@@ -203,17 +205,20 @@ class JobTable:
 
 
 def _ids_after(jobs: dict[int, Job], job_id: int, most: int) -> list[int]:
-    """Return the next ``most`` ids of a dict.
+    """Return the next ``most`` ids of a dict, in which there is at least one.
 
     Where ids are dense they are probed one by one, so that no list is made.
     """
     found: list[int] = []
-    stop = min(next(reversed(jobs)), job_id + 4 * most)
-    for each in range(job_id + 1, stop + 1):
-        if each in jobs:
-            found.append(each)
-            if len(found) == most:
-                return found
+    first_id, last_id = next(iter(jobs)), next(reversed(jobs))
+    stop = max(job_id, first_id - 1)
+    if last_id - first_id < _PROBES_EACH * len(jobs):
+        begin, stop = stop + 1, min(last_id, stop + _PROBES_EACH * most)
+        for each in range(begin, stop + 1):
+            if each in jobs:
+                found.append(each)
+                if len(found) == most:
+                    return found
     rest = list(jobs)
     at = bisect_right(rest, stop)
     return found + rest[at : at + most - len(found)]

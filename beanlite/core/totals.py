@@ -77,7 +77,8 @@ class Tally:
     @property
     def is_told(self) -> bool:
         """Whether it counts what operators are told of each tube, even where nobody measures."""
-        return bool(self.released or self.timed_out or self.buried or self.client_gone or self.delay_over)
+        by_rules = self.dead or self.expired or self.refused or self.duplicates  # which may have been unset since
+        return bool(by_rules or self.released or self.timed_out or self.buried or self.client_gone or self.delay_over)
 
     def choose_wait(self) -> None:
         """Choose the reservation whose wait is noted next; if there are too many waits, keep one of each two."""

@@ -6,12 +6,13 @@ comes later. If the reply acknowledges a change, which has to be stored first, t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from beanlite.core.access import WORKER
 from beanlite.core.clients import Refusal
 from beanlite.core.heap import KeyHeap
-from beanlite.core.job import ID_MASK, SECOND_NS, Job
+from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS, Job
 from beanlite.core.queues import Outcome
 from beanlite.core.snapshot import job_snapshot, server_snapshot, tube_snapshot
 from beanlite.core.ticker import is_deadline_soon
@@ -32,6 +33,8 @@ KICKED_MANY: Final = 10  # jobs; a kick of more takes long
 LOOKS: Final = frozenset(
     {b"stats", b"stats-job", b"stats-tube", b"list-tubes", b"list-tube-used", b"list-tubes-watched"}
 )
+
+_Peek = Callable[[Session, bytes, int], bytes | None]
 
 
 # -- putting
@@ -208,7 +211,16 @@ def kick(session: Session, bound: int, now_ns: int) -> bytes | None:
 
 
 def _begin_kick(session: Session, bound: int, now_ns: int) -> bytes | None:
-    session.kick = (_kicked_queue(session), bound, 0)
+    """Begin to kick as many jobs as there are now: those that come back between the slices are no part of it.
+
+    No job that is buried from now on is kicked. Of delayed jobs only the number is kept: one that comes meanwhile, and
+    is due before others, is kicked instead of the last of them.
+    """
+    queue = _kicked_queue(session)
+    last_key = NEVER_NS << ID_BITS
+    if queue is session.client.use.buried:
+        last_key = session.engine.counts.burials << ID_BITS | ID_MASK
+    session.kick = (queue, min(bound, len(queue)), last_key, 0)
     resume_kick(session, now_ns)
     return None
 
@@ -221,15 +233,15 @@ def _kicked_queue(session: Session) -> KeyHeap:
 def resume_kick(session: Session, now_ns: int) -> None:
     """Kick a slice of the jobs. The rest follow when the session is resumed, after others have had their turn."""
     assert session.kick is not None
-    queue, left, done = session.kick
-    kicked = session.engine.kick(session.client, queue, left, now_ns)
+    queue, left, last_key, done = session.kick
+    kicked = session.engine.kick(session.client, queue, left, last_key, now_ns)
     done += kicked
     session.waits = True
-    if kicked == left or not queue.keys:
+    if not kicked or kicked == left:
         session.kick = session.blocked = None
         session.replies.append(replies.KICKED % done)
     else:
-        session.kick = (queue, left - kicked, done)
+        session.kick = (queue, left - kicked, last_key, done)
         session.blocked = KICKING
 
 
@@ -245,38 +257,43 @@ def kick_job(session: Session, job_id: int, now_ns: int) -> bytes:
 
 def peek(session: Session, job_id: int, _now_ns: int) -> bytes | None:
     job = session.engine.jobs.find(job_id)
-    return replies.NOT_FOUND if job is None else _tell_found(session, job)
+    return replies.NOT_FOUND if job is None else _tell_found(session, job, None)
 
 
 def peek_ready(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
-    return _peek_first(session, session.client.use.ready)
+    return _peek_first(session, session.client.use.ready, peek_ready)
 
 
 def peek_delayed(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
-    return _peek_first(session, session.client.use.delayed)
+    return _peek_first(session, session.client.use.delayed, peek_delayed)
 
 
 def peek_buried(session: Session, _none: bytes, _now_ns: int) -> bytes | None:
-    return _peek_first(session, session.client.use.buried)
+    return _peek_first(session, session.client.use.buried, peek_buried)
 
 
-def _peek_first(session: Session, queue: KeyHeap) -> bytes | None:
+def _peek_first(session: Session, queue: KeyHeap, again: _Peek) -> bytes | None:
     if not queue.keys:
         return replies.NOT_FOUND
     job = session.engine.jobs[queue.keys[0] & ID_MASK]
-    return _tell_found(session, job)
+    return _tell_found(session, job, again)
 
 
-def _tell_found(session: Session, job: Job) -> bytes | None:
+def _tell_found(session: Session, job: Job, again: _Peek | None) -> bytes | None:
+    """Reply with a job. If it is gone when its body has been fetched, peek ``again``: there may be another one."""
     body = job.body
     if body is not None:
         return session.job_reply(replies.FOUND, job, body)
-    session.gather([job], lambda bodies, _now_ns: _tell_fetched_found(session, job, bodies[job]))
+    session.gather([job], lambda bodies, now_ns: _tell_fetched_found(session, job, bodies[job], again, now_ns))
     return None
 
 
-def _tell_fetched_found(session: Session, job: Job, body: bytes | None) -> bytes:
-    return replies.NOT_FOUND if body is None else session.job_reply(replies.FOUND, job, body)
+def _tell_fetched_found(
+    session: Session, job: Job, body: bytes | None, again: _Peek | None, now_ns: int
+) -> bytes | None:
+    if body is not None:
+        return session.job_reply(replies.FOUND, job, body)
+    return replies.NOT_FOUND if again is None else again(session, b"", now_ns)
 
 
 def stats(session: Session, _none: bytes, _now_ns: int) -> bytes:

@@ -5,12 +5,10 @@ from typing import Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import Job
+from beanlite.core.rules import MAX_JOBS
 from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
 from beanlite.protocol.session import Session
-
-# The limit, as the statistics name it.
-MAX_JOBS: Final = "max-jobs"
 
 Bodies = Mapping[Job, bytes | None]
 NO_BODIES: Final[Bodies] = {}

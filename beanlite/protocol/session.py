@@ -257,8 +257,8 @@ class Session:
         """How many bytes are still to come of a refused body."""
         self.refusal = b""
         """The reply to be given when all of that body has come."""
-        self.kick: tuple[KeyHeap, int, int] | None = None
-        """A kick under way: the queue, how many jobs are left to kick, and how many have been kicked."""
+        self.kick: tuple[KeyHeap, int, int, int] | None = None
+        """A kick under way: the queue, how many jobs are left to kick, the last key, and how many have been kicked."""
         self.gathering: Gathering | None = None
         """The bodies that are being fetched for a reply."""
         self.wait_form = RESERVED

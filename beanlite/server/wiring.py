@@ -69,7 +69,7 @@ def make_parts(
 ) -> Parts:
     """Make the parts that a server has before its journal is recovered. ``certificates``: for TLS, if it has that."""
     engine, refusals = Engine(), Refusals()
-    engine.scheduler.utc_s = clock.utc_s
+    engine.scheduler.utc_s, engine.scheduler.refused = clock.utc_s, refusals.note
     memory_source = set_bounds(settings, engine, refusals, fetches=journal.fetches)
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()

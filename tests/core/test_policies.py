@@ -232,6 +232,19 @@ def test_rows_and_globs_are_limited():
         changes_of(globs, {(b"?", "fair"): "true"})
 
 
+def test_policies_beyond_a_limit_can_be_changed_but_not_added():
+    """An import may leave more than there can be."""
+    globs = {(b"a%d*" % n, "fair"): "true" for n in range(GLOBS_MAX + 20)}
+    assert changes_of(globs, {(b"a1*", "fair"): None}) == {(b"a1*", "fair"): None}
+    assert changes_of(globs, {(b"a1*", "fair"): "off", (b"name", "rate"): "1/s"}) != {}
+    with pytest.raises(ValueError, match=r"^there would be 121 patterns with \* or \?; there can be 100$"):
+        changes_of(globs, {(b"?", "fair"): "true"})
+    names = {(b"a%d" % n, "fair"): "true" for n in range(ROWS_MAX + 20)}
+    assert changes_of(names, {(b"a1", "fair"): None, (b"b*", "rate"): "1/s"}) != {}
+    with pytest.raises(ValueError, match=r"^there would be 1021 policies, each key counted; there can be 1000$"):
+        changes_of(names, {(b"b", "fair"): "true"})
+
+
 @pytest.mark.parametrize(
     ("lines", "expected"),
     [

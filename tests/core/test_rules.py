@@ -5,6 +5,7 @@ import json
 import pytest
 
 from beanlite.core.job import SLICE
+from beanlite.core.snapshot import tube_snapshot
 from beanlite.core.tube import FULL, SLOWED
 from tests.support.core import put
 from tests.support.ruled_core import change, policy, reserve
@@ -346,3 +347,12 @@ def test_counts_of_what_rules_did_outlive_the_totals(core):
     core.send(client, b"put 0 0 9 1\r\nx\r\n")
     core.engine.take_changes(deferred=True, totals=True)
     assert b"policy-total-refused: 1" in core.send(client, b"stats-tube default\r\n")
+
+
+@pytest.mark.parametrize("name", ["dead", "expired", "refused", "duplicates"])
+def test_count_of_what_rules_did_outlives_the_rules(core, name):
+    tube = core.engine.tubes[b"default"]
+    setattr(core.engine.ledger.tally(tube), name, 3)
+    core.engine.take_changes(deferred=True, totals=True)
+    assert tube.rules is None
+    assert getattr(tube_snapshot(tube, core.now_ns), name) == 3

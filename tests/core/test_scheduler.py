@@ -11,6 +11,7 @@ from beanlite.core.scheduler import GRACE_S, RETRY_S
 from beanlite.core.tube import Peer
 from tests.support.core import put
 from tests.support.operators import all_jobs
+from tests.support.ruled_core import policy
 from tests.support.scheduled import DAY_S, HOUR_S, MINUTE_S, Machine, minutes
 
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
@@ -191,6 +192,40 @@ def test_each_refusal_of_puts_holds_for_schedules(why, machine):
     machine.set("every 1h")
     machine.core.wait(HOUR_S)
     assert machine.puts() == []
+
+
+def test_tick_that_max_jobs_refuses_is_counted_once(machine):
+    core = machine.core
+    policy(core, b"reports", max_jobs=1)
+    schedule = machine.set("every 1h")
+    core.wait(schedule.next_at - machine.now_s)
+    tally = core.engine.tubes[b"reports"].tally
+    for ticks in (1, 2):
+        core.wait(HOUR_S)
+        assert (tally.refused, core.refused) == (ticks, ["max-jobs"] * ticks)
+        core.wait(20)  # it is tried again each second
+        assert (tally.refused, core.refused) == (ticks, ["max-jobs"] * ticks)
+    assert core.engine.scheduler.run(schedule, "ann", core.now_ns) is None  # which is another put
+    assert (tally.refused, core.refused) == (3, ["max-jobs"] * 3)
+    machine.delete_all()
+    core.wait(RETRY_S)
+    assert len(machine.puts()) == 1
+
+
+def test_tick_that_finds_no_room_counts_as_one_refused_put(machine):
+    core = machine.core
+    core.engine.bound_memory(1, 1, fetches=False)
+    machine.set("every 1h")
+    core.wait(HOUR_S + GRACE_S / 2)
+    assert core.engine.memory.refused == 1
+
+
+def test_tick_for_a_tube_too_many_counts_as_one_refused_tube(machine):
+    core = machine.core
+    core.engine.clients.max_tubes = len(core.engine.tubes)
+    machine.set("every 1h")
+    core.wait(HOUR_S + GRACE_S / 2)
+    assert core.refused == ["tubes"]
 
 
 def test_refused_schedule_does_not_hold_up_another(machine):

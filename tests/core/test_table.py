@@ -68,6 +68,32 @@ def test_a_few_jobs_left_of_many_take_little_room(step):
     assert size(segment) < 500
 
 
+def test_ids_of_a_few_jobs_left_in_each_segment_are_found_at_once():
+    """Thousands of ids were probed in each segment, most of them below its first one."""
+    jobs: Any = JobTable()
+    kept = [*range(0, 1_000_000, 100_000), 1_000_001]
+    for first_id in kept:
+        jobs.newest.update((first_id + more, Numbered(first_id + more)) for more in (0, 10_000, 20_000))
+        jobs.make_room()
+    jobs.newest[2_000_000] = Numbered(2_000_000)
+    for segment in jobs._segments:
+        segment._few = Probed(segment._few)
+    jobs.newest = Probed(jobs.newest)
+    found = jobs.ids_after(-1, 4000)
+    assert len(found) == 3 * len(kept) + 1
+    assert sum(segment._few.probes for segment in jobs._segments) + jobs.newest.probes <= len(found)
+
+
+class Probed(dict):
+    """A dict that counts how often it is asked whether it has a key."""
+
+    probes = 0
+
+    def __contains__(self, key):
+        self.probes += 1
+        return super().__contains__(key)
+
+
 def size(segment):
     return sys.getsizeof(segment._places) + sys.getsizeof(segment._few)
 

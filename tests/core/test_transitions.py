@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 from beanlite.core.engine import Engine
-from beanlite.core.job import DELAYED, GONE, OFFERED, READY, RESERVED, SECOND_NS, Job
+from beanlite.core.job import DELAYED, GONE, ID_BITS, OFFERED, READY, RESERVED, SECOND_NS, Job
 from beanlite.core.operator import CONCERNS, concerns
+from beanlite.core.timers import NEVER_NS
 from beanlite.core.transitions import TRANSITIONS, Transition
 from tests.core.diagram import mermaid
 
 SEED = int(os.environ.get("MODEL_SEED", str(random.randrange(1 << 32))))
 STEPS = 10_000
 JOBS_MAX = 4  # few, so that clients often wait and queues are often empty
+KEY_MAX = NEVER_NS << ID_BITS  # no key is larger
 # What has happened to a job whose time is over.
 OVER = {DELAYED: "delay over", RESERVED: "ttr over", OFFERED: "offer over"}
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
@@ -110,9 +112,9 @@ class Watched:
             case "kick":
                 engine.kick_job(client, job_id, self.now_ns)
             case "kick buried":
-                engine.kick(client, client.use.buried, 1, self.now_ns)
+                engine.kick(client, client.use.buried, 1, KEY_MAX, self.now_ns)
             case "kick delayed":
-                engine.kick(client, client.use.delayed, 2, self.now_ns)
+                engine.kick(client, client.use.delayed, 2, KEY_MAX, self.now_ns)
             case "delete":
                 engine.delete(client, job_id, self.now_ns)
                 return "delete"

@@ -1,4 +1,4 @@
-"""The body of a reserved job may come so late that the client no longer has the job."""
+"""The body of a job may come so late that the client no longer has the job, or that it is gone."""
 
 import pytest
 
@@ -35,6 +35,11 @@ class Late:
 
     def has(self, job_id):
         return self.core.engine.jobs[job_id].holder is self.client.client
+
+    def is_deleted(self, job_id):
+        """Have another client delete a job, and the journal as well before it fetches the body."""
+        self.other_does(b"delete %d" % job_id, b"DELETED")
+        self.core.shelf[job_id] = None
 
     def other_does(self, line, reply):
         assert self.core.send(self.other, line + b"\r\n").startswith(reply)
@@ -161,6 +166,28 @@ def test_reserve_job_takes_the_job_again_or_says_that_another_has_it(late):
     late.asks(b"reserve-job 1")
     late.core.wait(TTR_S + 1)
     late.other_does(b"reserve", b"RESERVED 1 ")
+    assert late.is_told() == b"NOT_FOUND\r\n"
+
+
+@pytest.mark.parametrize("state", ["ready", "delayed", "buried"])
+def test_peek_at_a_queue_goes_on_if_its_first_job_is_deleted(late, state):
+    for _ in range(3):
+        late.put(delay_s=60 if state == "delayed" else 0)
+        if state == "buried":
+            late.other_does(b"reserve", b"RESERVED ")
+            late.other_does(b"bury %d 0" % late.core.engine.last_id, b"BURIED")
+    late.asks(b"peek-%b\r\nlist-tube-used" % state.encode())
+    for gone in (1, 2):
+        late.is_deleted(gone)
+        assert late.is_told() == b""
+    assert late.is_told() == b"FOUND 3 1\r\nx\r\nUSING default\r\n"
+
+
+@pytest.mark.parametrize("peek", [b"peek 1", b"peek-ready"])
+def test_peek_finds_nothing_if_there_is_no_other_job(late, peek):
+    late.put()
+    late.asks(peek)
+    late.is_deleted(1)
     assert late.is_told() == b"NOT_FOUND\r\n"
 
 

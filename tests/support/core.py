@@ -31,8 +31,8 @@ class Core:
     def start(self, engine, max_job_size):
         """Serve from this engine, at first without clients."""
         self.engine = engine
-        engine.scheduler.utc_s = utc_s
         self.refused = []
+        engine.scheduler.utc_s, engine.scheduler.refused = utc_s, self.refused.append
         self.watching = []
         self.service = Service(
             engine,

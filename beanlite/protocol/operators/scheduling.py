@@ -70,10 +70,6 @@ def run_schedule(session: Session, request: OneSchedule, now_ns: int) -> bytes:
         return refusal.encode() + replies.END
     job = engine.scheduler.run(schedule, on_behalf_of(request.by, session).person, now_ns)
     if job is None:
-        if schedule.tube not in engine.tubes:
-            tube_refusal = engine.clients.refusal_of_tubes((schedule.tube,))
-            if tube_refusal is not None:
-                session.service.refused(tube_refusal.value)
         return replies.OUT_OF_MEMORY
     session.waits = True
     return session.ok_reply(as_json({"id": job.id}))

@@ -96,7 +96,6 @@ def state_of(engine, *, bodies):
         "memory": {name: getattr(memory, name) for name in attributes_of(memory) if name not in BODIES},
         "others": (memory.job_bytes, memory.other_bytes),
         "deferred": list(engine.ledger.deferred),
-        "burials": engine._queues._burials,
         "next": engine.timers.next_ns,
         "policies": sorted(engine.policies.rows.values()),
         "schedules": sorted(engine.schedules),
