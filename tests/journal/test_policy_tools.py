@@ -57,6 +57,10 @@ LINES = [
     },
 ]
 POLICY, SCHEDULE = LINES
+JOB = {
+    "kind": "job", "tube": "a", "state": "ready", "pri": 1, "delay_s": 0, "ttr_s": 1, "created_at": 1.0, "since": 1.0,
+    "reserves": 0, "timeouts": 0, "releases": 0, "buries": 0, "kicks": 0, "body": "x",
+}  # fmt: skip
 
 
 def make(path, policies=POLICIES, schedules=SCHEDULES):
@@ -121,6 +125,16 @@ def test_import_with_new_ids_follows_the_last_job(path, target):
     lines = [line for line in lines_of(path) if b'"id": 1,' not in line]
     load([*as_lines(others), *lines], target, new_ids=True)
     assert [(row[0], row[11]) for row in stored(target)[1]] == [("nightly", 10), ("of no job", None), ("zero", None)]
+
+
+def test_import_takes_no_job_of_others_for_a_last_job(target):
+    """Such a job would keep an if_absent schedule from putting any."""
+    make(target, [], [])
+    load(as_lines(SCHEDULE, SCHEDULE | {"name": "own", "last_job": 7}, JOB | {"id": 7}), target)
+    assert [(row[0], row[11]) for row in stored(target)[1]] == [("nightly", None), ("own", 7)]
+    # A schedule that was removed, and comes back, still has its job.
+    load(as_lines(SCHEDULE | {"name": "back", "tube": "a", "body": "x", "last_job": 7}), target)
+    assert [row[11] for row in stored(target)[1]] == [7, None, 7]
 
 
 def test_import_gives_no_job_the_id_of_a_last_job(target):

@@ -29,6 +29,7 @@ from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, SET_PAUSE
 from beanlite.journal.sqlite.tools.filling import filling
 from beanlite.journal.validity import COUNTER_MAX, is_number, is_time
 
+_HAS_OTHER_JOB: Final = "SELECT EXISTS (SELECT 1 FROM jobs WHERE id = ? AND NOT (tube = ? AND crc32 = ?))"
 _CHECKSUM: Final = "UPDATE jobs SET row_crc32 = ? WHERE id = ?"
 # Ids and counters end below this: a server that counts on never gets to where they would count as damage.
 _END: Final = COUNTER_MAX // 2
@@ -171,6 +172,9 @@ class _Loading:
                 self._jobs_of_schedules.setdefault(schedule.last_job, None)
             else:
                 self._last_id = max(self._last_id, schedule.last_job)
+                last_job = (schedule.last_job, schedule.tube.decode(), crc32(schedule.body))
+                if self._connection.execute(_HAS_OTHER_JOB, last_job).fetchone()[0]:  # its own follows, if at all
+                    schedule.last_job = None
         self.schedules[schedule.name] = schedule
 
     def _job(self, values: dict[str, Any]) -> None:
