@@ -121,10 +121,10 @@ def test_import_replaces_what_is_there(path):
 
 def test_import_with_new_ids_follows_the_last_job(path, target):
     make(target, [], [])
-    others = SCHEDULE | {"name": "of no job", "last_job": 1}
+    others = SCHEDULE | {"name": "of-no-job", "last_job": 1}
     lines = [line for line in lines_of(path) if b'"id": 1,' not in line]
     load([*as_lines(others), *lines], target, new_ids=True)
-    assert [(row[0], row[11]) for row in stored(target)[1]] == [("nightly", 10), ("of no job", None), ("zero", None)]
+    assert [(row[0], row[11]) for row in stored(target)[1]] == [("nightly", 10), ("of-no-job", None), ("zero", None)]
 
 
 def test_import_takes_no_job_of_others_for_a_last_job(target):
@@ -167,6 +167,16 @@ def test_import_gives_no_job_the_id_of_a_last_job(target):
         ),
         (SCHEDULE | {"next_at": None}, "the next_at, the last_at or the changed_at of the schedule is no time"),
         (SCHEDULE | {"crc32": 1}, "a schedule has no crc32"),
+        (SCHEDULE | {"name": "a b"}, "a schedule has a name of 1 to 128 printable characters, none of them a blank"),
+        (SCHEDULE | {"name": "a\nb"}, "a schedule has a name of 1 to 128 printable characters, none of them a blank"),
+        (SCHEDULE | {"name": "x" * 129}, "a schedule has a name of 1 to 128 printable characters, none of them"),
+        pytest.param(
+            SCHEDULE | {"body": "x" * 65_537}, "the body of a schedule's job has at most 65536 bytes", id="long body"
+        ),
+        (SCHEDULE | {"timing": "foo"}, "'foo' is neither every with a duration, such as every 5m, nor five fields"),
+        (SCHEDULE | {"timing": "0 0 30 2 *"}, "'0 0 30 2 *' "),
+        (SCHEDULE | {"timing": "every 5m"}, "every counts from 1970 in UTC, and takes no zone"),
+        (SCHEDULE | {"zone": "Europe/Nowhere"}, "'Europe/Nowhere' is no zone such as Europe/Berlin"),
     ],
     ids=str,
 )

@@ -6,11 +6,14 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 from typing import Any, Final
 from zlib import crc32
 
 from beanlite.core.job import U32_MAX
-from beanlite.core.schedules import Schedule
+from beanlite.core.recurrence import next_after
+from beanlite.core.scheduler import BODY_MAX
+from beanlite.core.schedules import NAME_MAX, Schedule, is_schedule_name
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
 from beanlite.journal import policy_rows, schedule_rows
@@ -165,6 +168,7 @@ class _Loading:
         values["body"] = _pop_body("schedule", values)
         _expect("schedule", values, schedule_rows.NAMES)
         schedule = schedule_with([values.get(name) for name in schedule_rows.NAMES])
+        _check_schedule(schedule)
         if schedule.last_job is not None:
             if schedule.last_job >= _END:
                 raise _Wrong("its last_job is not a valid number")
@@ -245,6 +249,15 @@ def _expect(kind: str, values: dict[str, Any], names: tuple[str, ...]) -> None:
     unknown = values.keys() - set(names)
     if unknown:
         raise _Wrong(f"a {kind} has no {min(unknown)}")
+
+
+def _check_schedule(schedule: Schedule) -> None:
+    """Check what a server checks when a schedule is set, and not when it starts. _Wrong, ValueError: it is refused."""
+    if not is_schedule_name(schedule.name):
+        raise _Wrong(f"a schedule has a name of 1 to {NAME_MAX} printable characters, none of them a blank")
+    if len(schedule.body) > BODY_MAX:
+        raise _Wrong(f"the body of a schedule's job has at most {BODY_MAX} bytes")
+    next_after(schedule.when, schedule.zone, time())
 
 
 def _pop_body(kind: str, values: dict[str, Any]) -> bytes:
