@@ -188,6 +188,37 @@ def test_line_that_is_wrong_is_named_and_nothing_is_imported(path, line, said):
     assert exported(path) == before
 
 
+@pytest.mark.parametrize(
+    ("there", "more", "said"),
+    [
+        (
+            [POLICY | {"pattern": f"a{number}.*"} for number in range(60)],
+            [POLICY | {"pattern": f"b{number}.*"} for number in range(41)],
+            "there would be 101 patterns with * or ?; there can be 100",
+        ),
+        (
+            [POLICY | {"pattern": f"a{number}"} for number in range(600)],
+            [POLICY | {"pattern": f"b{number}"} for number in range(401)],
+            "there would be 1001 policies, each key counted; there can be 1000",
+        ),
+        (
+            [SCHEDULE | {"name": f"a{number}"} for number in range(600)],
+            [SCHEDULE | {"name": f"b{number}"} for number in range(401)],
+            "there would be 1001 schedules; there can be 1000",
+        ),
+    ],
+    ids=["patterns", "policies", "schedules"],
+)
+def test_import_of_more_than_a_server_would_take_is_refused(target, there, more, said):
+    load(as_lines(*there), target)
+    before = exported(target)
+    with pytest.raises(BeanliteError) as caught:
+        load(as_lines(*more), target)
+    assert str(caught.value) == f"nothing was imported: {said}"
+    assert exported(target) == before
+    load(as_lines(*more[1:], *there[:5]), target)
+
+
 def test_console_tells_how_many_were_imported_and_saved(path, target, capsys):
     assert main(["export", "--db", str(path), str(path.with_name("lines"))]) == 0
     assert main(["import", "--db", str(target), str(path.with_name("lines"))]) == 0

@@ -189,7 +189,12 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
             )
             of_policies = source.execute(f"SELECT {policy_rows.COLUMNS} FROM policies").fetchall()
             await connection.executemany(_SET_POLICY, of_policies)
+            if of_policies:
+                patterns = await connection.fetch("SELECT pattern FROM policies")
+                policy_rows.check_patterns([row["pattern"] for row in patterns])
             await connection.executemany(_SET_SCHEDULE, schedules)
+            if schedules:
+                schedule_rows.check_schedules(await connection.fetchval("SELECT count(*) FROM schedules"))
             await connection.execute(
                 f"UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = {NOW}",
                 above_id + last_id,

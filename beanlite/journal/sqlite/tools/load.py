@@ -103,6 +103,7 @@ class _Loading:
             if self._new_ids and schedule.last_job is not None:
                 schedule.last_job = self._jobs_of_schedules[schedule.last_job]
             self._connection.execute(SET_SCHEDULE, row_of_schedule(schedule))
+        self._check_settings()
         self._connection.execute("UPDATE meta SET last_id = ?", (self._last_id,))
 
     def _take(self, line: bytes) -> None:
@@ -180,6 +181,14 @@ class _Loading:
                 if self._connection.execute(_HAS_OTHER_JOB, last_job).fetchone()[0]:  # its own follows, if at all
                     schedule.last_job = None
         self.schedules[schedule.name] = schedule
+
+    def _check_settings(self) -> None:
+        """Check that a server would take as many policies and schedules as there are now. BeanliteError."""
+        if self.policies:
+            patterns = self._connection.execute("SELECT pattern FROM policies").fetchall()
+            policy_rows.check_patterns([pattern for (pattern,) in patterns])
+        if self.schedules:
+            schedule_rows.check_schedules(self._connection.execute("SELECT count(*) FROM schedules").fetchone()[0])
 
     def _job(self, values: dict[str, Any]) -> None:
         body = _pop_body("job", values)
