@@ -20,6 +20,7 @@ from beanlite.journal.sqlite.tools.load import load
 from beanlite.journal.sqlite.tools.salvage import salvage
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.journal.test_dump import exported, lines_of
+from tests.journal.test_salvage import root_of, wipe
 from tests.support.journal_files import put, unchecked
 from tests.support.policies import AT_S, policy, schedule
 from tests.support.sqlite_tool import tell
@@ -261,6 +262,26 @@ def test_salvage_saves_policies_and_schedules(path, target):
     assert (result.policies, result.schedules, result.is_all) == (2, 2, True)
     assert stored(target) == stored(path)
     assert [finding for finding in verify(target) if not finding.sound] == []
+
+
+@pytest.mark.parametrize("kind", ["policy", "schedule", "pause"])
+def test_salvage_saves_what_is_there_without_a_job_or_meta(target, kind):
+    pause = {"kind": "pause", "tube": "a", "pause_s": 60, "until": 4e9}
+    source = target.with_name("source.db")
+    load(as_lines({"policy": POLICY, "schedule": SCHEDULE, "pause": pause}[kind]), source)
+    wipe(source, root_of(source, "meta"))
+    result = salvage(source, target)
+    assert (result.jobs, result.policies + result.schedules + result.pauses) == (0, 1)
+    assert [json.loads(line)["kind"] for line in lines_of(target)] == ["queue", kind, "end"]
+
+
+def test_salvage_gives_no_job_the_id_of_a_last_job(target):
+    source = target.with_name("source.db")
+    load(as_lines(JOB | {"id": 3}, SCHEDULE | {"last_job": 5_000_000}), source)
+    wipe(source, root_of(source, "meta"))
+    salvage(source, target)
+    with closing(open_database(target)) as database:
+        assert read_state(database.connection, target).last_id >= 5_000_000
 
 
 DAMAGES = [
