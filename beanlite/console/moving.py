@@ -68,7 +68,9 @@ def check_policies(old: Live, new: Live, tube: str) -> None:
     if found:
         where = " and ".join(f"{place} on {server.name} ({', '.join(sorted(keys))})" for server, place, keys in found)
         way_out = " && ".join(_exempting(place, keys) for _, place, keys in found)
-        raise BeanliteError(f"{tube} can't be moved while policies hold for {where}; first exempt it: {way_out}")
+        raise BeanliteError(
+            f"{tube} can't be moved while policies hold for {where}; run this first, on both servers: {way_out}"
+        )
 
 
 def _keys_set(server: Live, tube: str) -> set[str]:
@@ -176,7 +178,7 @@ def _copy(old: Live, new: Live, server: str, tube: str, originals: list[Record],
         copy_ids.update(ids)
         if len(copy_ids) < known + len(ids):  # the copy of another job was taken for that of this one
             raise BeanliteError(
-                f"a policy of {new.name} keeps jobs with the same body out of {coming(tube)}; first exempt it:"
+                f"a policy of {new.name} keeps jobs with the same body out of {coming(tube)}; run this first:"
                 f" {_exempting(coming(tube), ['unique'])}"
             )
         for job, copy_id in zip(originals[done:], ids, strict=False):
