@@ -6,7 +6,6 @@ from typing import Final
 from zlib import crc32
 
 from beanlite.core.job import U32_MAX
-from beanlite.core.scheduler import SCHEDULES_MAX
 from beanlite.core.schedules import Schedule
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
@@ -108,6 +107,8 @@ def schedule_with(values: Sequence[object]) -> Schedule:
 
 def check_schedules(count: int) -> None:
     """Check that there may be so many schedules, after an import. BeanliteError: they are too many."""
+    from beanlite.core.scheduler import SCHEDULES_MAX  # noqa: PLC0415 - commands that read a file do without it
+
     if count > SCHEDULES_MAX:
         raise BeanliteError(f"nothing was imported: there would be {count} schedules; there can be {SCHEDULES_MAX}")
 
