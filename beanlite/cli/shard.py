@@ -22,6 +22,7 @@ from beanlite.console.live import Live
 from beanlite.console.moving import (
     MoveResult,
     check_name,
+    check_policies,
     claim,
     has_jobs,
     is_cut_off,
@@ -79,6 +80,7 @@ def move(
             if not is_begun:
                 _check_last_move(fleet, by_name, tube, to)
                 _check_there_is(tube, (here, there), places, is_known=new or fleet.names(tube.encode()))
+            check_policies(here, there, tube)
             claim(here, there, tube)
             if not is_begun:
                 pause_likewise(here, there, tube)

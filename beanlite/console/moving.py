@@ -8,6 +8,7 @@ This holds for one move at a time: each uses both tubes as long as it is connect
 """
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -18,11 +19,16 @@ from beanlite.console.listing import everything
 from beanlite.console.live import Live, by_me, login_name
 from beanlite.console.putting import NewJob, batches, put_batch
 from beanlite.core.notes import NOTE_MAX
+from beanlite.core.policies import OFF
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 
 _STATES: Final = ("ready", "delayed", "buried")
+# The keys of policies by which jobs are lost or kept out where they wait meanwhile. Jobs that are moved into a tube are
+# not refused, so on the old server only their age counts; all other keys concern jobs that clients reserve.
+_HARM_LEAVING: Final = frozenset({"ttl"})
+_HARM_COMING: Final = frozenset({"ttl", "unique", "max_jobs"})
 _NOTE: Final = re.compile(r"moved from (?P<server>[^:]+):(?P<id>[0-9]+)(?P<buried>, buried)?")
 
 
@@ -50,6 +56,31 @@ def check_name(tube: str) -> None:
     """Check that there can be such tubes. ConfigError: the name is too long."""
     if not is_tube_name(leaving(tube).encode(errors="surrogateescape")):
         raise ConfigError(f"{tube} can't be moved: no tube can be named {leaving(tube)}")
+
+
+def check_policies(old: Live, new: Live, tube: str) -> None:
+    """Check that no policy, such as one of ``*``, takes the jobs of a tube on their way. BeanliteError: one does."""
+    found = [
+        (server, place, keys)
+        for server, place, harm in ((old, leaving(tube), _HARM_LEAVING), (new, coming(tube), _HARM_COMING))
+        if (keys := _keys_set(server, place) & harm)
+    ]
+    if found:
+        where = " and ".join(f"{place} on {server.name} ({', '.join(sorted(keys))})" for server, place, keys in found)
+        way_out = " && ".join(_exempting(place, keys) for _, place, keys in found)
+        raise BeanliteError(
+            f"{tube} can't be moved while policies hold for {where}; run this first, on both servers: {way_out}"
+        )
+
+
+def _keys_set(server: Live, tube: str) -> set[str]:
+    """Return the keys of policies that have a value for a tube."""
+    return {row["key"] for row in server.list_policies({"tube": tube})["policies"] if row["value"] != OFF}
+
+
+def _exempting(tube: str, keys: Iterable[str]) -> str:
+    """Return the command that exempts a tube from keys of policies."""
+    return " ".join(["beanlite policy set", shlex.quote(tube), *(f"{key}={OFF}" for key in sorted(keys))])
 
 
 def is_cut_off(old: Live, new: Live, tube: str) -> bool:
@@ -98,7 +129,7 @@ def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[
         if not originals and not copies:
             break
         missing = [job for job in originals if job["id"] not in copies]
-        for copied in _copy(old, new, server, tube, missing):
+        for copied in _copy(old, new, server, tube, missing, set(copies.values())):
             if progress is not None:
                 progress(moved.copied + copied)
         _delete_originals(old, new, server, tube, {job["id"] for job in originals})
@@ -134,13 +165,18 @@ def _copies(new: Live, tube: str, server: str) -> dict[int, int]:
     return copies
 
 
-def _copy(old: Live, new: Live, server: str, tube: str, originals: list[Record]) -> Iterator[int]:
-    """Copy jobs to the new server; yield how many are there."""
+def _copy(old: Live, new: Live, server: str, tube: str, originals: list[Record], copy_ids: set[int]) -> Iterator[int]:
+    """Copy jobs to the new server, where there are copies already; yield how many were added."""
     done = 0
     for batch in batches(_new_jobs(old, tube, originals)):
         ids = put_batch(new, batch, login_name())
-        if len(set(ids)) < len(ids):
-            raise BeanliteError(f"a policy of {new.name} keeps jobs with the same body out of {coming(tube)}")
+        known = len(copy_ids)
+        copy_ids.update(ids)
+        if len(copy_ids) < known + len(ids):  # the copy of another job was taken for that of this one
+            raise BeanliteError(
+                f"a policy of {new.name} keeps jobs with the same body out of {coming(tube)}; run this first:"
+                f" {_exempting(coming(tube), ['unique'])}"
+            )
         for job, copy_id in zip(originals[done:], ids, strict=False):
             _mark(new, copy_id, server, job)
         done += len(ids)

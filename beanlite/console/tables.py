@@ -365,7 +365,9 @@ def history_lines(history: Sequence[Record], *, of_one_job: bool) -> list[str]:
 
 def _in_common(by: Record | None) -> Record | None:
     """Return what the doers of events that recur have in common, if that is more than that they are clients."""
-    return {**by, "address": "", "number": 0, "name": None} if by and (by["operator"] or by["person"]) else None
+    if not by or not (by["operator"] or by["person"]):
+        return None
+    return {**by, "address": "" if by["operator"] else "clients", "number": 0, "name": None}
 
 
 def print_json(records: Iterable[Record]) -> None:

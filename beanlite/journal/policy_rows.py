@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from beanlite.core.policies import PolicyRow, check_row
+from beanlite.core.policies import GLOBS_MAX, ROWS_MAX, PolicyRow, check_row, is_glob
+from beanlite.errors import BeanliteError
 from beanlite.journal.columns import as_list
 from beanlite.journal.lines import line_of
 from beanlite.journal.validity import is_time
@@ -33,6 +34,19 @@ def policy_of(values: Sequence[object]) -> PolicyRow:
     row = PolicyRow(pattern.encode(errors="surrogateescape"), key, value, float(changed_at), changed_by)
     check_row(row.pattern, row.key, row.value)
     return row
+
+
+def check_patterns(patterns: Sequence[str]) -> None:
+    """Check that there may be policies with these patterns after an import. BeanliteError: they are too many."""
+    if len(patterns) > ROWS_MAX:
+        raise BeanliteError(
+            f"nothing was imported: there would be {len(patterns)} policies, each key counted; there can be {ROWS_MAX}"
+        )
+    globs = {pattern for pattern in patterns if is_glob(pattern.encode())}
+    if len(globs) > GLOBS_MAX:
+        raise BeanliteError(
+            f"nothing was imported: there would be {len(globs)} patterns with * or ?; there can be {GLOBS_MAX}"
+        )
 
 
 def line_of_policy(policy: PolicyRow) -> str:

@@ -8,6 +8,7 @@ from zlib import crc32
 from beanlite.core.job import U32_MAX
 from beanlite.core.schedules import Schedule
 from beanlite.core.tube import is_tube_name
+from beanlite.errors import BeanliteError
 from beanlite.journal.columns import as_list
 from beanlite.journal.lines import body_of, line_of
 from beanlite.journal.validity import COUNTER_MAX, is_flag, is_number, is_time
@@ -102,6 +103,14 @@ def schedule_with(values: Sequence[object]) -> Schedule:
         last_at=None if last_at is None else float(last_at),
         last_job=last_job,
     )
+
+
+def check_schedules(count: int) -> None:
+    """Check that there may be so many schedules, after an import. BeanliteError: they are too many."""
+    from beanlite.core.scheduler import SCHEDULES_MAX  # noqa: PLC0415 - commands that read a file do without it
+
+    if count > SCHEDULES_MAX:
+        raise BeanliteError(f"nothing was imported: there would be {count} schedules; there can be {SCHEDULES_MAX}")
 
 
 def line_of_schedule(schedule: Schedule) -> str:

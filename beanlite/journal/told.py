@@ -10,6 +10,8 @@ Record = dict[str, Any]
 # How the history marks actions of operators, and on whose behalf they acted.
 OPERATOR: Final = "operator "
 FOR: Final = " for "
+# How it marks what a schedule did, before its name, which has no blank.
+BY_SCHEDULE: Final = "schedule "
 # How it marks what a policy did.
 _BY_POLICY: Final = "policy "
 
@@ -44,7 +46,9 @@ def event_of(row: Record) -> Record:
     elif by.startswith(_BY_POLICY):
         row |= {"by": None, "policy": by.removeprefix(_BY_POLICY)}
     else:
-        address, _, person = by.removeprefix(OPERATOR).partition(FOR)
+        mark = BY_SCHEDULE if by.startswith(BY_SCHEDULE) else ""  # a schedule may be named for
+        address, _, person = by.removeprefix(OPERATOR).removeprefix(mark).partition(FOR)
+        address = mark + address
         is_operator = by.startswith(OPERATOR)
         row["by"] = _peer(address, number) | {"operator": is_operator, "person": person or None}
     if row["note"] is None:

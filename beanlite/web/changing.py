@@ -274,7 +274,7 @@ async def put(request: Request) -> Response:
     fields = await form(request)
     try:
         pri, ttr_s = number(fields, "pri", U32_MAX), whole_seconds(fields, "ttr")
-        old = number(fields, "old", U64_MAX) if fields.get("delete") else None
+        old = number(fields, "old", U64_MAX)
         job = {
             "tube": tube_name(fields, "tube") or "default",
             "pri": PRI if pri is None else pri,
@@ -289,8 +289,12 @@ async def put(request: Request) -> Response:
         context = {"fields": fields, "wrong": WrongForm("/put", name, why, fields)}
         return render(request, "put.html", context, 422)
     page, message = f"{root_of(request)}/job/{reply['ids'][0]}", "The job was put"
+    if reply["ids"] == [old]:  # by the policy unique; this is the only job, so it is not to be deleted
+        return redirect(
+            request, page, f"Nothing was put: job {old} has this body already, and {job['tube']} takes each body once"
+        )
     note(request, f"put into {job['tube']}: job {reply['ids'][0]}", page)
-    if old is not None:
+    if old is not None and fields.get("delete"):
         state, by = fields.get("old_state", ""), on_behalf(request)
         message = await questions.ask_once(person, partial(delete_old, job_id=old, state=state, person=by))
     return redirect(request, page, message)

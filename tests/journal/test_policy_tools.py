@@ -20,6 +20,7 @@ from beanlite.journal.sqlite.tools.load import load
 from beanlite.journal.sqlite.tools.salvage import salvage
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.journal.test_dump import exported, lines_of
+from tests.journal.test_salvage import root_of, wipe
 from tests.support.journal_files import put, unchecked
 from tests.support.policies import AT_S, policy, schedule
 from tests.support.sqlite_tool import tell
@@ -57,6 +58,10 @@ LINES = [
     },
 ]
 POLICY, SCHEDULE = LINES
+JOB = {
+    "kind": "job", "tube": "a", "state": "ready", "pri": 1, "delay_s": 0, "ttr_s": 1, "created_at": 1.0, "since": 1.0,
+    "reserves": 0, "timeouts": 0, "releases": 0, "buries": 0, "kicks": 0, "body": "x",
+}  # fmt: skip
 
 
 def make(path, policies=POLICIES, schedules=SCHEDULES):
@@ -117,10 +122,20 @@ def test_import_replaces_what_is_there(path):
 
 def test_import_with_new_ids_follows_the_last_job(path, target):
     make(target, [], [])
-    others = SCHEDULE | {"name": "of no job", "last_job": 1}
+    others = SCHEDULE | {"name": "of-no-job", "last_job": 1}
     lines = [line for line in lines_of(path) if b'"id": 1,' not in line]
     load([*as_lines(others), *lines], target, new_ids=True)
-    assert [(row[0], row[11]) for row in stored(target)[1]] == [("nightly", 10), ("of no job", None), ("zero", None)]
+    assert [(row[0], row[11]) for row in stored(target)[1]] == [("nightly", 10), ("of-no-job", None), ("zero", None)]
+
+
+def test_import_takes_no_job_of_others_for_a_last_job(target):
+    """Such a job would keep an if_absent schedule from putting any."""
+    make(target, [], [])
+    load(as_lines(SCHEDULE, SCHEDULE | {"name": "own", "last_job": 7}, JOB | {"id": 7}), target)
+    assert [(row[0], row[11]) for row in stored(target)[1]] == [("nightly", None), ("own", 7)]
+    # A schedule that was removed, and comes back, still has its job.
+    load(as_lines(SCHEDULE | {"name": "back", "tube": "a", "body": "x", "last_job": 7}), target)
+    assert [row[11] for row in stored(target)[1]] == [7, None, 7]
 
 
 def test_import_gives_no_job_the_id_of_a_last_job(target):
@@ -153,6 +168,16 @@ def test_import_gives_no_job_the_id_of_a_last_job(target):
         ),
         (SCHEDULE | {"next_at": None}, "the next_at, the last_at or the changed_at of the schedule is no time"),
         (SCHEDULE | {"crc32": 1}, "a schedule has no crc32"),
+        (SCHEDULE | {"name": "a b"}, "a schedule has a name of 1 to 128 printable characters, none of them a blank"),
+        (SCHEDULE | {"name": "a\nb"}, "a schedule has a name of 1 to 128 printable characters, none of them a blank"),
+        (SCHEDULE | {"name": "x" * 129}, "a schedule has a name of 1 to 128 printable characters, none of them"),
+        pytest.param(
+            SCHEDULE | {"body": "x" * 65_537}, "the body of a schedule's job has at most 65536 bytes", id="long body"
+        ),
+        (SCHEDULE | {"timing": "foo"}, "'foo' is neither every with a duration, such as every 5m, nor five fields"),
+        (SCHEDULE | {"timing": "0 0 30 2 *"}, "'0 0 30 2 *' "),
+        (SCHEDULE | {"timing": "every 5m"}, "every counts from 1970 in UTC, and takes no zone"),
+        (SCHEDULE | {"zone": "Europe/Nowhere"}, "'Europe/Nowhere' is no zone such as Europe/Berlin"),
     ],
     ids=str,
 )
@@ -162,6 +187,37 @@ def test_line_that_is_wrong_is_named_and_nothing_is_imported(path, line, said):
         load(as_lines(POLICY | {"value": "off"}, line), path)
     assert f"nothing was imported: line 2: {said}" in str(caught.value)
     assert exported(path) == before
+
+
+@pytest.mark.parametrize(
+    ("there", "more", "said"),
+    [
+        (
+            [POLICY | {"pattern": f"a{number}.*"} for number in range(60)],
+            [POLICY | {"pattern": f"b{number}.*"} for number in range(41)],
+            "there would be 101 patterns with * or ?; there can be 100",
+        ),
+        (
+            [POLICY | {"pattern": f"a{number}"} for number in range(600)],
+            [POLICY | {"pattern": f"b{number}"} for number in range(401)],
+            "there would be 1001 policies, each key counted; there can be 1000",
+        ),
+        (
+            [SCHEDULE | {"name": f"a{number}"} for number in range(600)],
+            [SCHEDULE | {"name": f"b{number}"} for number in range(401)],
+            "there would be 1001 schedules; there can be 1000",
+        ),
+    ],
+    ids=["patterns", "policies", "schedules"],
+)
+def test_import_of_more_than_a_server_would_take_is_refused(target, there, more, said):
+    load(as_lines(*there), target)
+    before = exported(target)
+    with pytest.raises(BeanliteError) as caught:
+        load(as_lines(*more), target)
+    assert str(caught.value) == f"nothing was imported: {said}"
+    assert exported(target) == before
+    load(as_lines(*more[1:], *there[:5]), target)
 
 
 def test_console_tells_how_many_were_imported_and_saved(path, target, capsys):
@@ -206,6 +262,26 @@ def test_salvage_saves_policies_and_schedules(path, target):
     assert (result.policies, result.schedules, result.is_all) == (2, 2, True)
     assert stored(target) == stored(path)
     assert [finding for finding in verify(target) if not finding.sound] == []
+
+
+@pytest.mark.parametrize("kind", ["policy", "schedule", "pause"])
+def test_salvage_saves_what_is_there_without_a_job_or_meta(target, kind):
+    pause = {"kind": "pause", "tube": "a", "pause_s": 60, "until": 4e9}
+    source = target.with_name("source.db")
+    load(as_lines({"policy": POLICY, "schedule": SCHEDULE, "pause": pause}[kind]), source)
+    wipe(source, root_of(source, "meta"))
+    result = salvage(source, target)
+    assert (result.jobs, result.policies + result.schedules + result.pauses) == (0, 1)
+    assert [json.loads(line)["kind"] for line in lines_of(target)] == ["queue", kind, "end"]
+
+
+def test_salvage_gives_no_job_the_id_of_a_last_job(target):
+    source = target.with_name("source.db")
+    load(as_lines(JOB | {"id": 3}, SCHEDULE | {"last_job": 5_000_000}), source)
+    wipe(source, root_of(source, "meta"))
+    salvage(source, target)
+    with closing(open_database(target)) as database:
+        assert read_state(database.connection, target).last_id >= 5_000_000
 
 
 DAMAGES = [

@@ -115,6 +115,25 @@ def test_policies_that_differ_are_no_recurrence(tmp_path, capsys):
     assert re.findall(r"max_tries=\d", capsys.readouterr().out) == ["max_tries=1", "max_tries=2", "max_tries=3"]
 
 
+def test_person_behind_a_schedule_named_for_is_told(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SUDO_USER", "ann")
+    db = ["--db", str(tmp_path / "queue.db")]
+    with start_beanlite(tmp_path, "--history", "7d") as server:
+        at = ["--connect", f"127.0.0.1:{server.port}"]
+        for name in ("for", "nightly", "hourly"):
+            assert main(["schedule", "set", name, "--every", "1d", "--tube", "mail", "--body", "x", *at]) == 0
+            assert main(["schedule", "run", name, *at]) == 0
+        server.stop()
+    capsys.readouterr()
+    assert main(["history", "--json", "--what", "put", "--by", "ann", *db]) == 0
+    doers = [json.loads(line)["by"] for line in capsys.readouterr().out.splitlines()]
+    assert [(by["address"], by["person"]) for by in doers] == [
+        ("schedule for", "ann"), ("schedule nightly", "ann"), ("schedule hourly", "ann"),
+    ]  # fmt: skip
+    assert main(["history", "--what", "put", *db]) == 0
+    assert "  by clients for ann  3 times, the last" in capsys.readouterr().out
+
+
 def test_client_is_told_by_its_address(told):
     by = told("--what", "kick")[0]["by"]
     assert by["operator"] is False

@@ -44,6 +44,18 @@ def test_old_job_is_deleted_once_the_new_one_is_put(web, wire):
     assert wire.ask(f"peek {job_id}") == "NOT_FOUND"
 
 
+@pytest.mark.parametrize("delete", ["1", ""])
+def test_job_that_was_not_put_because_it_is_there_is_kept(web, wire, delete):
+    wire.request("set-policy", pattern="once", set={"unique": "present"})
+    wire.ask("use once")
+    job_id = wire.put(b"precious")
+    fields = form_of(web.get(f"/put?from={job_id}"))
+    page = web.post("/put", {**fields, "pri": "7", "delete": delete})
+    assert f"Nothing was put: job {job_id} has this body already, and once takes each body once." in page.text
+    assert "was put, " not in page.text
+    assert wire.stats(f"stats-job {job_id}")["state"] == "ready"
+
+
 def test_old_job_that_has_changed_is_kept(web, wire):
     job_id = wire.put(b"old")
     fields = form_of(web.get(f"/put?from={job_id}"))

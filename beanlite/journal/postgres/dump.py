@@ -54,6 +54,7 @@ _SET_SCHEDULE: Final = f"""
     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
     ON CONFLICT (name) DO UPDATE SET {schedule_rows.REPLACED}
 """
+_HAS_OTHER_JOB: Final = "SELECT EXISTS (SELECT 1 FROM jobs WHERE id = $1 AND NOT (tube = $2 AND crc32 = $3))"
 _T = TypeVar("_T")
 
 
@@ -168,6 +169,7 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
             above_id = lease["last_id"] if new_ids else 0
             burials = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
             with_checksums = await has_checksums(link, public_url(url))
+            schedules = await _schedules(connection, source, above_id)
             for rows in _rows(source, above_id, burials):
                 columns: tuple[str, ...] = _COLUMNS
                 if with_checksums:
@@ -187,7 +189,12 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
             )
             of_policies = source.execute(f"SELECT {policy_rows.COLUMNS} FROM policies").fetchall()
             await connection.executemany(_SET_POLICY, of_policies)
-            await connection.executemany(_SET_SCHEDULE, _schedules(source, above_id))
+            if of_policies:
+                patterns = await connection.fetch("SELECT pattern FROM policies")
+                policy_rows.check_patterns([row["pattern"] for row in patterns])
+            await connection.executemany(_SET_SCHEDULE, schedules)
+            if schedules:
+                schedule_rows.check_schedules(await connection.fetchval("SELECT count(*) FROM schedules"))
             await connection.execute(
                 f"UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = {NOW}",
                 above_id + last_id,
@@ -217,12 +224,17 @@ def _rows(source: sqlite3.Connection, above_id: int, burials: int) -> Iterator[l
     yield rows
 
 
-def _schedules(source: sqlite3.Connection, above_id: int) -> list[tuple[object, ...]]:
-    """Return the rows of the schedules in the file, which refer to jobs by their ids."""
+async def _schedules(
+    connection: asyncpg.Connection, source: sqlite3.Connection, above_id: int
+) -> list[tuple[object, ...]]:
+    """Return the rows of the schedules in the file, before their jobs are there, to which they refer by ids."""
     read = [schedule_of(row) for row in source.execute(f"SELECT {schedule_rows.COLUMNS} FROM schedules")]
     for schedule in read:
         if schedule.last_job is not None:
             schedule.last_job += above_id
+            last_job = (schedule.last_job, schedule.tube.decode(), crc32(schedule.body))
+            if await connection.fetchval(_HAS_OTHER_JOB, *last_job):
+                schedule.last_job = None
     return [row_of_schedule(schedule) for schedule in read]
 
 

@@ -15,7 +15,7 @@ from beanlite.journal.columns import SHOWN, as_list
 from beanlite.journal.postgres.link import Link
 from beanlite.journal.postgres.reader import connected, telling
 from beanlite.journal.postgres.schema import has_history
-from beanlite.journal.told import FOR, OPERATOR, Record, event_of, job_of
+from beanlite.journal.told import BY_SCHEDULE, FOR, OPERATOR, Record, event_of, job_of
 
 # How long another program may lock a table: somebody waits for the answer.
 _PATIENCE: Final = (
@@ -43,13 +43,15 @@ _BODIES: Final = "SELECT n, body FROM history WHERE n = ANY ($1) AND body IS NOT
 _DELETED: Final = f"SELECT tube, pri, body FROM history WHERE job = $1 AND {_HAS_BODY} ORDER BY n DESC LIMIT 1"
 # The address of a client, without the mark of operators.
 _ADDRESS: Final = f"CASE WHEN starts_with(by, '{OPERATOR}') THEN substr(by, {len(OPERATOR) + 1}) ELSE by END || ' '"
+# Who has done something, without the mark of a schedule: it may be named for.
+_DOER: Final = f"CASE WHEN starts_with(by, '{BY_SCHEDULE}') THEN substr(by, {len(BY_SCHEDULE) + 1}) ELSE by END"
 # The conditions that events meet, with {} for the parameter. A person is told behind FOR, a client by its host or
 # address.
 _CONDITIONS: Final = {
     "id": "job = {}::bigint",
     "tube": "tube = {}::text",
     "what": "what = ANY ({}::text[])",
-    "by": f"""(strpos(by, '{FOR}') > 0 AND substr(by, strpos(by, '{FOR}') + {len(FOR)}) = {{0}}::text
+    "by": f"""(strpos({_DOER}, '{FOR}') > 0 AND substr({_DOER}, strpos({_DOER}, '{FOR}') + {len(FOR)}) = {{0}}::text
         OR starts_with({_ADDRESS}, {{0}}::text || ':') OR starts_with({_ADDRESS}, '[' || {{0}}::text || ']:')
         OR starts_with({_ADDRESS}, {{0}}::text || ' '))""",
     "operators": f"starts_with(by, '{OPERATOR}') AND {{}}::boolean",

@@ -9,6 +9,7 @@ import pytest
 from beanlite.core.job import SECOND_NS
 from beanlite.journal.event_rows import OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
 from beanlite.journal.postgres import housekeeping, journal
+from beanlite.journal.postgres.past import looking
 from beanlite.journal.totals import DAY_S
 from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, served, sql, until
 from tests.journal.test_history import life
@@ -97,6 +98,22 @@ async def test_only_deeds_of_operators_are_kept_without_history(postgres, databa
     found = await asked(postgres, database, "SELECT job, what, by LIKE 'operator % for ann' FROM history")
     assert found == [(1, "bury", True)]
     await serving.stop()
+
+
+async def test_person_behind_a_schedule_named_for_is_found(database):
+    serving = await recorded(database)
+    operator = Operator(serving.core)
+    for name in ("for", "nightly"):
+        operator.ask("set-schedule", name=name, when="every 1d", tube="mail", body="x")
+        operator.ask("run-schedule", name=name, by="ann")
+    await stored(serving)
+    await serving.stop()
+
+    def puts_by_ann():
+        with looking(database) as look:
+            return [each["by"]["address"] for each in look.history({"by": "ann", "what": ["put"]}, 10)]
+
+    assert await asyncio.to_thread(puts_by_ann) == ["schedule for", "schedule nightly"]
 
 
 async def test_numbers_go_on_after_a_takeover_and_restarts_are_told(postgres, database):

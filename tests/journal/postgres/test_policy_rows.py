@@ -12,9 +12,10 @@ import pytest
 from beanlite.errors import BeanliteError
 from beanlite.host.clock import utc_s
 from beanlite.journal.event_rows import DEEDS_ONLY, EventRows
-from beanlite.journal.policy_rows import row_of_policy
+from beanlite.journal.policy_rows import line_of_policy, row_of_policy
 from beanlite.journal.postgres import dump
 from beanlite.journal.postgres.batch import batch_of
+from beanlite.journal.schedule_rows import line_of_schedule
 from beanlite.journal.sqlite.tools.load import load
 from beanlite.journal.totals import Totals
 from tests.journal.postgres.serving import made_by_an_older_version, refusal, served, sql
@@ -200,6 +201,42 @@ async def test_import_with_new_ids_follows_the_last_job(postgres, database, tmp_
     (last_job,) = await sql(postgres, database, "SELECT max(id) AS id FROM jobs")
     assert schedule_row["last_job"] == last_job["id"] > 1
     assert len(await exported(database)) == len(lines) + 3  # two policies and a job were there already
+
+
+async def test_import_takes_no_job_of_others_for_a_last_job(postgres, database, tmp_path):
+    serving = await served(database)
+    await serving.put()
+    await serving.stop()
+    lines = [line_of_schedule(schedule(name, last_job=number)) for number, name in enumerate(("other", "own"), 1)]
+    load([line.encode() for line in lines] + [json.dumps(JOB | {"id": 2}).encode()], tmp_path / "queue.db")
+    await asyncio.to_thread(dump.load, tmp_path / "queue.db", database, new_ids=False)
+    rows = await sql(postgres, database, "SELECT name, last_job FROM schedules ORDER BY name")
+    assert [tuple(row) for row in rows] == [("other", None), ("own", 2)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (
+            [[line_of_policy(policy(f"{name}{number}.*", "ttl", "1h")) for number in range(51)] for name in "ab"],
+            "there would be 102 patterns with \\* or \\?; there can be 100",
+        ),
+        (
+            [[line_of_schedule(schedule(f"{name}{number}")) for number in range(501)] for name in "ab"],
+            "there would be 1002 schedules; there can be 1000",
+        ),
+    ],
+    ids=["patterns", "schedules"],
+)
+async def test_import_of_more_than_a_server_would_take_is_refused(database, tmp_path, lines, said):
+    await (await served(database)).stop()
+    for number, part in enumerate(lines):
+        load([line.encode() for line in part], tmp_path / f"{number}.db")
+    await asyncio.to_thread(dump.load, tmp_path / "0.db", database, new_ids=False)
+    before = await exported(database)
+    with pytest.raises(BeanliteError, match=f"nothing was imported: {said}"):
+        await asyncio.to_thread(dump.load, tmp_path / "1.db", database, new_ids=False)
+    assert await exported(database) == before
 
 
 async def test_database_of_the_version_before_has_none_and_can_be_exported(postgres, database, tmp_path):

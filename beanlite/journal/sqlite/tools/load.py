@@ -6,11 +6,14 @@ import sqlite3
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from time import time
 from typing import Any, Final
 from zlib import crc32
 
 from beanlite.core.job import U32_MAX
-from beanlite.core.schedules import Schedule
+from beanlite.core.recurrence import next_after
+from beanlite.core.scheduler import BODY_MAX
+from beanlite.core.schedules import NAME_MAX, Schedule, is_schedule_name
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError
 from beanlite.journal import policy_rows, schedule_rows
@@ -29,6 +32,7 @@ from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, SET_PAUSE
 from beanlite.journal.sqlite.tools.filling import filling
 from beanlite.journal.validity import COUNTER_MAX, is_number, is_time
 
+_HAS_OTHER_JOB: Final = "SELECT EXISTS (SELECT 1 FROM jobs WHERE id = ? AND NOT (tube = ? AND crc32 = ?))"
 _CHECKSUM: Final = "UPDATE jobs SET row_crc32 = ? WHERE id = ?"
 # Ids and counters end below this: a server that counts on never gets to where they would count as damage.
 _END: Final = COUNTER_MAX // 2
@@ -99,6 +103,7 @@ class _Loading:
             if self._new_ids and schedule.last_job is not None:
                 schedule.last_job = self._jobs_of_schedules[schedule.last_job]
             self._connection.execute(SET_SCHEDULE, row_of_schedule(schedule))
+        self._check_settings()
         self._connection.execute("UPDATE meta SET last_id = ?", (self._last_id,))
 
     def _take(self, line: bytes) -> None:
@@ -164,6 +169,7 @@ class _Loading:
         values["body"] = _pop_body("schedule", values)
         _expect("schedule", values, schedule_rows.NAMES)
         schedule = schedule_with([values.get(name) for name in schedule_rows.NAMES])
+        _check_schedule(schedule)
         if schedule.last_job is not None:
             if schedule.last_job >= _END:
                 raise _Wrong("its last_job is not a valid number")
@@ -171,7 +177,18 @@ class _Loading:
                 self._jobs_of_schedules.setdefault(schedule.last_job, None)
             else:
                 self._last_id = max(self._last_id, schedule.last_job)
+                last_job = (schedule.last_job, schedule.tube.decode(), crc32(schedule.body))
+                if self._connection.execute(_HAS_OTHER_JOB, last_job).fetchone()[0]:  # its own follows, if at all
+                    schedule.last_job = None
         self.schedules[schedule.name] = schedule
+
+    def _check_settings(self) -> None:
+        """Check that a server would take as many policies and schedules as there are now. BeanliteError."""
+        if self.policies:
+            patterns = self._connection.execute("SELECT pattern FROM policies").fetchall()
+            policy_rows.check_patterns([pattern for (pattern,) in patterns])
+        if self.schedules:
+            schedule_rows.check_schedules(self._connection.execute("SELECT count(*) FROM schedules").fetchone()[0])
 
     def _job(self, values: dict[str, Any]) -> None:
         body = _pop_body("job", values)
@@ -241,6 +258,15 @@ def _expect(kind: str, values: dict[str, Any], names: tuple[str, ...]) -> None:
     unknown = values.keys() - set(names)
     if unknown:
         raise _Wrong(f"a {kind} has no {min(unknown)}")
+
+
+def _check_schedule(schedule: Schedule) -> None:
+    """Check what a server checks when a schedule is set, and not when it starts. _Wrong, ValueError: it is refused."""
+    if not is_schedule_name(schedule.name):
+        raise _Wrong(f"a schedule has a name of 1 to {NAME_MAX} printable characters, none of them a blank")
+    if len(schedule.body) > BODY_MAX:
+        raise _Wrong(f"the body of a schedule's job has at most {BODY_MAX} bytes")
+    next_after(schedule.when, schedule.zone, time())
 
 
 def _pop_body(kind: str, values: dict[str, Any]) -> bytes:

@@ -23,7 +23,7 @@ from beanlite.journal.sqlite.file.fileformat import damaged, refused, text_of
 from beanlite.journal.sqlite.file.migrations import check_texts, read_version
 from beanlite.journal.sqlite.file.policy_tables import read_policies
 from beanlite.journal.sqlite.tools.reading import reading
-from beanlite.journal.told import FOR, OPERATOR, Record, event_of, first_line_of, job_of
+from beanlite.journal.told import BY_SCHEDULE, FOR, OPERATOR, Record, event_of, first_line_of, job_of
 
 
 def _is_of_host(address: str, host: str) -> str:
@@ -96,12 +96,14 @@ _CONDITIONS: Final = {
     "where": "body IS NOT NULL AND fits(CAST(body AS BLOB))",
     "up_to_id": "id <= :up_to_id",
 }
+# Who has done something, without the mark of a schedule: it may be named for.
+_DOER: Final = f"substr(by, 1 + {len(BY_SCHEDULE)} * (instr(by, '{BY_SCHEDULE}') = 1))"
 # Likewise of the history. A person is told behind FOR, a client by its host or address.
 _CONDITIONS_OF_EVENTS: Final = {
     "id": "job = :id",
     "tube": "tube = :tube",
     "what": "what IN (SELECT value FROM json_each(:what))",
-    "by": f"""(instr(by, '{FOR}') AND substr(by, instr(by, '{FOR}') + {len(FOR)}) = :by
+    "by": f"""(instr({_DOER}, '{FOR}') AND substr({_DOER}, instr({_DOER}, '{FOR}') + {len(FOR)}) = :by
         OR {_is_of_host(f"substr(by, 1 + {len(OPERATOR)} * (instr(by, '{OPERATOR}') = 1))", ":by")})""",
     "operators": f"instr(by, '{OPERATOR}') = 1",
     "since_at": "at >= :since_at",

@@ -151,9 +151,11 @@ def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = N
     with _lock(source), closing(_open(source)) as pages, filling(dest) as queue:
         saving = _Saving(pages, queue.connection)
         saving.save(progress)
-        if not (saving.result.jobs or saving.result.lost or saving.result.last_id is not None):
+        result = saving.result
+        settings = result.pauses + result.policies + result.schedules
+        if not (result.jobs or result.lost or settings or result.last_id is not None):
             raise JournalRefused(f"{source} has nothing that can be saved")
-    return saving.result
+    return result
 
 
 def _open(source: Path) -> Pages:
@@ -224,7 +226,8 @@ class _Saving:
         if result.jobs != result.jobs_at_stop:
             result.doubtful = sorted(self._on_copies)
         result.unreadable = len(self._pages.unreadable)
-        last_id = max([0, *self._saved_ids, *(job_id for job_id in result.lost if job_id < COUNTER_MAX - _GAP)])
+        given_out = [*result.lost, *(row[0] or 0 for row in self._connection.execute("SELECT last_job FROM schedules"))]
+        last_id = max([0, *self._saved_ids, *(job_id for job_id in given_out if job_id < COUNTER_MAX - _GAP)])
         last_id = last_id + _GAP if result.last_id is None else max(last_id, result.last_id)
         self._connection.execute("UPDATE meta SET last_id = ?", (last_id,))
         self._connection.execute(_DELETE_STRAY_NOTES)
