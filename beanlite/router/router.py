@@ -203,12 +203,13 @@ class Router:
                 self._read_again()
 
     def _read_again(self) -> None:
-        self._contexts.clear()
+        before, self._contexts = self._contexts, {}
         try:
             fleet = Fleet.load(self._files.servers)
             addresses = self._addresses_of(fleet)
             self._make_room(fleet)
         except ConfigError as error:
+            self._contexts = before
             log.error("file of servers not taken; the one before stays", error=error)
             return
         self._map.change(fleet)

@@ -135,6 +135,8 @@ class Upstream:
             return "no answer in time"
         except OSError as error:
             return in_system_words(error)
+        except Exception as bug:  # noqa: BLE001 - else it would never be looked for again
+            return repr(bug)
         finally:
             answers.close()
             relayed.close()
