@@ -33,7 +33,7 @@ from beanlite.router.asks import (
 from beanlite.router.by_id import bury, delete, kick_job, note, peek, release, reserve_job, stats_job, touch
 from beanlite.router.fanned import list_tubes, pause_tube, stats, stats_tube
 from beanlite.router.joint import KickBothAsk, PeekBothAsk
-from beanlite.router.lane import Ask, InternalAsk, Lane
+from beanlite.router.lane import CLOSED, Ask, InternalAsk, Lane
 from beanlite.router.routed import Routed
 from beanlite.router.state import NEVER_S
 from beanlite.router.sums import merged_tubes
@@ -277,7 +277,7 @@ def name(session: Routed, args: bytes) -> bool:
     data = b"name %b\r\n" % args
     home.ensure()
     for lane in session.lanes.values():
-        if lane is not home and session.is_open(lane):
+        if lane is not home and lane.state != CLOSED and not lane.ended:  # its greeting may be on the way already
             lane.send(data, InternalAsk())
     session.claim = args
     return session.ask(home, data, Ask())

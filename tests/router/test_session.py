@@ -261,3 +261,9 @@ def test_name_is_told_to_all_servers(net, client):
     client.send(b"use b\r\n")
     for core in net.cores.values():
         assert [each.peer.address.endswith(' "web1/mail/17"') for each in core.sessions] == [True]
+
+
+def test_name_is_told_on_connections_that_are_being_made(net, client):
+    assert client.send(b"watch b\r\nname web1\r\n") == b"WATCHING 2\r\nNAMED\r\n"
+    for core in net.cores.values():
+        assert [each.peer.address.endswith(' "web1"') for each in core.sessions] == [True]
