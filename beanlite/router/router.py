@@ -25,7 +25,8 @@ from beanlite.net.handshakes import Handshakes, most_pending
 from beanlite.net.listener import BACKLOG, Listener, room_for
 from beanlite.net.refusals import Refusals
 from beanlite.router.known import Map
-from beanlite.router.sides import ClientSide, RouterHost
+from beanlite.router.router_host import RouterHost
+from beanlite.router.sides import ClientSide
 from beanlite.router.upstream import PROBES, Upstream
 
 # How often the file of servers is looked at.

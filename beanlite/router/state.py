@@ -149,8 +149,10 @@ class ClientState(Owner):
         if server is None:
             return None
         lane = self.lanes.get(number)
-        if lane is None or (lane.server is not server and lane.state == CLOSED):
+        if lane is None:
             lane = self.lanes[number] = Lane(self, server)
+        elif lane.state == CLOSED:
+            lane.server = server
         return lane
 
     def lane_to(self, member: Member) -> Lane:
@@ -230,7 +232,8 @@ class ClientState(Owner):
     # -- what a new connection is told
 
     def greeting(self, lane: Lane) -> list[bytes]:
-        """Return the lines that a new connection begins with."""
+        """Return the lines that a new connection begins with, which may be to another server than the one before."""
+        lane.server = self.map.servers.get(lane.number, lane.server)
         lines = [b"auth %b\r\n" % self.token] if self.token else []
         if self.claim:
             lines.append(b"name %b\r\n" % self.claim)
