@@ -190,6 +190,10 @@ class ClientState(Owner):
         """Return the lanes to the servers from which jobs of a tube are reserved."""
         return [self.lane_to(member) for member in self.map.fleet.homes(tube)]
 
+    def near(self, lanes: list[Lane]) -> list[Lane]:
+        """Return those of these lanes whose server can be asked; all of them if none can."""
+        return [lane for lane in lanes if self.is_open(lane) or not lane.server.away] or lanes
+
     def has_tube(self, lane: Lane, tube: bytes) -> bool:
         """Whether jobs of a tube are reserved from the server of a lane."""
         return any(member.number == lane.number for member in self.map.fleet.homes(tube))
