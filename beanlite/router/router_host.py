@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from beanlite.beanstalk.client import Server
 from beanlite.router.known import Map
 from beanlite.router.lane import Lane
 from beanlite.router.upstream import Upstream
 
-if TYPE_CHECKING:
-    from beanlite.router.sides import ClientSide
+# The connection of a client.
+Client = TypeVar("Client")
 
 
 @dataclass(slots=True)
-class RouterHost:
+class RouterHost(Generic[Client]):
     """What a connection knows of the router."""
 
     map: Map
     upstreams: dict[int, Upstream]
     own_stats: Callable[[], Mapping[str, str]]
-    admit: Callable[[ClientSide], bool]
+    admit: Callable[[Client], bool]
     """Called with a new connection; returns False if there are too many."""
-    forget: Callable[[ClientSide], None]
+    forget: Callable[[Client], None]
     relays: bool = False
     """Servers are told for whom each connection asks."""
 

@@ -101,7 +101,7 @@ class ClientSide(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, host: RouterHost) -> None:
+    def __init__(self, host: RouterHost[ClientSide]) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._ends: dict[Lane, ServerSide] = {}
