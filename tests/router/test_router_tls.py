@@ -121,3 +121,28 @@ def test_broken_authority_at_a_reload_changes_nothing(tmp_path, authority, own):
         until(lambda: "file of servers not taken" in router.log_text())
         with Wire(router.connect()) as wire:
             assert wire.put(b"x") == 65
+
+
+def test_reload_takes_the_certificate_that_clients_are_shown(tmp_path, authority, own):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    other = Authority(tmp_path / "other")
+
+    def show(pair):
+        for source, target in zip(pair, (cert, key), strict=True):
+            target.write_bytes(source.read_bytes())
+            target.chmod(0o600)
+
+    show(own)
+    flags = ["--listen-tls-cert", str(cert), "--listen-tls-key", str(key)]
+    with start_router(tmp_path / "router", [start_beanlite(tmp_path / "server")], flags=flags) as router:
+        before = connect(router, authority)
+        cert.write_text("")
+        router.process.send_signal(signal.SIGHUP)
+        until(lambda: "--listen-tls-cert" in router.log_text())
+        with connect(router, authority) as wire:
+            assert wire.put(b"x") == 65
+        show(other.sign("localhost"))
+        router.process.send_signal(signal.SIGHUP)
+        until(lambda: "read again" in router.log_text())
+        with before, connect(router, other) as wire:
+            assert [before.put(b"x"), wire.put(b"x")] == [129, 193]
