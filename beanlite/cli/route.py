@@ -69,7 +69,9 @@ def route(
     from beanlite.net.listener import listen_at
     from beanlite.router.router import Files, Router
 
-    tls = _listening_context(listen_tls_cert, listen_tls_key, listen_tls_clients)
+    def read_tls() -> ssl.SSLContext | None:
+        return _listening_context(listen_tls_cert, listen_tls_key, listen_tls_clients)
+
     log.setup("info", "text")
     gc.enable()
     files = Files(servers, *(None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key)))
@@ -77,7 +79,7 @@ def route(
     listener = listen_at(parse_address(listen, "--listen"))
 
     async def serve() -> None:
-        await Router(files, listener, tls, relays=relay).serve()
+        await Router(files, listener, read_tls, relays=relay).serve()
 
     try:
         run_loop(loop_factory(), serve)

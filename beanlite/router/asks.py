@@ -9,6 +9,7 @@ from beanlite.protocol.replies import (
     BURIED,
     DELETED,
     INTERNAL_ERROR,
+    NOT_IGNORED,
     RELEASED,
     UNAUTHORIZED,
     USING,
@@ -244,7 +245,8 @@ class WatchAsk(Ask):
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply of one server."""
-        if not line.startswith(b"WATCHING "):
+        stays = self._ignores and line == NOT_IGNORED and self._session.stays_last(lane, self._tube)
+        if not stays and not line.startswith(b"WATCHING "):
             self._refusal = line
             self._undo(lane)
         self._end_one()

@@ -33,7 +33,7 @@ from beanlite.router.asks import (
 from beanlite.router.by_id import bury, delete, kick_job, note, peek, release, reserve_job, stats_job, touch
 from beanlite.router.fanned import list_tubes, pause_tube, stats, stats_tube
 from beanlite.router.joint import KickBothAsk, PeekBothAsk
-from beanlite.router.lane import Ask, InternalAsk, Lane
+from beanlite.router.lane import CLOSED, Ask, InternalAsk, Lane
 from beanlite.router.routed import Routed
 from beanlite.router.state import NEVER_S
 from beanlite.router.sums import merged_tubes
@@ -134,7 +134,7 @@ def kick(session: Routed, args: bytes) -> bool:
     bound = parse_kick(args)
     if bound is None:
         return session.say(BAD_FORMAT)
-    lanes = session.homes(session.used)
+    lanes = _near_homes(session)
     for lane in lanes:
         if not session.may_ask(lane) or not _is_used(session, lane):
             return False
@@ -145,6 +145,16 @@ def kick(session: Routed, args: bytes) -> bool:
     ask = KickBothAsk(session, bound, lanes[1])
     session.barrier = ask
     return session.ask(lanes[0], b"kick %d\r\n" % bound, ask)
+
+
+def _near_homes(session: Routed) -> list[Lane]:
+    """Return the lanes to the servers of the tube that the client uses, without one that is away if it has two."""
+    homes = session.homes(session.used)
+    near = session.near(homes)
+    for lane in homes:
+        if lane not in near:
+            lane.refusal = b""  # nobody is told that it is away
+    return near
 
 
 def peek_ready(session: Routed, _none: bytes) -> bool:
@@ -160,7 +170,7 @@ def peek_buried(session: Routed, _none: bytes) -> bool:
 
 
 def _peek_first(session: Routed, data: bytes) -> bool:
-    lanes = session.homes(session.used)
+    lanes = _near_homes(session)
     for lane in lanes:
         if not session.may_ask(lane) or not _is_used(session, lane):
             return False
@@ -277,7 +287,7 @@ def name(session: Routed, args: bytes) -> bool:
     data = b"name %b\r\n" % args
     home.ensure()
     for lane in session.lanes.values():
-        if lane is not home and session.is_open(lane):
+        if lane is not home and lane.state != CLOSED and not lane.ended:  # its greeting may be on the way already
             lane.send(data, InternalAsk())
     session.claim = args
     return session.ask(home, data, Ask())

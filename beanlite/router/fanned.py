@@ -44,7 +44,7 @@ def _all(session: Routed) -> list[Lane]:
 def _merge(session: Routed, data: bytes, lanes: list[Lane], combine: Callable[[list[bytes]], bytes]) -> bool:
     if not all(session.may_ask(lane) for lane in lanes):
         return False
-    near = [lane for lane in lanes if session.is_open(lane) or not lane.server.away] or lanes
+    near = session.near(lanes)
     merge = MergedAsk([lane.number for lane in near], combine)
     session.order.append(merge)
     for lane in near:
@@ -58,7 +58,7 @@ def pause_tube(session: Routed, args: bytes) -> bool:
         return session.say(BAD_FORMAT)
     name, pause_s = given
     # A name that no tube can have is a server's to refuse, which counts the command.
-    lanes = session.homes(name) if is_tube_name(name) else [session.home]
+    lanes = session.near(session.homes(name)) if is_tube_name(name) else [session.home]
     if not all(session.may_ask(lane) for lane in lanes):
         return False
     data = b"pause-tube %b %d\r\n" % (name, pause_s)

@@ -75,13 +75,19 @@ class PauseAsk(Ask):
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply of one server: the tube need not exist on both."""
         self._said.append(line)
-        if len(self._said) == self._left:
+        self._end()
+
+    def fail(self, lane: Lane) -> None:  # noqa: ARG002 - as for any command
+        """Leave the server out."""
+        self._left -= 1
+        self._end()
+
+    def _end(self) -> None:
+        if not self._left:
+            self.reply = INTERNAL_ERROR
+        elif len(self._said) == self._left:
             others = [said for said in self._said if said not in {NOT_FOUND, PAUSED}]
             self.reply = others[0] if others else PAUSED if PAUSED in self._said else NOT_FOUND
-
-    def fail(self, lane: Lane) -> None:
-        """Say that one of the servers is away."""
-        self.answer(lane, INTERNAL_ERROR, b"")
 
 
 class PeekBothAsk(LookAsk):
@@ -134,3 +140,10 @@ class KickBothAsk(DoubtAsk):
             line = b"KICKED %d\r\n" % self._kicked
         self._session.barrier = None
         self.reply = line
+
+    def fail(self, lane: Lane) -> None:
+        """Kick at the other server alone."""
+        if self._second is None and not self._kicked:
+            super().fail(lane)
+        else:
+            self.answer(lane, b"KICKED 0\r\n", b"")

@@ -112,6 +112,7 @@ class Lane:
         "clogged",
         "ended",
         "held",
+        "last",
         "last_line",
         "number",
         "out",
@@ -137,7 +138,9 @@ class Lane:
         self.watched: set[bytes] = set()
         """What it takes for the tubes that the client watches."""
         self.placeholder = False
-        """The client watches none of its tubes; it watches default because it has to watch one."""
+        """The client watches none of its tubes; it watches default or ``last`` because it has to watch one."""
+        self.last = b""
+        """The tube that was to be ignored as the last one, which a server refuses that lets it not watch default."""
         self.held: set[int] = set()
         """The jobs that are reserved, as far as is known: those whose ttr has ended are among them."""
         self.ended = False
@@ -225,7 +228,7 @@ class Lane:
         self._parts.clear()
         self._size = self._wanted = 0
         self.ended = self.clogged = self.placeholder = False
-        self.refusal = self.last_line = b""
+        self.refusal = self.last = self.last_line = b""
         return asks
 
     def hold(self, job_id: int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from beanlite.router.asks import ReserveAsk
 from beanlite.router.known import Map
+from beanlite.router.lane import InternalAsk, Lane
 from beanlite.router.state import ClientState
 
 
@@ -30,3 +32,8 @@ class Routed(ClientState):
             "router-servers-away": str(sum(server.away for server in servers)),
             "router-map-version": str(self.map.fleet.version),
         }
+
+    def is_spare(self, lane: Lane) -> bool:
+        """Whether the client can do without a connection: it has no job there, and its commands can be given again."""
+        known = all(isinstance(ask, InternalAsk | ReserveAsk) for ask in lane.asks)
+        return known and not lane.held and self.is_open(lane)

@@ -10,7 +10,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,7 +25,8 @@ from beanlite.net.handshakes import Handshakes, most_pending
 from beanlite.net.listener import BACKLOG, Listener, room_for
 from beanlite.net.refusals import Refusals
 from beanlite.router.known import Map
-from beanlite.router.sides import ClientSide, RouterHost
+from beanlite.router.router_host import RouterHost
+from beanlite.router.sides import ClientSide
 from beanlite.router.upstream import PROBES, Upstream
 
 # How often the file of servers is looked at.
@@ -55,14 +56,18 @@ class TlsClients:
 class Router:
     """A router in a running event loop."""
 
-    def __init__(self, files: Files, listener: Listener, tls: ssl.SSLContext | None, *, relays: bool = False) -> None:
-        """``relays``: have servers told for whom each connection asks.
+    def __init__(
+        self, files: Files, listener: Listener, read_tls: Callable[[], ssl.SSLContext | None], *, relays: bool = False
+    ) -> None:
+        """``read_tls`` returns what encrypts for clients, if anything. ``relays``: servers are told for whom it asks.
 
-        ConfigError: the file of servers is wrong, or the limit of open files too low.
+        ConfigError: a file is wrong, or the limit of open files too low.
         """
         self._files = files
         self._listener = listener
-        self._tls = tls
+        self._read_tls = read_tls
+        self._tls = read_tls()
+        self._handshakes: Handshakes | None = None
         self._loop = asyncio.get_running_loop()
         self._mark = _mark_of(files.servers)
         self._contexts: dict[OverTls, ssl.SSLContext] = {}
@@ -109,6 +114,7 @@ class Router:
             certificates = Certificates(self._tls, {}, {})
             handshakes = Handshakes(self._loop, certificates, most_pending(self._most), self._refusals, TlsClients())
             handshakes.open(self._new)
+            self._handshakes = handshakes
         servers = [
             await self._loop.create_server(new if handshakes is None else handshakes.new, sock=sock, backlog=4)
             for sock in self._listener.sockets
@@ -203,14 +209,18 @@ class Router:
                 self._read_again()
 
     def _read_again(self) -> None:
-        self._contexts.clear()
+        before, self._contexts = self._contexts, {}
         try:
             fleet = Fleet.load(self._files.servers)
             addresses = self._addresses_of(fleet)
+            tls = self._read_tls()
             self._make_room(fleet)
         except ConfigError as error:
+            self._contexts = before
             log.error("file of servers not taken; the one before stays", error=error)
             return
+        if self._handshakes is not None and tls is not None:
+            self._handshakes.renew(Certificates(tls, {}, {}))
         self._map.change(fleet)
         self._connect_to(addresses)
         for client in list(self._clients):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, cast
 
+from beanlite.beanstalk.client import Server
 from beanlite.router.conversation import RouterSession
 from beanlite.router.dial import half_close
-from beanlite.router.known import Map
 from beanlite.router.lane import GREETING, OPEN, Ask, Lane
 from beanlite.router.relay import introduction_of
-from beanlite.router.upstream import Upstream
+from beanlite.router.router_host import RouterHost
 
 # With so many bytes that the other side does not take, nothing more is read for it.
 UNREAD_MAX: Final = 1 << 16
@@ -23,28 +21,16 @@ HELD_MAX: Final = 1 << 20
 FAREWELL_S: Final = 2.0
 
 
-@dataclass(slots=True)
-class RouterHost:
-    """What a connection knows of the router."""
-
-    map: Map
-    upstreams: dict[int, Upstream]
-    own_stats: Callable[[], Mapping[str, str]]
-    admit: Callable[[ClientSide], bool]
-    """Called with a new connection; returns False if there are too many."""
-    forget: Callable[[ClientSide], None]
-    relays: bool = False
-    """Servers are told for whom each connection asks."""
-
-
 class ServerSide(asyncio.Protocol):
     """A connection to a server."""
 
-    __slots__ = ("client", "has_heard", "lane", "transport")
+    __slots__ = ("address", "client", "has_heard", "lane", "transport")
 
     def __init__(self, client: ClientSide, lane: Lane) -> None:
         self.client: ClientSide | None = client
         self.lane = lane
+        self.address: Server | None = None
+        """Where the server was reached."""
         self.has_heard = False
         """The server has said something."""
         self.transport: asyncio.Transport | None = None
@@ -107,6 +93,7 @@ class ClientSide(asyncio.Protocol):
         "_is_closed",
         "_loop",
         "_reading",
+        "_strays",
         "_tasks",
         "_timer",
         "_unread",
@@ -114,7 +101,7 @@ class ClientSide(asyncio.Protocol):
         "transport",
     )
 
-    def __init__(self, host: RouterHost) -> None:
+    def __init__(self, host: RouterHost[ClientSide]) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._ends: dict[Lane, ServerSide] = {}
@@ -132,6 +119,8 @@ class ClientSide(asyncio.Protocol):
         """What has come behind it."""
         self._held: list[ServerSide] = []
         """The servers that are not read from meanwhile."""
+        self._strays: list[ServerSide] = []
+        """Connections to where no server is any more, which are closed once that costs the client nothing."""
         self._is_closed = False
 
     # -- called by asyncio
@@ -205,10 +194,11 @@ class ClientSide(asyncio.Protocol):
         unanswered = len(lane.asks)
         if not self.session.came(lane, data, self._loop.time()) and end.transport is not None:
             end.transport.abort()
-            end.client = None
             self._lose(end)
         elif self.session.order and self.session.wait is None and len(lane.asks) < unanswered:
             self._hold(end, len(data))
+        if self._strays:
+            self._drop_strays()
         self.flush()
 
     def _hold(self, end: ServerSide, size: int) -> None:
@@ -244,6 +234,7 @@ class ClientSide(asyncio.Protocol):
         if self._ends.get(lane) is not end:
             return
         del self._ends[lane]
+        end.close()
         if lane.state == OPEN:
             self.session.lost(lane, self._loop.time())
         elif lane.state == GREETING:
@@ -256,27 +247,35 @@ class ClientSide(asyncio.Protocol):
 
     def look_again(self) -> None:
         """Take note that tubes may have moved."""
+        self._strays = [end for end in self._ends.values() if self._host.is_stray(end.lane, end.address)]
         lane = self.session.look_again(self._loop.time())
         if lane is not None and lane in self._ends:
-            end = self._ends[lane]
-            end.close()
-            self._lose(end)
+            self._lose(self._ends[lane])
+        self._drop_strays()
         self.flush()
 
+    def _drop_strays(self) -> None:
+        for end in [end for end in self._strays if end.client is None or self.session.is_spare(end.lane)]:
+            self._strays.remove(end)
+            self._lose(end)
+
     async def _open(self, lane: Lane) -> None:
-        tried, is_made = None, False
+        tried = None
         end = ServerSide(self, lane)
         try:
-            while not is_made and (upstream := self._host.upstreams.get(lane.number)) is not tried:  # it may change
-                tried = upstream
-                is_made = upstream is not None and await upstream.connect(end, self._introduction)
+            while end.address is None and (upstream := self._host.upstreams.get(lane.number)) is not tried:
+                tried = upstream  # it may change
+                if upstream is not None:
+                    end.address = await upstream.connect(end, self._introduction)
         finally:
             self._tasks.pop(lane, None)
-            if not is_made:
+            if end.address is None:
                 end.close()
-        if not is_made and not self._is_closed:
+        if end.address is None and not self._is_closed:
             self.session.failed(lane, self._loop.time())
             self.flush()
+        elif self._host.is_stray(lane, end.address):  # the file has changed meanwhile
+            self._strays.append(end)
 
     # -- sending
 

@@ -9,6 +9,7 @@ from collections import deque
 from typing import Final
 
 from beanlite.fleet.servers import Member
+from beanlite.protocol.replies import NOT_IGNORED
 from beanlite.router.ids import NUMBER_MASK
 from beanlite.router.known import Map
 from beanlite.router.lane import CLOSED, DEFAULT, OPEN, Ask, InternalAsk, Lane, Owner
@@ -148,8 +149,10 @@ class ClientState(Owner):
         if server is None:
             return None
         lane = self.lanes.get(number)
-        if lane is None or (lane.server is not server and lane.state == CLOSED):
+        if lane is None:
             lane = self.lanes[number] = Lane(self, server)
+        elif lane.state == CLOSED:
+            lane.server = server
         return lane
 
     def lane_to(self, member: Member) -> Lane:
@@ -186,6 +189,10 @@ class ClientState(Owner):
     def homes(self, tube: bytes) -> list[Lane]:
         """Return the lanes to the servers from which jobs of a tube are reserved."""
         return [self.lane_to(member) for member in self.map.fleet.homes(tube)]
+
+    def near(self, lanes: list[Lane]) -> list[Lane]:
+        """Return those of these lanes whose server can be asked; all of them if none can."""
+        return [lane for lane in lanes if self.is_open(lane) or not lane.server.away] or lanes
 
     def has_tube(self, lane: Lane, tube: bytes) -> bool:
         """Whether jobs of a tube are reserved from the server of a lane."""
@@ -229,7 +236,8 @@ class ClientState(Owner):
     # -- what a new connection is told
 
     def greeting(self, lane: Lane) -> list[bytes]:
-        """Return the lines that a new connection begins with."""
+        """Return the lines that a new connection begins with, which may be to another server than the one before."""
+        lane.server = self.map.servers.get(lane.number, lane.server)
         lines = [b"auth %b\r\n" % self.token] if self.token else []
         if self.claim:
             lines.append(b"name %b\r\n" % self.claim)
@@ -255,13 +263,16 @@ class ClientState(Owner):
     # -- tubes that are watched
 
     def watch_more(self, lane: Lane, tube: bytes) -> None:
-        """Note that a lane watches one more tube, and have it ignore default if that was only in its place."""
+        """Note that a lane watches one more tube, and have it ignore the one that was only in its place."""
+        others = lane.watched - {tube}
         lane.watched.add(tube)
+        if tube == lane.last:
+            lane.last = b""
         if lane.placeholder:
             lane.placeholder = False
-            if tube != DEFAULT:
-                lane.watched.discard(DEFAULT)
-                lane.send(b"ignore default\r\n", InternalAsk())
+            for other in others:
+                lane.watched.discard(other)
+                lane.send(b"ignore %b\r\n" % other, IgnoreAsk(self, other))
 
     def keep_one(self, lane: Lane, tube: bytes) -> bool:
         """Have a lane watch default if this tube, which is to be ignored, is its last; False: it is default itself."""
@@ -270,8 +281,19 @@ class ClientState(Owner):
         lane.placeholder = True
         if tube == DEFAULT:
             return False
+        lane.last = tube
         lane.watched.add(DEFAULT)
         lane.send(b"watch default\r\n", InternalAsk())
+        return True
+
+    def stays_last(self, lane: Lane, tube: bytes) -> bool:
+        """Whether a server does not ignore a tube only because it has refused default in its place: it stays there."""
+        if tube != lane.last:
+            return False
+        if lane.placeholder:
+            lane.watched = {tube}
+        else:  # by now the client watches another one
+            lane.send(b"ignore %b\r\n" % tube, InternalAsk())
         return True
 
     def ignore_on(self, lane: Lane, tube: bytes, ask: Ask) -> bool:
@@ -292,8 +314,8 @@ class ClientState(Owner):
                 lane.send(b"watch %b\r\n" % tube, InternalAsk())
                 self.watch_more(lane, tube)
             for tube in lane.watched - wanted:
-                if not (lane.placeholder and tube == DEFAULT):
-                    self.ignore_on(lane, tube, InternalAsk())
+                if not lane.placeholder:
+                    self.ignore_on(lane, tube, IgnoreAsk(self, tube))
 
     # -- replies
 
@@ -345,3 +367,19 @@ class ClientState(Owner):
     def is_open(self, lane: Lane) -> bool:
         """Whether a lane can be asked without waiting for a connection."""
         return lane.state == OPEN and not lane.ended
+
+
+class IgnoreAsk(InternalAsk):
+    """An ignore of the router's own."""
+
+    __slots__ = ("_session", "_tube")
+
+    def __init__(self, session: ClientState, tube: bytes) -> None:
+        super().__init__()
+        self._session = session
+        self._tube = tube
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+        """Take the reply."""
+        if line == NOT_IGNORED:
+            self._session.stays_last(lane, self._tube)

@@ -78,20 +78,21 @@ class Upstream:
         if self._look is not None:
             self._look.cancel()
 
-    async def connect(self, end: asyncio.Protocol, introduction: bytes) -> bool:
-        """Make a connection, which ``end`` then looks after. False: the server has been away for too long."""
+    async def connect(self, end: asyncio.Protocol, introduction: bytes) -> Server | None:
+        """Make a connection, which ``end`` then looks after; return where. None: the server is away for too long."""
         for _ in range(_TRIES):
             async with self._dialing:
-                if not await self._is_reached() or self._address is None:
-                    return False
+                address = self._address if await self._is_reached() else None
+                if address is None:
+                    return None
                 try:
                     async with asyncio.timeout(CONNECT_S):
-                        await dial(self._address, end, self._context_of, introduction)
+                        await dial(address, end, self._context_of, introduction)
                 except OSError:
                     self.suspect()
                 else:
-                    return True
-        return False
+                    return address
+        return None
 
     async def _is_reached(self) -> bool:
         left_s = self._doubtful_since_s + AWAY_S - self._loop.time()
@@ -135,6 +136,8 @@ class Upstream:
             return "no answer in time"
         except OSError as error:
             return in_system_words(error)
+        except Exception as bug:  # noqa: BLE001 - else it would never be looked for again
+            return repr(bug)
         finally:
             answers.close()
             relayed.close()

@@ -13,7 +13,7 @@ from typing import Final
 from beanlite.protocol.replies import BAD_FORMAT, DEADLINE_SOON, TIMED_OUT, UNKNOWN_COMMAND
 from beanlite.router.asks import ReserveAsk, give_back, reserved
 from beanlite.router.ids import inner_id
-from beanlite.router.lane import CLOSED, InternalAsk, Lane
+from beanlite.router.lane import CLOSED, OPEN, InternalAsk, Lane
 from beanlite.router.state import NEVER_S, AnyWait, ClientState
 
 # How often servers that can't offer a job are asked for one.
@@ -33,6 +33,7 @@ class Wait(AnyWait):
         "_again_s",
         "_asks",
         "_offers",
+        "_open_by_s",
         "_polls",
         "_session",
         "_soon",
@@ -48,6 +49,8 @@ class Wait(AnyWait):
         self.is_new = True
         """Further reserves may be added."""
         self._to_poll: list[Lane] = []
+        self._open_by_s = 0.0
+        """Until then no reserve ends before servers are asked to which connections are being made."""
         self._polls: list[PollAsk] = []
         """What one server has been asked, and has not answered."""
         self._stall_s = NEVER_S
@@ -65,6 +68,7 @@ class Wait(AnyWait):
         """Ask the servers."""
         self.is_new = False
         self._session.turn += 1
+        self._open_by_s = self._session.now_s + STALL_S
         self._poll_all()
 
     @property
@@ -72,11 +76,27 @@ class Wait(AnyWait):
         """When ``tick`` has something to do."""
         if self._polls or self._taking is not None:
             return self._stall_s
-        return min(self._asks[0].until_s, self._again_s)
+        until_s = self._session.now_s if self._last_word() else self._asks[0].until_s
+        if self._is_connecting():
+            until_s = max(until_s, self._open_by_s)
+        return min(until_s, self._again_s)
+
+    def _last_word(self) -> bytes:
+        """Return what the first reserve is answered if no server has a job now; nothing if it may wait for one."""
+        is_over = self._session.half_closed or self._asks[0].until_s <= self._session.now_s
+        return DEADLINE_SOON if self._soon else TIMED_OUT if is_over else b""
+
+    def _is_connecting(self) -> bool:
+        """Whether a server can't be asked for a job that is ready only because the connection is being made."""
+        lanes = [lane for lane in self._to_poll if lane.state not in {CLOSED, OPEN} and not lane.server.away]
+        return bool(lanes) and self._session.now_s < self._open_by_s
 
     # -- what is ready
 
     def _poll_all(self) -> None:
+        if not self._asks:
+            self._end()
+            return
         self._soon = False
         self._to_poll = list(self._session.reserve_lanes())
         for lane in self._to_poll:
@@ -86,9 +106,9 @@ class Wait(AnyWait):
 
     def _poll_next(self) -> None:
         session = self._session
-        while self._to_poll:
-            lane = self._to_poll.pop(0)
+        for lane in self._to_poll:
             if session.is_open(lane) and lane not in session.late:
+                self._to_poll.remove(lane)
                 self._polls = [PollAsk(session, self, lane) for _ in self._asks]
                 self._stall_s = session.now_s + STALL_S
                 for poll in self._polls:
@@ -110,7 +130,6 @@ class Wait(AnyWait):
         if self._asks:
             self._poll_next()
         else:
-            self._cancel()
             self._end()
 
     def _answer(self, reply: bytes) -> None:
@@ -123,10 +142,11 @@ class Wait(AnyWait):
         if offer is not None:
             self._take(offer)
             return
-        while self._asks and (self._soon or session.half_closed or self._asks[0].until_s <= session.now_s):
-            self._answer(DEADLINE_SOON if self._soon else TIMED_OUT)
+        while self._asks and (reply := self._last_word()):
+            if self._is_connecting():
+                return
+            self._answer(reply)
         if not self._asks:
-            self._cancel()
             self._end()
             return
         self._again_s = NEVER_S
@@ -144,7 +164,9 @@ class Wait(AnyWait):
             lane.ensure()
         if not session.is_open(lane) or lane in session.late or lane in self._offers:
             return
-        if lane.server.knows_offers:
+        if lane in self._to_poll and self._last_word():
+            self._poll_next()
+        elif lane.server.knows_offers:
             offer = self._offers[lane] = OfferAsk(self, lane)
             lane.send(_OFFER, offer)
         else:
@@ -189,10 +211,7 @@ class Wait(AnyWait):
         self._taking = None
         if line == TAKEN:
             self._answer(reserved(lane, take.job, take.body))
-        if self._asks:
-            self._poll_all()
-        else:
-            self._end()
+        self._poll_all()
 
     def lost(self, offer: OfferAsk) -> None:
         """Take note that a connection was lost, and with it an offer."""
@@ -209,12 +228,10 @@ class Wait(AnyWait):
         """Answer the first reserve without a job."""
         self._cancel()
         self._answer(reply)
-        if self._asks:
-            self._poll_all()
-        else:
-            self._end()
+        self._poll_all()
 
     def _end(self) -> None:
+        self._cancel()
         self._session.wait = None
 
     # -- what may come in between
@@ -222,10 +239,7 @@ class Wait(AnyWait):
     def half_close(self) -> None:
         """Wait no longer, because the client sends no more."""
         if not self._polls and self._taking is None:
-            self._cancel()
-            while self._asks:
-                self._answer(TIMED_OUT)
-            self._end()
+            self._polled_all()
 
     def look_again(self) -> None:
         """Begin anew, because tubes may have moved."""
@@ -247,8 +261,8 @@ class Wait(AnyWait):
                 self._taking.pass_over()
                 self._taking = None
                 self._poll_all()
-        elif self._asks[0].until_s <= session.now_s:
-            self._conclude(TIMED_OUT)
+        elif (reply := self._last_word()) and not self._is_connecting():
+            self._conclude(reply)
         elif self._again_s <= session.now_s:
             self._again_s = NEVER_S
             self._soon = False
@@ -261,10 +275,7 @@ class Wait(AnyWait):
             return False
         self._cancel()
         self._answer(reserved(lane, line, body))
-        if self._asks:
-            self._poll_all()
-        else:
-            self._end()
+        self._poll_all()
         return True
 
 

@@ -179,6 +179,42 @@ def test_moved_tube_is_looked_at_and_kicked_in_both_servers(net):
     assert b"\ncurrent-jobs-ready: 2\n" in client.send(b"stats-tube b\r\n")
 
 
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("away", [1, 2])
+def test_moved_tube_is_handled_at_one_server_while_the_other_is_away(net, away, known):
+    net.change(["a"], [], moved=MOVED)
+    near = 3 - away
+    core = net.cores[near]
+    core.send(core.client(), b"use b\r\n" + put(b"x", delay_s=60) * 3)
+    client = net.client()
+    client.send(b"use b\r\n")
+
+    def ask(data):
+        net.halted.add(away)
+        client.session.receive(data, net.now_s)
+        if not known:  # it goes away while the connection is being made
+            net.map.servers[away].away = False
+            net.lose(away)
+        net.run()
+        net.leave(away)
+        net.halted.clear()
+        net.run()
+        return client.take()
+
+    if known:
+        net.leave(away)
+    assert ask(b"peek-delayed\r\n") == b"FOUND %d 1\r\nx\r\n" % (64 + near)
+    assert ask(b"kick 2\r\n") == b"KICKED 2\r\n"
+    assert ask(b"peek-ready\r\n") == b"FOUND %d 1\r\nx\r\n" % (64 + near)
+    assert ask(b"peek-buried\r\n") == b"NOT_FOUND\r\n"
+    assert ask(b"pause-tube b 5\r\n") == b"PAUSED\r\n"
+    net.come_back(away)
+    assert client.send(b"kick 5\r\npause-tube b 0\r\n") == b"KICKED 1\r\nPAUSED\r\n"
+    for number in 1, 2:
+        net.leave(number)
+    assert client.send(b"peek-ready\r\nkick 1\r\npause-tube b 0\r\n") == b"INTERNAL_ERROR\r\n" * 3
+
+
 @pytest.mark.parametrize(("old", "new"), [("s1", "s2"), ("s2", "s1")])
 def test_policies_of_a_moved_tube_are_those_of_the_new_server(net, old, new):
     net.change(["a"], [], moved={"b": {"from": old, "to": new}})

@@ -162,6 +162,44 @@ def test_worker_that_leaves_while_it_waits_is_offered_nothing(net, worker):
     assert stats_of_job(net, 2, 1)["state"] == "ready"
 
 
+# -- servers to which connections are being made
+
+
+def test_server_is_asked_once_the_connection_to_it_is_made(net, client):
+    job_at(net, 2, b"b")
+    assert client.send(b"watch b\r\nreserve-with-timeout 0\r\n") == b"WATCHING 2\r\nRESERVED 66 1\r\nx\r\n"
+    net.lose(2)
+    said = client.send(b"reserve-with-timeout 0\r\nreserve-with-timeout 0\r\n")
+    assert said == b"RESERVED 66 1\r\nx\r\nTIMED_OUT\r\n"
+
+
+def test_half_closed_client_gets_a_job_of_a_server_not_yet_asked(net, client):
+    job_at(net, 2, b"b")
+    client.session.receive(b"watch b\r\nreserve\r\nreserve\r\n", net.now_s)
+    assert client.half_close() == b"WATCHING 2\r\nRESERVED 66 1\r\nx\r\nTIMED_OUT\r\n"
+    assert client.session.is_done
+
+
+def test_deadline_of_a_job_is_told_only_if_no_server_has_one(net, client):
+    client.send(put(b"x", ttr_s=1) + b"reserve\r\n")
+    job_at(net, 2, b"b")
+    assert client.send(b"watch b\r\nreserve\r\n") == b"WATCHING 2\r\nRESERVED 66 1\r\nx\r\n"
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_connection_that_is_not_made_in_time_ends_no_wait_late(net, client, ends):
+    client.send(b"watch b\r\n")
+    net.lose(2)
+    net.halted.add(2)
+    assert client.send(b"reserve-with-timeout 0\r\n") == b""
+    if ends:
+        net.leave(2)
+        net.wait(0.05)
+    else:
+        net.wait(1.1)
+    assert client.take() == b"TIMED_OUT\r\n"
+
+
 # -- servers that don't know offers
 
 

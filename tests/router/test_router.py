@@ -223,6 +223,52 @@ def test_changed_file_of_servers_is_read_again(fleet, wire):
     worker.close()
 
 
+@pytest.fixture
+def shifted(tmp_path):
+    """Two servers, and a router that knows the first one as s1; and a function that gives s1 these addresses."""
+    servers = [start_beanlite(tmp_path / str(number)) for number in range(2)]
+    with start_router(tmp_path / "router", servers[:1]) as router:
+        router.upstreams = servers
+
+        def shift(*at, name="s1", version=2):
+            places = [f"127.0.0.1:{servers[each].port}" for each in at]
+            file = router.directory / "servers.toml"
+            file.write_text(f"version = {version}\n[servers.{name}]\nnumber = 1\nconnect = {places}\n")
+            until(lambda: f"map_version={version}" in router.log_text())
+
+        yield router, shift
+    assert "Traceback" not in router.log_text()
+
+
+@pytest.mark.parametrize("name", ["s1", "other"])
+def test_connected_client_follows_a_server_to_its_new_address(shifted, name):
+    router, shift = shifted
+    with Wire(router.connect()) as producer, Wire(router.connect()) as worker, Wire(router.connect()) as holder:
+        assert [producer.put(b"old"), producer.put(b"old")] == [65, 129]
+        assert [holder.ask("reserve"), holder.ask("reserve")] == ["RESERVED 65 3", "RESERVED 129 3"]
+        worker.send(b"reserve\r\n")
+        until(lambda: stats_at(router.upstreams[0])["current-waiting"] == "1")
+        shift(1, name=name)
+        assert producer.put(b"new") == 65
+        assert (worker.reply(), worker.body) == ("RESERVED 65 3", b"new")
+        assert [holder.ask("delete 65"), holder.ask("delete 129"), holder.ask("peek 65")][:2] == ["DELETED"] * 2
+        assert holder.body == b"new"
+        assert producer.put(b"new") == 129
+    until(lambda: stats_at(router.upstreams[0])["current-connections"] == "1")
+
+
+def test_server_with_one_more_address_disturbs_no_client(shifted):
+    router, shift = shifted
+    with Wire(router.connect()) as wire:
+        wire.put(b"x")
+        before = stats_at(router.upstreams[0])["total-connections"]
+        shift(1, 0)
+        shift(0, 1, version=3)
+        assert wire.put(b"y") == 129
+        after = stats_at(router.upstreams[0])["total-connections"]
+        assert int(after) - int(before) <= 3  # of which one is of this test, and the others look for the server
+
+
 def test_file_of_servers_that_is_wrong_is_not_taken(fleet, wire):
     (fleet.directory / "servers.toml").write_text("version = 0\n")
     fleet.process.send_signal(signal.SIGHUP)

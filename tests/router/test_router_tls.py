@@ -1,6 +1,7 @@
 """TLS on both sides of a router, tokens, and Unix sockets."""
 
 import contextlib
+import signal
 import socket
 import ssl
 from hashlib import sha256
@@ -11,7 +12,7 @@ from tests.router.routers import Routed, start_router
 from tests.support.certificates import Authority, tls_flags
 from tests.support.servers import start_beanlite
 from tests.support.tls_clients import rest_of, shake_hands
-from tests.support.wire import Wire
+from tests.support.wire import Wire, until
 
 TOKEN = "0123456789abcdef" * 4
 RULES = f"""
@@ -108,3 +109,40 @@ def test_token_is_not_passed_on_from_a_client_that_can_be_overheard(tmp_path):
     with start_router(tmp_path / "router", servers) as router, Wire(router.connect()) as wire:
         assert wire.ask(f"auth {TOKEN}") == "UNAUTHORIZED"
         assert wire.is_closed()
+
+
+def test_broken_authority_at_a_reload_changes_nothing(tmp_path, authority, own):
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(authority.file.read_bytes())
+    servers = [start_beanlite(tmp_path / "server", *tls_flags(own))]
+    with start_router(tmp_path / "router", servers, flags=["--tls-ca", str(ca)], over_tls=True) as router:
+        ca.write_text("")
+        router.process.send_signal(signal.SIGHUP)
+        until(lambda: "file of servers not taken" in router.log_text())
+        with Wire(router.connect()) as wire:
+            assert wire.put(b"x") == 65
+
+
+def test_reload_takes_the_certificate_that_clients_are_shown(tmp_path, authority, own):
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    other = Authority(tmp_path / "other")
+
+    def show(pair):
+        for source, target in zip(pair, (cert, key), strict=True):
+            target.write_bytes(source.read_bytes())
+            target.chmod(0o600)
+
+    show(own)
+    flags = ["--listen-tls-cert", str(cert), "--listen-tls-key", str(key)]
+    with start_router(tmp_path / "router", [start_beanlite(tmp_path / "server")], flags=flags) as router:
+        before = connect(router, authority)
+        cert.write_text("")
+        router.process.send_signal(signal.SIGHUP)
+        until(lambda: "--listen-tls-cert" in router.log_text())
+        with connect(router, authority) as wire:
+            assert wire.put(b"x") == 65
+        show(other.sign("localhost"))
+        router.process.send_signal(signal.SIGHUP)
+        until(lambda: "read again" in router.log_text())
+        with before, connect(router, other) as wire:
+            assert [before.put(b"x"), wire.put(b"x")] == [129, 193]

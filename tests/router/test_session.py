@@ -2,6 +2,7 @@
 
 import pytest
 
+from beanlite.core.access import PRODUCER, WORKER
 from beanlite.protocol.framing import READ_AHEAD_MAX
 from beanlite.router.state import ORDER_MAX
 from tests.router.cores import job_at, put, stats_of_job
@@ -141,6 +142,55 @@ def test_refused_watch_is_undone(net, client):
     assert client.send(b"list-tubes-watched\r\n") == b"OK 14\r\n---\n- default\n\r\n"
 
 
+def limit(core, *tubes):
+    """Give clients rights to these tubes alone at a server."""
+    made = core.client
+
+    def limited(**_options):
+        client = made()
+        core.limit(client, *((role, tube) for tube in tubes for role in (PRODUCER, WORKER)))
+        return client
+
+    core.client = limited
+
+
+def test_last_tube_is_ignored_without_a_right_to_default(net, client):
+    limit(net.cores[2], b"b*")
+    client.send(b"watch b\r\n")
+    assert client.send(b"ignore b\r\n") == b"WATCHING 1\r\n"
+    job_at(net, 2, b"b")
+    assert client.send(b"reserve-with-timeout 0\r\n") == b"TIMED_OUT\r\n"
+    assert client.send(b"watch b.x\r\nreserve-with-timeout 0\r\n") == b"WATCHING 2\r\nTIMED_OUT\r\n"
+    assert client.send(b"ignore b.x\r\nwatch b\r\n") == b"WATCHING 1\r\nWATCHING 2\r\n"
+    assert client.send(b"reserve\r\n") == b"RESERVED 66 1\r\nx\r\n"
+
+
+def test_last_tube_without_a_right_to_default_may_be_replaced_at_once(net, client):
+    limit(net.cores[2], b"b*")
+    client.send(b"watch b\r\n")
+    assert client.send(b"ignore b\r\nwatch b.x\r\n") == b"WATCHING 1\r\nWATCHING 2\r\n"
+    job_at(net, 2, b"b")
+    assert client.send(b"reserve-with-timeout 0\r\n") == b"TIMED_OUT\r\n"
+
+
+def test_refused_watch_leaves_what_was_watched_in_its_place(net, client):
+    limit(net.cores[2], b"b")
+    client.send(b"watch b\r\nignore b\r\n")
+    assert client.send(b"watch b.x\r\n") == b"UNAUTHORIZED\r\n"
+    assert client.session.lanes[2].watched == {b"b"}
+    assert client.send(b"watch b\r\n") == b"WATCHING 2\r\n"
+
+
+def test_moved_tube_is_ignored_without_a_right_to_default(net, client):
+    limit(net.cores[2], b"b*")
+    client.send(b"watch b\r\n")
+    net.change(["a", "b"], ["b.x"])
+    assert client.session.lanes[2].watched == {b"b"}
+    job_at(net, 2, b"b")
+    net.change(["a", "b"], ["b.x", "c"])
+    assert client.send(b"watch b.x\r\nreserve-with-timeout 0\r\n") == b"WATCHING 3\r\nTIMED_OUT\r\n"
+
+
 # -- statistics, lists, and what is no command
 
 
@@ -261,3 +311,9 @@ def test_name_is_told_to_all_servers(net, client):
     client.send(b"use b\r\n")
     for core in net.cores.values():
         assert [each.peer.address.endswith(' "web1/mail/17"') for each in core.sessions] == [True]
+
+
+def test_name_is_told_on_connections_that_are_being_made(net, client):
+    assert client.send(b"watch b\r\nname web1\r\n") == b"WATCHING 2\r\nNAMED\r\n"
+    for core in net.cores.values():
+        assert [each.peer.address.endswith(' "web1"') for each in core.sessions] == [True]

@@ -10,7 +10,7 @@ from tests.support.wire import Wire, put_bytes, until
 SERVERS = """version = 2
 [servers.s1]
 number = 1
-connect = ["127.0.0.1:{}", "127.0.0.1:{}"]
+connect = ["127.0.0.1:{}", "127.0.0.1:{}", "127.0.0.1:{}"]
 """
 
 
@@ -18,7 +18,7 @@ async def test_other_address_is_used_if_connections_are_closed_at_once(tmp_path)
     server = start_beanlite(tmp_path / "server")
     async with Cutting(server.port) as first, Cutting(server.port) as second:
         with await asyncio.to_thread(start_router, tmp_path / "router", [server]) as router:
-            (tmp_path / "router/servers.toml").write_text(SERVERS.format(first.port, second.port))
+            (tmp_path / "router/servers.toml").write_text(SERVERS.format(first.port, second.port, server.port))
             with Wire(router.connect()) as worker, Wire(router.connect()) as producer:
                 await asyncio.to_thread(until, lambda: producer.stats()["router-map-version"] == "2")
                 worker.send(b"watch a\r\nreserve\r\n")

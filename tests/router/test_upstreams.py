@@ -9,6 +9,7 @@ import socket
 import pytest
 
 from beanlite.beanstalk.over_tls import OverTls, context_for
+from beanlite.errors import ConfigError
 from beanlite.host.loop import loop_factory
 from beanlite.router import upstream as module
 from beanlite.router.dial import dial
@@ -141,6 +142,21 @@ def test_server_at_a_changed_address_is_not_looked_for_at_the_old(monkeypatch):
             assert not upstream.server.away
 
     asyncio.run(connect())
+
+
+def test_server_is_looked_for_again_after_any_exception(monkeypatch):
+    async def fail(*_more):
+        monkeypatch.setattr(module, "dial", dial)
+        raise ConfigError("a file is broken")
+
+    async def look():
+        back = asyncio.Event()
+        async with looking(lambda _word: b"NOT_FOUND\r\n" * 2, back.set):
+            monkeypatch.setattr(module, "dial", fail)
+            async with asyncio.timeout(5):
+                await back.wait()
+
+    asyncio.run(look())
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, loop_factory()])

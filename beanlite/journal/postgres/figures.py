@@ -29,8 +29,8 @@ _DATABASE: Final = f"""
            trim(current_setting('synchronous_standby_names')) <> '' AS is_synchronous
 """
 _DEAD: Final = """
-    SELECT relname AS name, n_dead_tup AS dead FROM pg_stat_user_tables
-    WHERE schemaname = current_schema ORDER BY relname
+    SELECT pg_class.relname AS name, n_dead_tup AS dead FROM pg_stat_user_tables JOIN pg_class ON pg_class.oid = relid
+    WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('jobs')) ORDER BY 1
 """
 # A base backup is sent in the same way. Only a role that may see all has more than the name.
 _STANDBYS: Final = """

@@ -38,7 +38,8 @@ _FACTS: Final = """
            ARRAY (
                SELECT relname::text FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
                WHERE nspname = current_schema
-           ) AS tables
+           ) AS tables,
+           to_regclass('schema_version') IS NOT NULL AS has_queue
 """
 
 
@@ -140,7 +141,8 @@ async def _version(link: Link, name: str) -> int:
     if "schema_version" not in row["tables"]:
         if "jobs" in row["tables"]:
             raise JournalRefused(f"{name} has a table jobs that is not beanlite's; name another database")
-        await link.connection.execute("CREATE TABLE schema_version AS SELECT 0 AS number")
+        if not row["has_queue"]:  # nor in a later schema of the search path, which statements look into as well
+            await link.connection.execute("CREATE TABLE schema_version AS SELECT 0 AS number")
     return await version_of(link, name)
 
 

@@ -32,7 +32,7 @@ _DATABASE: Final = """
 _CHUNK: Final = 5000
 # A trigger or a rule would run as part of the server's own changes.
 _OURS: Final = ("lease", "batches", "jobs", "pauses", "policies", "schedules", "notes", "totals", "history")
-_TABLES: Final = "relnamespace = current_schema::regnamespace AND relname = ANY ($1)"
+_TABLES: Final = "pg_table_is_visible(pg_class.oid) AND relname = ANY ($1)"
 _FOREIGN: Final = f"""
     SELECT 'the trigger ' || tgname || ' of ' || relname AS what
     FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid WHERE NOT tgisinternal AND {_TABLES}

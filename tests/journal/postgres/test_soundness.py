@@ -9,6 +9,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalRefused
 from beanlite.journal.postgres.dump import export
 from beanlite.journal.postgres.soundness import verify
+from beanlite.journal.postgres.status import status
 from tests.journal.postgres.serving import made_by_an_older_version, refusal, served, sql
 from tests.journal.postgres.test_dump import beanlite
 from tests.support.core import put
@@ -161,3 +162,17 @@ async def test_exit_codes_are_those_of_files(postgres, database):
     assert (code, "can't be checked" in said) == (3, True)
     assert (await run("--database", f"postgresql://queue@127.0.0.1:{free_port()}/queue"))[0] == 1
     assert (await run())[0] == 2
+
+
+async def test_queue_is_served_and_checked_behind_an_empty_schema(postgres, database):
+    """PostgreSQL looks first into the schema that is called as the user, which may be made at any time."""
+    await lived(database)
+    await sql(postgres, database, "CREATE SCHEMA queue")
+    serving = await served(database)
+    assert len(serving.core.engine.jobs) == 6
+    await serving.stop()
+    assert (await asyncio.to_thread(status, database))["dead_rows"].keys() > {"jobs", "lease"}
+    await sql(postgres, database, "CREATE RULE nothing AS ON DELETE TO jobs DO ALSO NOTHING")
+    assert [each.said for each in await checked(database) if not each.sound] == [
+        f"{database} is damaged: it has the rule nothing of jobs; restore a backup"
+    ]
