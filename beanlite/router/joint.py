@@ -77,7 +77,7 @@ class PauseAsk(Ask):
         self._said.append(line)
         self._end()
 
-    def fail(self, lane: Lane) -> None:  # noqa: ARG002 - as for any command
+    def fail(self, lane: Lane) -> None:
         """Leave the server out."""
         self._left -= 1
         self._end()

@@ -379,7 +379,7 @@ class IgnoreAsk(InternalAsk):
         self._session = session
         self._tube = tube
 
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:  # noqa: ARG002 - as for any command
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply."""
         if line == NOT_IGNORED:
             self._session.stays_last(lane, self._tube)
