@@ -123,6 +123,8 @@ class Backups(Parent):
             log.warning("backup made, but its report can't be read", report=_last_line(text))
             return
         log.info("backup made", file=made["file"], jobs=made["jobs"], bytes=made["size"], seconds=made["seconds"])
+        if returncode:  # an old one can't be deleted; a new one would change nothing about that
+            log.warning("backup made with an error", error=why_failed(text, returncode))
 
     def _report_failure(self, why: str) -> None:
         self.failed_at = int(time.time())

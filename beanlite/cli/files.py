@@ -113,17 +113,21 @@ def backup(
             dated.delete_left(folder, source)
     result, seconds = measure(lambda progress: copy(source, file, progress, replace=force), "MiB", 1 << 20)
     older: list[Path] = []
+    failures: list[OSError] = []
     if keep is not None and folder is not None:
         try:
-            older = dated.delete_oldest(folder, source, keep, file)
+            older, failures = dated.delete_oldest(folder, source, keep, file)
         except OSError as error:
-            raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {error}") from error
+            failures = [error]
     if as_json:
         names = [str(old) for old in older]
         print_done(json.dumps({"file": str(file), **asdict(result), "seconds": seconds, "deleted": names}))
-        return
-    summary = f"{file}: {units.jobs(result.jobs)}, {result.size:,} bytes, {seconds} s"
-    print_done("\n".join([summary, *(f"{old}: deleted" for old in older)]))
+    else:
+        summary = f"{file}: {units.jobs(result.jobs)}, {result.size:,} bytes, {seconds} s"
+        print_done("\n".join([summary, *(f"{old}: deleted" for old in older)]))
+    if failures:
+        more = f", and {len(failures) - 1} more" if failures[1:] else ""
+        raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {failures[0]}{more}")
 
 
 def restore(
