@@ -15,7 +15,7 @@ from beanlite.cli.options import AsJson, ConfigFile, Db, Force, ids_text, measur
 from beanlite.cli.paths import as_new_file, as_path, expect_file, path_given
 from beanlite.cli.printing import print_done
 from beanlite.console import units
-from beanlite.errors import BeanliteError, ConfigError, JournalRefused
+from beanlite.errors import BeanliteError, ConfigError, JournalRefused, JournalUnreadable
 from beanlite.host.signals import terminable
 
 if TYPE_CHECKING:
@@ -179,20 +179,26 @@ def verify(
     and PostgreSQL can't remove old rows.
     """
     unsound = []
+    unread = ""
     with terminable():
-        for finding in _checks(file, database):
-            if not finding.sound:
-                unsound.append(finding)
-            if as_json:
-                print(json.dumps(finding._asdict()), flush=True)
-            else:
-                verdict = "ok" if finding.sound else "DAMAGED" if finding.ours else "REFUSED"
-                print(f"{finding.check:<7} {verdict:<7} {finding.said}", flush=True)
+        try:
+            for finding in _checks(file, database):
+                if not finding.sound:
+                    unsound.append(finding)
+                if as_json:
+                    print(json.dumps(finding._asdict()), flush=True)
+                else:
+                    verdict = "ok" if finding.sound else "DAMAGED" if finding.ours else "REFUSED"
+                    print(f"{finding.check:<7} {verdict:<7} {finding.said}", flush=True)
+        except JournalUnreadable as error:
+            if not unsound:
+                raise BeanliteError(f"{file} can't be checked: {error}") from error
+            unread = f"; the rest can't be checked: {error}"
     name = "the database" if file is None else file
     if not all(finding.ours for finding in unsound):
         raise JournalRefused(f"{name} can't be checked")
     if unsound:
-        raise JournalRefused(f"{name} is not sound: {', '.join(finding.check for finding in unsound)}")
+        raise JournalRefused(f"{name} is not sound: {', '.join(finding.check for finding in unsound)}{unread}")
 
 
 def _checks(file: Path | None, database: str | None) -> "Iterator[CheckResult]":
