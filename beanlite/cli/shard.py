@@ -98,7 +98,7 @@ def _reached(place: Place) -> Live:
 @contextlib.contextmanager
 def _alone_with(file: Path) -> Iterator[None]:
     """Hold the lock of moves. ConfigError: the folder can't be opened. BeanliteError: another command holds it."""
-    parent = file.resolve().parent  # where a link leads: others may reach the file by another one
+    parent = Path(os.path.realpath(file)).parent  # where a link leads: others may reach the file by another one
     try:
         folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
