@@ -82,11 +82,12 @@ rm /etc/beanlite/users
 dpkg -r beanlite >&2
 ls /etc/beanlite
 test ! -e /usr/lib/beanlite
+chmod 750 /var/lib/beanlite
 enabled() {
     ls /etc/systemd/system/*.wants | grep beanlite || echo nothing
 }
 dpkg -i /tmp/beanlite.deb >&2
-echo installed again: $(enabled)
+echo installed again: $(enabled), $(stat -c %a /var/lib/beanlite)
 systemctl disable beanlite.service
 systemctl enable beanlite@one.service beanlite-backup.timer
 dpkg -r beanlite >&2
@@ -124,7 +125,7 @@ def test_it_is_installed_used_and_purged(package, tmp_path):
     assert "stopped jobs=0" in ran.stderr
     assert [line for line in lines if line.startswith("page ")] == [SEEN, "page 401", SEEN]
     assert [line for line in lines if line.startswith(("installed again", "disabled", "purged"))] == [
-        "installed again: beanlite.service",
+        "installed again: beanlite.service, 750",
         "disabled: beanlite@one.service beanlite-backup.timer",
         "purged: nothing",
     ]
