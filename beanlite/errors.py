@@ -8,7 +8,8 @@
     ├── ListenError          the server can't listen on an address
     ├── JournalRefused       the file is not one that this server may use; nothing was written
     │   ├── NotOurs          it is no database of beanlite's, or one of a newer version
-    │   └── JournalLocked    another program holds a lock on it; a start waits for that, and then fails as JournalBusy
+    │   └── JournalUnreadable    it can't be read or written now, whether it is sound or not
+    │       └── JournalLocked    another program has locked it; a start waits for that, and then fails as JournalBusy
     └── JournalFailed        the disk failed while serving; nothing more is acknowledged
         ├── LeaseLost        another server has taken over
         ├── JournalFull      the disk is full: the batch was rolled back and can be retried
@@ -77,7 +78,11 @@ class NotOurs(JournalRefused):
     """The file is no database of beanlite's, or one of a newer version; whether it is sound is another question."""
 
 
-class JournalLocked(JournalRefused):
+class JournalUnreadable(JournalRefused):
+    """The system can't read or write the file now, or has no room for it; whether it is sound is another question."""
+
+
+class JournalLocked(JournalUnreadable):
     """Another program holds a lock on the file, which may be gone the next time."""
 
 

@@ -6,10 +6,9 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from beanlite.beside.child import Child, Parent
 from beanlite.host import log
@@ -33,6 +32,16 @@ def _last_line(output: bytes) -> str:
 def why_failed(output: bytes, returncode: int) -> str:
     """Return why a process that was to make a backup failed: its last line or, if it said nothing, how it ended."""
     return _last_line(output).removeprefix("beanlite: ") or how_ended(returncode)
+
+
+def _made(output: bytes) -> dict[str, Any] | None:
+    """Return what a process printed of the backup that it made; None: nothing that can be read."""
+    for line in reversed(output.splitlines()):
+        with contextlib.suppress(ValueError):
+            result = json.loads(line)
+            if isinstance(result, dict) and result.keys() >= {"file", "jobs", "size", "seconds"}:
+                return result
+    return None
 
 
 class Backups(Parent):
@@ -75,7 +84,8 @@ class Backups(Parent):
             return
         with contextlib.ExitStack() as undo:
             try:
-                output = undo.enter_context(tempfile.TemporaryFile())  # not a pipe: it is only read at the end
+                # It is only read at the end, so that it is no pipe; and no file on a disk, which may be full.
+                output = undo.enter_context(os.fdopen(os.memfd_create("backup"), "w+b"))
                 child = Child(self._loop, self._command, self._report, stdout=output)
             except OSError as error:
                 self._report_failure(str(error))
@@ -104,14 +114,17 @@ class Backups(Parent):
         with self._output as output:
             output.seek(0)
             text = output.read()
-        if returncode:
+        made = _made(text)
+        if made is None and returncode:
             self._report_failure(why_failed(text, returncode))
             return
-        result = json.loads(_last_line(text))
         self.succeeded_at = int(time.time())
-        log.info(
-            "backup made", file=result["file"], jobs=result["jobs"], bytes=result["size"], seconds=result["seconds"]
-        )
+        if made is None:
+            log.warning("backup made, but its report can't be read", report=_last_line(text))
+            return
+        log.info("backup made", file=made["file"], jobs=made["jobs"], bytes=made["size"], seconds=made["seconds"])
+        if returncode:  # an old one can't be deleted; a new one would change nothing about that
+            log.warning("backup made with an error", error=why_failed(text, returncode))
 
     def _report_failure(self, why: str) -> None:
         self.failed_at = int(time.time())

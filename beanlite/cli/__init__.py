@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Collection
 from importlib import import_module
 from keyword import iskeyword
+from pathlib import Path
 from typing import Final, NoReturn
 
 import typer
@@ -114,13 +115,26 @@ def main(args: list[str]) -> int:
         return BeanliteError.exit_code
     except MemoryError:
         _fall("beanlite: out of memory; the database is safe", BeanliteError.exit_code)
-    except Exception as error:  # noqa: BLE001 - a print that failed, or our own bug, which is shown in full
-        if not isinstance(error, OSError) or error.errno not in _PRINT_ERRORS or error.filename is not None:
-            _fall(traceback.format_exc(), BeanliteError.exit_code)
-        print_no_more()
-        message, exit_code = f"output can't be written: {error.strerror}", BeanliteError.exit_code
+    except Exception as error:  # noqa: BLE001 - a bug of our own is shown in full
+        message, exit_code = _from_outside(error), BeanliteError.exit_code
+        if not message:
+            _fall(traceback.format_exc(), exit_code)
     last_words(f"beanlite: {message}")
     return exit_code
+
+
+def _from_outside(error: Exception) -> str:
+    """Return what to say of an error that is no bug of ours: of a print, or of any relative path; empty: it is one."""
+    if not isinstance(error, OSError) or error.filename is not None:
+        return ""
+    if error.errno in _PRINT_ERRORS:
+        print_no_more()
+        return f"output can't be written: {error.strerror}"
+    try:
+        Path.cwd()
+    except FileNotFoundError:
+        return f"the working directory is gone: {error.strerror}"
+    return ""
 
 
 def _needed(args: list[str], *, completes: bool) -> Collection[str]:

@@ -15,7 +15,7 @@ from beanlite.cli.options import AsJson, ConfigFile, Db, Force, ids_text, measur
 from beanlite.cli.paths import as_new_file, as_path, expect_file, path_given
 from beanlite.cli.printing import print_done
 from beanlite.console import units
-from beanlite.errors import BeanliteError, ConfigError, JournalRefused
+from beanlite.errors import BeanliteError, ConfigError, JournalRefused, JournalUnreadable
 from beanlite.host.signals import terminable
 
 if TYPE_CHECKING:
@@ -113,17 +113,21 @@ def backup(
             dated.delete_left(folder, source)
     result, seconds = measure(lambda progress: copy(source, file, progress, replace=force), "MiB", 1 << 20)
     older: list[Path] = []
+    failures: list[OSError] = []
     if keep is not None and folder is not None:
         try:
-            older = dated.delete_oldest(folder, source, keep, file)
+            older, failures = dated.delete_oldest(folder, source, keep, file)
         except OSError as error:
-            raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {error}") from error
+            failures = [error]
     if as_json:
         names = [str(old) for old in older]
         print_done(json.dumps({"file": str(file), **asdict(result), "seconds": seconds, "deleted": names}))
-        return
-    summary = f"{file}: {units.jobs(result.jobs)}, {result.size:,} bytes, {seconds} s"
-    print_done("\n".join([summary, *(f"{old}: deleted" for old in older)]))
+    else:
+        summary = f"{file}: {units.jobs(result.jobs)}, {result.size:,} bytes, {seconds} s"
+        print_done("\n".join([summary, *(f"{old}: deleted" for old in older)]))
+    if failures:
+        more = f", and {len(failures) - 1} more" if failures[1:] else ""
+        raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {failures[0]}{more}")
 
 
 def restore(
@@ -175,20 +179,26 @@ def verify(
     and PostgreSQL can't remove old rows.
     """
     unsound = []
+    unread = ""
     with terminable():
-        for finding in _checks(file, database):
-            if not finding.sound:
-                unsound.append(finding)
-            if as_json:
-                print(json.dumps(finding._asdict()), flush=True)
-            else:
-                verdict = "ok" if finding.sound else "DAMAGED" if finding.ours else "REFUSED"
-                print(f"{finding.check:<7} {verdict:<7} {finding.said}", flush=True)
+        try:
+            for finding in _checks(file, database):
+                if not finding.sound:
+                    unsound.append(finding)
+                if as_json:
+                    print(json.dumps(finding._asdict()), flush=True)
+                else:
+                    verdict = "ok" if finding.sound else "DAMAGED" if finding.ours else "REFUSED"
+                    print(f"{finding.check:<7} {verdict:<7} {finding.said}", flush=True)
+        except JournalUnreadable as error:
+            if not unsound:
+                raise BeanliteError(f"{file} can't be checked: {error}") from error
+            unread = f"; the rest can't be checked: {error}"
     name = "the database" if file is None else file
     if not all(finding.ours for finding in unsound):
         raise JournalRefused(f"{name} can't be checked")
     if unsound:
-        raise JournalRefused(f"{name} is not sound: {', '.join(finding.check for finding in unsound)}")
+        raise JournalRefused(f"{name} is not sound: {', '.join(finding.check for finding in unsound)}{unread}")
 
 
 def _checks(file: Path | None, database: str | None) -> "Iterator[CheckResult]":

@@ -236,7 +236,8 @@ def undelete(
         if missing := sorted(set(named) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
         if dry_run:
-            print(f"{units.jobs(len(old_ids))} would be put again")
+            would = {"do": "undelete", "done": len(old_ids), "dry_run": True}
+            print(json.dumps(would) if as_json else f"{units.jobs(len(old_ids))} would be put again")
             return
         if not old_ids:
             raise BeanliteError("the history has no body of such a job; nothing was put")

@@ -15,6 +15,7 @@ from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
 from beanlite.cli.groups import FleetOption, Json, grouped
 from beanlite.cli.options import counting
+from beanlite.cli.printing import print_done
 from beanlite.console import units
 from beanlite.console.filters import encode_tube
 from beanlite.console.listing import slices
@@ -100,7 +101,7 @@ def _reached(place: Place) -> Live:
 @contextlib.contextmanager
 def _alone_with(file: Path) -> Iterator[None]:
     """Hold the lock of moves. ConfigError: the folder can't be opened. BeanliteError: another command holds it."""
-    parent = file.resolve().parent  # where a link leads: others may reach the file by another one
+    parent = Path(os.path.realpath(file)).parent  # where a link leads: others may reach the file by another one
     try:
         folder = os.open(parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
@@ -173,12 +174,14 @@ def _report(
 ) -> None:
     if as_json:
         facts = {"tube": tube, "from": source, "to": to, "version": version}
-        print(json.dumps({**facts, "copied": moved.copied, "reserved": moved.reserved, "schedules": schedules}))
+        facts |= {"copied": moved.copied, "reserved": moved.reserved, "schedules": schedules}
+        print_done(json.dumps(facts))
         return
-    print(f"{tube} is on {to} now, by version {version} of the file: {units.jobs(moved.copied)} copied")
+    lines = [f"{tube} is on {to} now, by version {version} of the file: {units.jobs(moved.copied)} copied"]
     if moved.reserved:
-        print(f"{units.jobs(moved.reserved)} reserved on {source}: they end there, or this command moves them later")
+        reserved = units.jobs(moved.reserved)
+        lines.append(f"{reserved} reserved on {source}: they end there, or this command moves them later")
     if schedules:
-        print(
-            f"schedules that put into {tube} stay on {source}: {', '.join(schedules)}; unset them, and set them again"
-        )
+        names = ", ".join(schedules)
+        lines.append(f"schedules that put into {tube} stay on {source}: {names}; unset them, and set them again")
+    print_done("\n".join(lines))

@@ -2,6 +2,7 @@
 
 import contextlib
 import getpass
+import os
 import re
 import ssl
 import sys
@@ -61,7 +62,12 @@ def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
         return None
     from beanlite.web.backups import Folder
 
-    return Folder(settings.backup_dir.resolve(), settings.db.resolve() if db is None else db)
+    return Folder(_real(settings.backup_dir), _real(settings.db) if db is None else db)
+
+
+def _real(path: Path) -> Path:
+    """Return where a path leads. A loop of links is left for what opens it to report, unlike by Path.resolve."""
+    return Path(os.path.realpath(path))
 
 
 def _password() -> str:
@@ -95,7 +101,7 @@ def _readable(db: str | None, database: str | None) -> Location | None:
             return url
     if db is None:
         return None
-    path = path_of_db(db, None).resolve()
+    path = _real(path_of_db(db, None))
     with File(path):
         return path
 

@@ -194,8 +194,8 @@ def _keep_widths() -> None:
     sys.stdout.reconfigure(errors="replace")  # type: ignore[union-attr]
 
 
-def _width() -> int:
-    """Return how wide a table may be."""
+def width_of_stdout() -> int:
+    """Return how wide what is printed may be."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else _ENDLESS
 
 
@@ -211,7 +211,7 @@ def print_table(records: Iterable[Record], columns: Sequence[Column]) -> int:
     shown = [at for at in range(len(columns)) if any(row[at] for row in rows)]
     widths = [max(map(cell_len, [column.title, *(row[at] for row in rows)])) for at, column in enumerate(columns)]
     _keep_widths()
-    width = _width()
+    width = width_of_stdout()
     while sum(_least(columns[at], widths[at]) for at in shown) > width + len(_GAP):
         leaving = max(shown, key=lambda at: columns[at].leaves)
         if not columns[leaving].leaves:

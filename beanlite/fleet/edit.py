@@ -33,7 +33,7 @@ def write_move(path: Path, tube: str, source: str, target: str) -> Fleet:
             f' [moved] "{tube}" = {{ from = "{source}", to = "{target}" }}'
         )
     try:
-        _replace(path.resolve(), new_text)  # where a link leads, which stays
+        _replace(Path(os.path.realpath(path)), new_text)  # where a link leads, which stays
     except OSError as error:
         raise ConfigError(f"{path} can't be written: {error.strerror}") from error
     return Fleet.load(path)

@@ -130,8 +130,9 @@ def test_force_replaces_a_file(queue, capsys):
 
 
 def test_new_backup_stays_though_an_old_one_can_not_be_deleted(queue, folder, monkeypatch, capsys):
-    assert main(["backup", str(folder), "--db", str(queue)]) == 0
-    (first,) = names(folder)
+    for _ in range(2):
+        assert main(["backup", str(folder), "--db", str(queue)]) == 0
+    first, second = names(folder)
     unlink = Path.unlink
 
     def unlinked(file, missing_ok=False):
@@ -140,6 +141,10 @@ def test_new_backup_stays_though_an_old_one_can_not_be_deleted(queue, folder, mo
         unlink(file, missing_ok)
 
     monkeypatch.setattr(Path, "unlink", unlinked)
-    assert main(["backup", str(folder), "--db", str(queue), "--keep", "1"]) == 1
-    assert re.search(r"is made, but an older backup can't be deleted: .*Permission denied", capsys.readouterr().err)
-    assert len(names(folder)) == 2
+    capsys.readouterr()
+    assert main(["backup", str(folder), "--db", str(queue), "--keep", "1", "--json"]) == 1
+    out, err = capsys.readouterr()
+    assert re.search(r"is made, but an older backup can't be deleted: .*Permission denied", err)
+    result = json.loads(out)
+    assert result["deleted"] == [str(folder / second)]
+    assert names(folder) == [first, Path(result["file"]).name]

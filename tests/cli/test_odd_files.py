@@ -252,3 +252,24 @@ def test_commands_for_files_say_what_postgresql_has_instead(command, instead, ca
     assert f"beanlite {command[0]} is for database files; for a database in PostgreSQL: " in said
     assert instead in said
     assert "secret" not in said
+
+
+@pytest.mark.parametrize("line", ["verify queue.db", "backup copy.db --db queue.db", "jobs --db queue.db", "serve"])
+def test_a_working_directory_that_is_gone_is_one_line(line, tmp_path, monkeypatch, capfd):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    monkeypatch.setattr(cli, "_fall", lambda message, _: pytest.fail(message))
+    assert main(shlex.split(line)) == 1
+    assert capfd.readouterr() == ("", "beanlite: the working directory is gone: No such file or directory\n")
+
+
+@pytest.mark.parametrize("line", ["jobs --db loop", "web --db loop", "shard move mail --to one --servers loop/x"])
+def test_a_loop_of_links_is_one_line(line, folder, monkeypatch, capfd):
+    (folder / "loop").symlink_to("loop")
+    monkeypatch.setattr(cli, "_fall", lambda message, _: pytest.fail(message))
+    assert main(shlex.split(line)) in {1, 2, 3}
+    out, err = capfd.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert "Too many levels of symbolic links" in err

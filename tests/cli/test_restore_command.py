@@ -96,4 +96,4 @@ def test_what_is_done_but_can_not_be_printed_is_done(run, said, queue):
 def test_a_served_database_is_left_alone(line, capsys):
     with writer(Path("live.db").absolute(), "idle"):
         assert main(line.split()) == 3
-    assert "another server holds" in capsys.readouterr().err
+    assert "a server or another command holds" in capsys.readouterr().err

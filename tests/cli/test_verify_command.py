@@ -1,11 +1,28 @@
 """``beanlite verify``: a line for each check, and an exit code."""
 
+import errno
 import json
+import subprocess
+import sys
+from functools import partial
 
 import pytest
 
 from beanlite.cli import main
+from beanlite.journal.sqlite.file.replay import changed_bodies
+from beanlite.journal.sqlite.tools import verify
+from beanlite.journal.sqlite.tools.reading import reading
 from tests.support.journal_files import LARGE, flip, make
+
+# Holds a lock on a file until its stdin ends.
+HOLDS = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("PRAGMA locking_mode = exclusive")
+connection.execute("SELECT last_id FROM meta").fetchall()
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
@@ -61,3 +78,34 @@ def test_one_that_is_not_there(capsys):
 def test_without_a_file(capsys):
     assert main(["verify"]) == 2
     assert capsys.readouterr().err == "beanlite: name either a FILE or a --database\n"
+
+
+def test_one_that_is_locked_is_not_called_damaged(queue, capsys, monkeypatch):
+    monkeypatch.setattr(verify, "reading", partial(reading, wait_s=0))
+    command = [sys.executable, "-c", HOLDS, queue]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        holder.stdout.readline()
+        assert main(["verify", str(queue)]) == 1
+        holder.stdin.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"beanlite: {queue} can't be checked: {queue} can't be used: database is locked; ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("body", "exit_code", "said"), [(LARGE, 3, "is not sound: bodies; the rest "), (b"", 1, "")])
+def test_one_that_can_be_read_no_further(body, exit_code, said, queue, capsys, monkeypatch):
+    """Damage that was found before is told all the same."""
+
+    def read(connection):
+        yield from changed_bodies(connection)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(verify, "changed_bodies", read)
+    if body:
+        flip(queue, queue.read_bytes().index(body[:100]))
+    assert main(["verify", str(queue)]) == exit_code
+    out, err = capsys.readouterr()
+    assert out.count("DAMAGED") == (exit_code == 3)
+    why = f"{queue} can't be used: Input/output error; check the disk"
+    assert err == f"beanlite: {queue} {said}can't be checked: {why}\n"

@@ -7,6 +7,7 @@ import pytest
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
 from beanlite.fleet.servers import Fleet
+from tests.support.streams import DONE_UNPRINTED, onto_full_disk
 
 
 def test_jobs_move_in_their_states_and_the_file_says_where(servers, capsys):
@@ -156,3 +157,11 @@ def test_more_jobs_move_than_a_request_can_name(servers):
     assert servers.move() == 0
     assert servers.wires["one"].stats("stats-tube mail")["current-jobs-ready"] == "1100"
     assert servers.jobs("two") == []
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_a_move_that_can_not_be_told_of_is_done(servers, words):
+    servers.fill()
+    move = ["shard", "move", "mail", "--to", servers.new, "--servers", str(servers.file)]
+    assert onto_full_disk(*move, *words) == (0, DONE_UNPRINTED)
+    assert len(servers.jobs("one")) == 6

@@ -179,7 +179,7 @@ def test_database_is_opened_through_a_symbolic_link(tmp_path, path):
 
 def test_a_second_server_is_refused_until_the_first_is_killed(path):
     with writer(path, "idle") as process:
-        assert refusal(path) == f"another server holds {path}; stop it, or name another file"
+        assert refusal(path) == f"a server or another command holds {path}; stop it, or name another file"
         process.kill()
         process.wait()
         database = open_database(path)

@@ -1,7 +1,9 @@
 """Dated names sort by time, and only our own backups are ever deleted."""
 
+import errno
 import os
 import time
+from pathlib import Path
 
 import pytest
 
@@ -42,15 +44,47 @@ def test_a_name_tells_its_moment(source, folder):
 
 def test_the_oldest_are_deleted(source, folder):
     *old, newest = dated_backups(folder, source)
-    assert delete_oldest(folder, source, 2, newest[0]) == [old[0][0]]
-    assert delete_oldest(folder, source, 2, newest[0]) == []
+    assert delete_oldest(folder, source, 2, newest[0]) == ([old[0][0]], [])
+    assert delete_oldest(folder, source, 2, newest[0]) == ([], [])
     assert len(names(folder)) == 2
 
 
 def test_the_newest_stays_even_where_the_clock_has_gone_back(source, folder):
     (first, _), *later = dated_backups(folder, source)
-    assert delete_oldest(folder, source, 1, first) == [file for file, _ in later]
+    assert delete_oldest(folder, source, 1, first) == ([file for file, _ in later], [])
     assert names(folder) == [first.name]
+
+
+def test_one_that_can_not_be_deleted_keeps_no_other(source, folder, monkeypatch):
+    *old, (newest, _) = dated_backups(folder, source)
+    left = folder / f".{newest.name}.abc.partial"
+    left.touch()
+    os.utime(left, (FIRST_S - 365 * DAY_S, FIRST_S - 365 * DAY_S))
+    unlink = Path.unlink
+
+    def unlinked(file, missing_ok=False):
+        if file in {left, old[0][0]}:
+            raise PermissionError(errno.EPERM, "not permitted", str(file))
+        unlink(file, missing_ok)
+
+    monkeypatch.setattr(wholefile, "lock_byte", lambda *_: False)
+    monkeypatch.setattr(Path, "unlink", unlinked)
+    deleted, failures = delete_oldest(folder, source, 1, newest)
+    assert deleted == [file for file, _ in old[1:]]
+    assert [failure.filename for failure in failures] == [str(left), str(old[0][0])]
+
+
+def test_one_that_can_not_be_read_is_left_alone(source, folder, monkeypatch):
+    backups = dated_backups(folder, source)
+    pread = os.pread
+
+    def read(descriptor, size, at):
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == backups[0][0]:
+            raise OSError(errno.EIO, "Input/output error")
+        return pread(descriptor, size, at)
+
+    monkeypatch.setattr(os, "pread", read)
+    assert dated_backups(folder, source) == backups[1:]
 
 
 @pytest.mark.parametrize(
@@ -134,5 +168,5 @@ def test_a_partial_file_may_get_its_name_while_old_ones_are_deleted(source, fold
         return names
 
     monkeypatch.setattr(os, "listdir", listed)
-    assert delete_oldest(folder, source, 3, newest) == []
+    assert delete_oldest(folder, source, 3, newest) == ([], [])
     assert len(names(folder)) == 3

@@ -71,7 +71,7 @@ def test_whether_there_are_jobs(path):
 
 
 def test_one_that_is_served_is_refused(path):
-    with writer(path, "idle"), pytest.raises(JournalRefused, match="another server holds"), filling(path):
+    with writer(path, "idle"), pytest.raises(JournalRefused, match="a server or another command holds"), filling(path):
         pytest.fail("it was opened")
 
 
@@ -116,7 +116,7 @@ def test_nobody_uses_a_new_file_before_it_is_removed(path, monkeypatch):
     unlink, refusals = Path.unlink, []
 
     def watched(file, **how):
-        with pytest.raises(JournalRefused, match="another server holds") as refusal:
+        with pytest.raises(JournalRefused, match="a server or another command holds") as refusal:
             open_database(path)
         refusals.append(refusal)
         monkeypatch.undo()

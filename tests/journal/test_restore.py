@@ -365,7 +365,7 @@ def untouched(target, source, error, match):
 
 def test_a_server_that_holds_the_target_is_left_alone(source, target):
     with writer(target, "idle"):
-        untouched(target, source, JournalRefused, "another server holds")
+        untouched(target, source, JournalRefused, "a server or another command holds")
 
 
 @pytest.mark.parametrize(

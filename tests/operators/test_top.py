@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import sys
 
 import pytest
 
@@ -188,6 +189,22 @@ def test_once_prints_one_screen_as_text(queue, run):
     assert "next waits" in titles
     assert mail.split()[:7] == ["mail", "5", "2", "2", "2", "0.0", "0.0"]
     assert "\x1b" not in out
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+def test_once_fits_the_terminal(queue, run, monkeypatch, columns):
+    """Columns are left out as on the screen, the last one first, so that the names of tubes can be told."""
+    with Wire(queue.server.connect()) as client:
+        client.ask(f"use {'long-name' * 9}")
+        client.put(b"job")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", "dumb")
+    code, out, _ = run(queue, "top", "--once")
+    lines = out.splitlines()
+    assert code == 0
+    assert [line for line in lines if len(line) > columns] == []
+    assert any(line.startswith("long-namelo") for line in lines)
 
 
 def test_tubes_are_marked_with_what_is_wrong():

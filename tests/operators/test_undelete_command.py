@@ -85,6 +85,9 @@ def test_all_deleted_jobs_of_batches_are_put_again_in_order(run, monkeypatch):
 )
 def test_only_deletions_by_operators_are_meant_unless_named(run, options, jobs):
     assert run("undelete", *options.split(), "--dry-run") == (0, f"{jobs} would be put again\n", "")
+    code, out, err = run("undelete", *options.split(), "--dry-run", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {"do": "undelete", "done": int(jobs.split()[0]), "dry_run": True}
 
 
 def test_undelete_says_what_it_can_not_do(run):

@@ -82,7 +82,20 @@ rm /etc/beanlite/users
 dpkg -r beanlite >&2
 ls /etc/beanlite
 test ! -e /usr/lib/beanlite
+chmod 750 /var/lib/beanlite
+enabled() {
+    ls /etc/systemd/system/*.wants | grep beanlite || echo nothing
+}
+dpkg -i /tmp/beanlite.deb >&2
+echo installed again: $(enabled), $(stat -c %a /var/lib/beanlite)
+systemctl disable beanlite.service
+systemctl enable beanlite@one.service beanlite-backup.timer
+dpkg -r beanlite >&2
+dpkg -i /tmp/beanlite.deb >&2
+echo disabled: $(enabled)
+dpkg -r beanlite >&2
 dpkg -P beanlite >&2
+echo purged: $(enabled)
 test ! -e /etc/beanlite
 ls /var/lib/beanlite
 """
@@ -111,7 +124,13 @@ def test_it_is_installed_used_and_purged(package, tmp_path):
     assert "ExecStart=/usr/bin/beanlite serve --config /etc/beanlite/beanlite.toml" in lines
     assert "stopped jobs=0" in ran.stderr
     assert [line for line in lines if line.startswith("page ")] == [SEEN, "page 401", SEEN]
-    assert lines[-2:] == ["beanlite.toml", "beanlite.db"]  # the settings go with the purge, the jobs stay
+    assert [line for line in lines if line.startswith(("installed again", "disabled", "purged"))] == [
+        "installed again: beanlite.service, 750",
+        "disabled: beanlite@one.service beanlite-backup.timer",
+        "purged: nothing",
+    ]
+    assert "beanlite.toml" in lines
+    assert lines[-1] == "beanlite.db"  # the settings go with the purge, the jobs stay
     assert not Path("/usr/lib/beanlite").exists()
 
 

@@ -66,6 +66,12 @@ def test_template_differs_from_its_unit_only_in_paths(name):
     assert lines(name.replace(".", "@.")) == expected
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_no_unit_is_skipped_without_a_word(name):
+    """A condition that is not met is no failure: the timer of a backup would be green though none is made."""
+    assert "\nCondition" not in (PACKAGING / name).read_text()
+
+
 def test_a_start_that_can_not_succeed_is_not_tried_again():
     assert "RestartPreventExitStatus=2 3\n" in (PACKAGING / "beanlite.service").read_text()
 

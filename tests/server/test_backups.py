@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -178,6 +179,41 @@ async def test_why_one_has_failed(folder, told, code, why):
     assert told == [("error", "backup failed", {"error": why, "next_in_s": 60})]
     assert backups._timer.when() - asyncio.get_running_loop().time() < 61  # the time from one to the next is an hour
     assert backups.failed_at > 0
+    backups.end()
+    await backups.wait()
+
+
+async def test_one_whose_report_can_not_be_read_is_made(folder, told):
+    """The process may have been unable to write all of it."""
+    backups = Made(folder, 3600, 'print(\'{"file": "f", "jo\')')
+    backups.begin()
+    await until(lambda: told)
+    assert told == [("warning", "backup made, but its report can't be read", {"report": '{"file": "f", "jo'})]
+    assert backups.succeeded_at > 0
+    assert backups._timer.when() - asyncio.get_running_loop().time() == pytest.approx(3600, abs=60)
+    backups.end()
+    await backups.wait()
+
+
+async def test_one_made_where_an_old_one_can_not_be_deleted_is_made(folder, told):
+    code = 'import sys; print(\'{"file": "f", "jobs": 1, "size": 2, "seconds": 3}\', flush=True); '
+    backups = Made(folder, 3600, f"{code}sys.exit('beanlite: f is made, but an older one stays')")
+    backups.begin()
+    await until(lambda: len(told) == 2)
+    assert told[0] == ("info", "backup made", {"file": "f", "jobs": 1, "bytes": 2, "seconds": 3})
+    assert told[1] == ("warning", "backup made with an error", {"error": "f is made, but an older one stays"})
+    assert (backups.succeeded_at > 0, backups.failed_at) == (True, 0)
+    assert backups._timer.when() - asyncio.get_running_loop().time() == pytest.approx(3600, abs=60)
+    backups.end()
+    await backups.wait()
+
+
+async def test_a_report_is_read_without_a_disk_and_amid_others(folder, told, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", "/none/such")
+    backups = Made(folder, 3600, 'print(\'{"file": "f", "jobs": 1, "size": 2, "seconds": 3}\\n{"more": "words"}\')')
+    backups.begin()
+    await until(lambda: told)
+    assert told == [("info", "backup made", {"file": "f", "jobs": 1, "bytes": 2, "seconds": 3})]
     backups.end()
     await backups.wait()
 

@@ -261,7 +261,7 @@ def test_without_a_journal_there_is_no_file(tmp_path):
 def test_a_second_server_on_the_file(tmp_path, program):
     with start_beanlite(tmp_path) as server:
         other = program("--socket", tmp_path / "socket", "--db", tmp_path / "queue.db")
-        holds = f"beanlite: another server holds {tmp_path}/queue.db; stop it, or name another file\n"
+        holds = f"beanlite: a server or another command holds {tmp_path}/queue.db; stop it, or name another file\n"
         assert ended(other) == (3, holds)
         assert not (tmp_path / "socket").exists()
         with Wire(server.connect()) as wire:

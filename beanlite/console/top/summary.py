@@ -89,14 +89,17 @@ def print_once(places: Places) -> dict[str, str]:
         raise next(iter(errors.values()))
     sample = merged(samples.values())
     away = {name: str(error) for name, error in errors.items()}
-    print(summary(sample, heading(places), len(sample.findings), away).plain, end="\n\n")  # noqa: T201 - as the command line does
+    for line in summary(sample, heading(places), len(sample.findings), away).split("\n"):
+        line.truncate(tables.width_of_stdout(), overflow="ellipsis")
+        print(line.plain)  # noqa: T201 - as the command line does
+    print()  # noqa: T201 - likewise
     rows = listing.first(sample.tubes, TUBES[1].key, largest=True, limit=ROWS)
     columns = [
         tables.SERVER,
-        *(tables.Column(each.key, each.title, each.show, shrinks=not each.width) for each in TUBES),
+        *(tables.Column(each.key, each.title, each.show, not each.width, leaves=each.from_width) for each in TUBES),
     ]
     columns = [column for column in columns if column.key != "trend"]  # there is none yet
-    columns.append(tables.Column("shut", "shut by", tables.shut_by))
+    columns.append(tables.Column("shut", "shut by", tables.shut_by, leaves=1))
     if not tables.print_table(rows, columns):
         print("no tubes", file=sys.stderr)  # noqa: T201 - likewise
     return away

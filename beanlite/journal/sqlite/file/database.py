@@ -221,7 +221,7 @@ def lock_file(path: Path, undo: ExitStack) -> int:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise JournalRefused(f"another server holds {path}; stop it, or name another file") from error
+        raise JournalRefused(f"a server or another command holds {path}; stop it, or name another file") from error
     if not os.path.samestat(os.fstat(lock), path.stat()):
         raise JournalRefused(f"{path} has just been replaced; try again")
     if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):

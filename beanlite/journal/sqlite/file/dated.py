@@ -59,17 +59,23 @@ def dated_backups(folder: Path, source: Path) -> list[tuple[Path, float]]:
     return [(file, moment_s) for file, moment_s in files if _is_ours(file)]
 
 
-def delete_oldest(folder: Path, source: Path, keep: int, newest: Path) -> list[Path]:
-    """Delete the oldest backups of the source in the folder until `keep` are left, sparing `newest`; returns which.
+def delete_oldest(folder: Path, source: Path, keep: int, newest: Path) -> tuple[list[Path], list[OSError]]:
+    """Delete the oldest backups of the source in the folder until `keep` are left, sparing `newest`.
 
-    Partial files left by backups that were killed are deleted too. OSError: a file can't be deleted.
+    Returns those deleted, and for each that can't be, why. Partial files left by backups that were killed are deleted
+    too. OSError: the folder can't be read.
     """
-    delete_left(folder, source)
+    failures = delete_left(folder, source)
     others = [file for file, _ in dated_backups(folder, source) if file != newest]
     surplus = others[: max(0, len(others) + 1 - keep)]
+    deleted = []
     for file in surplus:
-        file.unlink(missing_ok=True)
-    return surplus
+        try:
+            file.unlink(missing_ok=True)
+            deleted.append(file)
+        except OSError as error:  # it is another user's, for example; the others take up room as well
+            failures.append(error)
+    return deleted, failures
 
 
 def _is_ours(file: Path) -> bool:
@@ -80,19 +86,31 @@ def _is_ours(file: Path) -> bool:
     try:
         check_file(descriptor, file, len(find_migrations()))
         return os.fstat(descriptor).st_size > 0
-    except JournalRefused:
+    except (JournalRefused, OSError):
         return False
     finally:
         os.close(descriptor)
 
 
-def delete_left(folder: Path, source: Path) -> None:
-    """Delete the partial files of backups of the source that were killed. OSError: a file can't be deleted."""
+def delete_left(folder: Path, source: Path) -> list[OSError]:
+    """Delete the partial files of backups of the source that were killed. Returns for each that can't be, why.
+
+    OSError: the folder can't be read.
+    """
+    failures: list[OSError] = []
     name = rf"\.{re.escape(source.stem)}-{_STAMP}{re.escape(_SUFFIX)}\.\w+\.partial"
-    remove_left(folder, re.compile(name))
+    try:
+        remove_left(folder, re.compile(name))
+    except OSError as error:
+        failures.append(error)
     pattern = re.compile(rf"{name}(-journal)?")
     for each in os.listdir(folder):  # noqa: PTH208 - as above
         if pattern.fullmatch(each):
-            with suppress(FileNotFoundError):  # meanwhile another backup has been made, or has deleted it
+            try:
                 if (folder / each).stat().st_mtime < time.time() - _STALE_S:
                     (folder / each).unlink()
+            except FileNotFoundError:
+                pass  # meanwhile another backup has been made, or has deleted it
+            except OSError as error:
+                failures.append(error)
+    return failures

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from beanlite.errors import JournalFailed, JournalLocked, JournalRefused, NotOurs
+from beanlite.errors import JournalFailed, JournalLocked, JournalRefused, JournalUnreadable, NotOurs
 from beanlite.journal.sqlite.file.filesystem import lack_of
 
 # SQLite's application id, which identifies the program that a file belongs to: "bean", at byte 68.
@@ -241,7 +241,7 @@ def check_version(path: Path, version: int, newest: int) -> None:
 
 
 def rule_out_disk(path: Path) -> None:
-    """Raise JournalRefused if the disk can't read the file or its -wal, or briefly could not, and there is no damage.
+    """Raise JournalUnreadable if the disk can't read the file or its -wal, or briefly could not and there is no damage.
 
     SQLite reports such errors as damage. Closing the file here drops SQLite's locks on it, so nothing may be written
     afterwards.
@@ -254,9 +254,9 @@ def rule_out_disk(path: Path) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            raise JournalRefused(f"{each} can't be read: {error.strerror}; check the disk") from error
+            raise JournalUnreadable(f"{each} can't be read: {error.strerror}; check the disk") from error
     if not path.exists() or _is_sound(path):  # a missing file was new, and was removed when its creation failed
-        raise JournalRefused(f"{path} could not be read a moment ago; check the disk, and try again")
+        raise JournalUnreadable(f"{path} could not be read a moment ago; check the disk, and try again")
 
 
 def _is_sound(path: Path) -> bool:
@@ -289,30 +289,30 @@ def is_locked(error: sqlite3.Error) -> bool:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
 
 
-def _unusable(error: sqlite3.Error, path: Path) -> JournalRefused:
+def _unusable(error: sqlite3.Error, path: Path) -> JournalUnreadable:
     what = f"{path} can't be used: {text_of(error)}"
     lack = lack_of(path.parent)
     if lack is not None:  # SQLite reports it as a lock that is held, or as a failed read or write
-        return JournalRefused(f"{what}; {lack}")
+        return JournalUnreadable(f"{what}; {lack}")
     if is_locked(error):
         return JournalLocked(f"{what}; another program holds a lock on it: end what that does there, and try again")
     advice = "check the disk, and the owner and the mode of the folder, the file, its -wal and its -shm"
-    return JournalRefused(f"{what}; {advice}")
+    return JournalUnreadable(f"{what}; {advice}")
 
 
 @contextmanager
 def refused(path: Path) -> Iterator[None]:
-    """Convert errors of SQLite or the system about the file into JournalRefused."""
+    """Convert errors of SQLite or the system about the file into JournalRefused, or JournalUnreadable."""
     try:
         yield
     except UnicodeDecodeError as error:
         raise JournalRefused(f"{path} is damaged (its schema is no text); {WHAT_TO_DO}") from error
     except (sqlite3.Error, OSError) as error:
         if is_full(error, path):
-            raise JournalRefused(f"no space left on the disk of {path}") from error
+            raise JournalUnreadable(f"no space left on the disk of {path}") from error
         if isinstance(error, OSError):
             advice = lack_of(path.parent) or "check the disk"
-            raise JournalRefused(f"{path} can't be used: {error.strerror or text_of(error)}; {advice}") from error
+            raise JournalUnreadable(f"{path} can't be used: {error.strerror or text_of(error)}; {advice}") from error
         if is_damage(error):
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD:
                 rule_out_disk(path)
@@ -321,6 +321,6 @@ def refused(path: Path) -> Iterator[None]:
             raise damaged(path, text_of(error)) from error  # our statements are valid, so the schema must be wrong
         raise _unusable(error, path) from error
     except JournalFailed as error:  # the disk failed before anything was served
-        raise JournalRefused(str(error)) from error
+        raise JournalUnreadable(str(error)) from error
     except MemoryError as error:
-        raise JournalRefused(f"there is not enough memory for what {path} holds") from error
+        raise JournalUnreadable(f"there is not enough memory for what {path} holds") from error

@@ -14,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from beanlite.errors import JournalRefused
+from beanlite.errors import JournalUnreadable
 from beanlite.journal.sqlite.file.fileformat import HEADER_BYTES, PAGE_SIZE, read_at, shm_of, wal_of
 
 # The header of a frame: its page number; the size of the database if the frame ends a transaction, else 0; the salts;
@@ -142,7 +142,7 @@ def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
     """Return the numbers, from 1, of the frames in the -wal of the database file that end a transaction.
 
     To be called before SQLite opens the file. Frames left over from before the -wal was last restarted don't count;
-    with ``salts``, only frames with these salts count. JournalRefused: the -wal can't be read.
+    with ``salts``, only frames with these salts count. JournalUnreadable: the -wal can't be read.
     """
     try:
         with wal_of(path).open("rb", buffering=0) as wal:
@@ -157,7 +157,7 @@ def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise JournalRefused(f"{wal_of(path)} can't be read: {error.strerror}") from error
+        raise JournalUnreadable(f"{wal_of(path)} can't be read: {error.strerror}") from error
 
 
 def _frames(wal: int) -> Iterator[tuple[int, int, bytes, bytes]]:
@@ -177,7 +177,7 @@ def headers_in(wal: int, salts: bytes) -> Iterator[bytes]:
 
 
 def is_header_damaged(path: Path) -> bool:
-    """Whether the -wal of the database file has frames, but no valid header. JournalRefused: it can't be read."""
+    """Whether the -wal of the database file has frames, but no valid header. JournalUnreadable: it can't be read."""
     try:
         with wal_of(path).open("rb", buffering=0) as wal:
             has_frames = os.fstat(wal.fileno()).st_size >= min_wal_size(1)
@@ -185,7 +185,7 @@ def is_header_damaged(path: Path) -> bool:
     except FileNotFoundError:
         return False
     except OSError as error:
-        raise JournalRefused(f"{wal_of(path)} can't be read: {error.strerror}") from error
+        raise JournalUnreadable(f"{wal_of(path)} can't be read: {error.strerror}") from error
 
 
 def newest_pages(path: Path) -> tuple[int, dict[int, int]]:

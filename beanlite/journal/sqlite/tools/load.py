@@ -247,6 +247,8 @@ class _Loading:
         except sqlite3.IntegrityError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY:
                 raise _Wrong(f"there is a job {values['id']} already; --new-ids gives each a new one") from error
+            if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_NOTNULL:  # "NOT NULL constraint failed: jobs.pri"
+                raise _Wrong(f"its {str(error).rpartition('.')[2]} is missing") from error
             raise
         self._connection.execute(_CHECKSUM, (checksum_of_row(row), values["id"]))
         if is_large:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from beanlite.errors import BeanliteError, JournalRefused, NotOurs
+from beanlite.errors import BeanliteError, JournalRefused, JournalUnreadable, NotOurs
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.fileformat import (
     damaged,
@@ -48,7 +48,7 @@ _STATES: Final = "SELECT state, count(*) FROM jobs GROUP BY state ORDER BY state
 def verify(path: Path) -> Iterator[CheckResult]:
     """Check the file in a single read transaction, yielding each result as it is made.
 
-    BeanliteError: there is no such file, or it can't be opened.
+    BeanliteError: there is no such file, or it can't be opened. JournalUnreadable: nor read, or not to its end.
     """
     path = Path(os.path.realpath(path))
     try:
@@ -63,6 +63,8 @@ def verify(path: Path) -> Iterator[CheckResult]:
                 connection.execute("BEGIN")
             yield _look("log", partial(_log, connection, path, after_sqlite, mark))
             yield from check_results(connection, path)
+    except JournalUnreadable:
+        raise
     except JournalRefused as error:
         yield CheckResult("file", sound=False, said=str(error), ours=not isinstance(error, NotOurs))
 
@@ -99,6 +101,8 @@ def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path
                     yield CheckResult(name, sound=False, said=str(damaged(path, what)))
             if not wrong:
                 yield CheckResult(name, sound=True, said=_summary(connection, path, name))
+    except JournalUnreadable:
+        raise
     except JournalRefused as error:
         yield CheckResult(name, sound=False, said=str(error))
     if wrong > FAULTS_MAX:
@@ -110,6 +114,8 @@ def _look_at_each(name: str, check: _Check, connection: sqlite3.Connection, path
 def _look(name: str, check: Callable[[], str]) -> CheckResult:
     try:
         return CheckResult(name, sound=True, said=check())
+    except JournalUnreadable:
+        raise
     except JournalRefused as error:
         return CheckResult(name, sound=False, said=str(error))
 
