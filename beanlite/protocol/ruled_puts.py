@@ -37,7 +37,8 @@ def put_by_rules(
     if twin is not None:
         return replies.inserted(repeat(session, twin))
     if missing is not None:
-        session.aside_bytes = line.size
+        if not late_bodies:
+            session.aside_bytes = line.size
         session.gather(
             [missing], lambda found, then_ns: _put_late(session, line, body, {**late_bodies, **found}, then_ns)
         )
@@ -63,7 +64,6 @@ def repeat(session: Session, twin: Job) -> int:
 
 def _put_late(session: Session, line: Put, body: bytes, late_bodies: Bodies, now_ns: int) -> bytes | None:
     """Go on with a put whose tube had to be searched for its body."""
-    session.aside_bytes = 0
     admission = session.engine.admission
     if admission.draining:
         return replies.DRAINING
