@@ -59,6 +59,7 @@ class Clients:
     def disconnect(self, client: Client, now_ns: int) -> None:
         """Remove a client. The jobs that it had reserved become ready: a SLICE of them at once, the rest in ticks."""
         self._queues.stop_waiting(client)
+        self._queues.leftovers.clear(client)
         client.gone = True
         del self.connected[client.peer.number]
         self._counts.clients -= 1
@@ -152,6 +153,7 @@ class Clients:
 
         ``for_offer``: the job is to be offered to it rather than reserved for it.
         """
+        self._queues.leftovers.clear(client)
         client.waiting = True
         client.waits_for_offer = for_offer
         client.waits_since_ns = now_ns

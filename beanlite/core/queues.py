@@ -30,7 +30,7 @@ from beanlite.core.ledger import Ledger
 from beanlite.core.ruled import Ruled
 from beanlite.core.rules import WAITING
 from beanlite.core.table import JobTable
-from beanlite.core.timers import Timers
+from beanlite.core.timers import Chore, Timers
 from beanlite.core.totals import WAITS_MAX
 from beanlite.core.tube import FULL, NO_JOBS, SLOWED, Client, Offers, Peer, Tube
 
@@ -40,6 +40,10 @@ DEFAULT_TUBE: Final = b"default"
 WAKE_COST: Final = 5
 # ... and taking it off the waiting lists of this many tubes costs as much as moving one.
 LINES_PER_JOB: Final = 16
+# A client is taken off this many lists at once; off more of them later, in slices, whoever has ended its wait.
+LINES_AT_ONCE: Final = 4 * LINES_PER_JOB
+# So many of these are done before others have their turn, counted in jobs moved.
+PART: Final = 100
 # Jobs with a smaller pri count as urgent in the statistics.
 URGENT_PRI: Final = 1024
 # For how long a job is offered to a client.
@@ -51,6 +55,38 @@ class Outcome(Enum):
 
     DEADLINE_SOON = "deadline soon"
     TIMED_OUT = "timed out"
+
+
+class Leftovers(Chore):
+    """Clients whose wait is over, but which are still on the waiting lists of very many tubes; nobody serves them."""
+
+    __slots__ = ("_clients", "_timers")
+
+    def __init__(self, serial: int, timers: Timers) -> None:
+        super().__init__(serial)
+        self._timers = timers
+        self._clients: dict[Client, list[Tube]] = {}
+
+    def add(self, client: Client) -> None:
+        """Have a client taken off the lists of all tubes that it watches."""
+        self._clients[client] = list(client.watched)  # it may watch others by then
+        self._timers.set(self, 0)
+
+    def clear(self, client: Client) -> None:
+        """Take a client off its lists now, because it waits again or is disconnected."""
+        for tube in self._clients.pop(client, ()):
+            tube.waiting.pop(client, None)
+
+    def carry_out(self, budget: int, now_ns: int) -> int:
+        """Clear a part of the budget; what else is due has its turn in between."""
+        cost = 0
+        while self._clients and cost < min(budget, PART):
+            client, tubes = next(iter(self._clients.items()))
+            cost += 1 + len(tubes) // LINES_PER_JOB
+            self.clear(client)
+        if self._clients:
+            self._timers.set(self, now_ns)
+        return cost
 
 
 class Queues:
@@ -67,6 +103,7 @@ class Queues:
         "default",
         "jobs",
         "ledger",
+        "leftovers",
         "ruled",
         "stopping",
         "timers",
@@ -90,6 +127,7 @@ class Queues:
         self._pri = self._pri_key = self._deadline_ns = self._deadline_key = 0
         """The pri and the deadline of the last jobs, and what keys with them begin with: the next jobs are mostly like
         them, and to make an int that is larger than those of the machine takes long."""
+        self.leftovers = Leftovers(self.new_serial(), self.timers)
         self._in_order: list[Tube] | None = None
         """What ``tubes_in_order`` returns, until a tube is made or dropped."""
         self.default = self.make_tube(DEFAULT_TUBE)
@@ -102,8 +140,7 @@ class Queues:
         Returns the cost, counted in jobs moved.
         """
         tube = job.tube
-        if tube.waiting and not tube.shut:
-            client = next(iter(tube.waiting))
+        if tube.waiting and not tube.shut and (client := self._first_waiting(tube)) is not None:
             if client.waits_for_offer:
                 job.since_ns = now_ns
                 self.make_offered(job, client, now_ns)
@@ -268,12 +305,24 @@ class Queues:
     # -- waiting clients
 
     def stop_waiting(self, client: Client) -> None:
-        """If the client waits, take it off the waiting lists of all tubes that it watches."""
+        """If the client waits, take it off the waiting lists of all tubes that it watches, or have that done soon."""
         if client.waiting:
             client.waiting = False
             self.counts.waiting -= 1
+            if len(client.watched) > LINES_AT_ONCE:
+                self.leftovers.add(client)
+                return
             for tube in client.watched:
                 del tube.waiting[client]
+
+    def _first_waiting(self, tube: Tube) -> Client | None:
+        """Return the client that has waited longest, if any, and strike those from the list that wait no more."""
+        while tube.waiting:
+            client = next(iter(tube.waiting))
+            if client.waiting:
+                return client
+            del tube.waiting[client]
+        return None
 
     def wake(self, client: Client, outcome: Job | Outcome) -> int:
         """End the client's wait; returns the cost of taking it off its waiting lists, counted in jobs moved."""
@@ -285,7 +334,9 @@ class Queues:
         """Give ready jobs of a tube to waiting clients until that has cost about ``budget``; returns the cost."""
         cost = 0
         while cost < budget and tube.waiting and tube.ready.keys and not tube.shut:
-            client = next(iter(tube.waiting))
+            client = self._first_waiting(tube)
+            if client is None:
+                break
             job = self.jobs[tube.ready.keys[0] & ID_MASK]
             self.leave_state(job, now_ns)
             if client.waits_for_offer:

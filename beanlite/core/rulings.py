@@ -41,7 +41,7 @@ _DOUBLED_MAX: Final = 40
 class Rulings:
     """What rules do to jobs."""
 
-    __slots__ = ("_bodies", "_delete", "_ledger", "_queues")
+    __slots__ = ("_bodies", "_delete", "_ledger", "_queues", "compared")
 
     def __init__(self, queues: Queues, bodies: Bodies, delete: Callable[[Client, int, int], bool]) -> None:
         """``delete`` deletes a job, as ``Engine.delete`` does."""
@@ -49,6 +49,8 @@ class Rulings:
         self._ledger = queues.ledger
         self._bodies = bodies
         self._delete = delete
+        self.compared = 0
+        """How many jobs ``twin`` has compared; whoever lets others have their turn for that sets it to 0."""
 
     # -- coming back
 
@@ -205,6 +207,7 @@ class Rulings:
             return None, None
         for job_id in kept.twins(kept.twin_key(len(body), crc32(body))):
             job = self._queues.jobs[job_id]
+            self.compared += 1
             if job.body is None and job not in late_bodies:
                 return None, job
             if (late_bodies[job] if job.body is None else job.body) == body:

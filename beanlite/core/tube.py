@@ -122,8 +122,8 @@ class Tube(TimerOwner):
         self.delayed = NO_JOBS
         self.buried = NO_JOBS
         self.waiting: OrderedDict[Client, None] = NOBODY
-        """The clients that wait in a reserve, the longest wait first. While the tube isn't shut, either this or
-        ``ready`` is empty."""
+        """The clients that wait in a reserve, the longest wait first, with some that have just ceased to. While the
+        tube isn't shut, either this or ``ready`` is empty."""
         self.reserved = 0
         self.urgent = 0
         self.using = 0

@@ -286,7 +286,9 @@ class Connection(asyncio.Protocol):
         kind = self.session.bring(job, body)
         if kind is FETCHING:
             self.resume()
-        elif kind is not None:
+            return
+        self._flow.note_buffers()
+        if kind is not None:
             self._turns.resume_later(self.resume, kind)
 
     def lack_memory(self) -> None:

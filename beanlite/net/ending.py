@@ -48,12 +48,15 @@ class Ending:
         self._turns.disconnect(self._session.client)
 
     def part(self) -> bool:
-        """Carry out no more commands; returns whether the client still has to be told that the server is done."""
+        """Carry out no more commands; returns whether the client still has to be told that the server is done.
+
+        One that has said so itself does not, unless it has replies to read.
+        """
         self.leaving = True
         self._buffers.note(self, self._transport.get_write_buffer_size())  # the client may never read the rest
         # Now, not when the socket is closed: the next client finds the reservations returned.
         self._turns.disconnect(self._session.client)
-        if self._session.half_closed:
+        if self._session.half_closed and not self._transport.get_write_buffer_size():
             self._transport.close()
             return False
         return not self._transport.is_closing()

@@ -14,8 +14,8 @@ from beanlite.protocol.framing import FramedSession
 class Flow:
     """Stops reading from a client that is too far ahead or does not read its replies, and counts what it has caused.
 
-    A client is charged for three things: what it has sent and is not carried out yet, the replies that it has not read,
-    and those that wait for others which are held.
+    A client is charged for four things: what it has sent and is not carried out yet, the bodies that are gathered for a
+    reply, the replies that it has not read, and those that wait for others which are held.
     """
 
     __slots__ = (

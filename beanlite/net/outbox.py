@@ -42,6 +42,8 @@ class Outbox:
         """Send the session's replies, or hold them for the journal; the group commit releases them to ``holder``."""
         session = self._session
         if (session.waits or self._group.in_doubt) and self._journaled:
+            if self.held:
+                self._flow.none_waiting()  # those that wait are held with these
             self.held += 1
             if self._group.hold(holder, session.take_replies(hold=True)):
                 self._turns.look_at_clock()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import termios
 from collections.abc import Callable
+from fcntl import ioctl
+from sys import byteorder
 from typing import Final
 
 from beanlite.core.job import Job
@@ -19,7 +22,7 @@ from beanlite.net.gate import ClientGate
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
 
-# How long a client that is done may take to close its side.
+# How long a client that is done may take to close its side, or to read anything of what it has not read yet.
 FAREWELL_S: Final = 2.0
 # At the stop, the server does not wait for a client that has sent nothing for this long.
 QUIET_S: Final = 0.02
@@ -181,9 +184,11 @@ class Farewell(asyncio.Protocol):
 
     If a socket is closed with unread data in it, the kernel sends RST instead of FIN, and replies in flight are lost.
     That is why everything that the client sends after ``quit`` is read and discarded.
+
+    A client that reads, however slowly, gets all its replies. One that reads nothing is cut off: it holds a place.
     """
 
-    __slots__ = ("_connection", "_heard", "_loop", "_quiet_s", "_roster", "_timer", "_transport", "_until_s")
+    __slots__ = ("_connection", "_heard", "_loop", "_quiet_s", "_roster", "_timer", "_transport", "_unread", "_until_s")
 
     def __init__(
         self,
@@ -192,7 +197,10 @@ class Farewell(asyncio.Protocol):
         loop: asyncio.AbstractEventLoop,
         quiet_s: float,
     ) -> None:
-        """``quiet_s``: a client that has sent nothing for this long is not waited for; FAREWELL_S at most."""
+        """``quiet_s``: a client that has sent nothing for this long is not waited for; FAREWELL_S at most.
+
+        That is for one to which everything has been sent.
+        """
         self._roster = roster
         self._connection = connection
         self._transport = transport = connection.transport
@@ -207,6 +215,7 @@ class Farewell(asyncio.Protocol):
             transport.resume_reading()
         except OSError:  # the client has closed both sides already
             transport.abort()
+        self._unread = self._unread_bytes()
 
     def data_received(self, _data: bytes) -> None:
         """Discard the data, but note that the client still sends."""
@@ -227,11 +236,27 @@ class Farewell(asyncio.Protocol):
         self._loop.call_soon(self._loop.call_soon, self._end_if_quiet)
 
     def _end_if_quiet(self) -> None:
-        if self._heard and self._loop.time() < self._until_s:
+        unread, now_s = self._unread_bytes(), self._loop.time()
+        if unread < self._unread:
+            self._until_s = now_s + FAREWELL_S
+        self._unread = unread
+        if (unread or self._heard) and now_s < self._until_s:
             self._heard = False
             self._timer = self._loop.call_later(self._quiet_s, self._on_timer)
+        elif unread:
+            self._transport.abort()  # to close it would wait for the client
         else:
             self._transport.close()
+
+    def _unread_bytes(self) -> int:
+        """Return how many bytes the client has not read, if some of them are left to be sent; otherwise 0."""
+        unsent, sock = self._transport.get_write_buffer_size(), self._transport.get_extra_info("socket")
+        if not unsent or sock is None:  # a simulated one has none
+            return unsent
+        try:  # what the kernel has is counted, too: it has room for megabytes, and asks for more in large parts
+            return unsent + int.from_bytes(ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), byteorder)
+        except OSError:  # the connection is closed
+            return unsent
 
     def cut_short(self) -> bool:
         """Close the connection without waiting for the client and return True, unless replies are left to send."""

@@ -8,7 +8,11 @@ from beanlite.core.job import Job
 from beanlite.core.rules import MAX_JOBS
 from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
+from beanlite.protocol.blocked import YIELDING
 from beanlite.protocol.session import Session
+
+# After so many comparisons with bodies that have the same size and checksum, others get their turn.
+COMPARED_MAX: Final = 10_000
 
 Bodies = Mapping[Job, bytes | None]
 NO_BODIES: Final[Bodies] = {}
@@ -32,10 +36,14 @@ def put_by_rules(
     """Carry out a put to which the rules of its tube apply, once its body has come and there is room for it."""
     engine, tube = session.engine, session.client.use
     twin, missing = engine.rulings.twin(tube, body, late_bodies)
+    if missing is None and engine.rulings.compared > COMPARED_MAX:
+        engine.rulings.compared = 0
+        session.blocked = YIELDING
     if twin is not None:
         return replies.inserted(repeat(session, twin))
     if missing is not None:
-        session.aside_bytes = line.size
+        if not late_bodies:
+            session.aside_bytes = line.size
         session.gather(
             [missing], lambda found, then_ns: _put_late(session, line, body, {**late_bodies, **found}, then_ns)
         )
@@ -61,7 +69,6 @@ def repeat(session: Session, twin: Job) -> int:
 
 def _put_late(session: Session, line: Put, body: bytes, late_bodies: Bodies, now_ns: int) -> bytes | None:
     """Go on with a put whose tube had to be searched for its body."""
-    session.aside_bytes = 0
     admission = session.engine.admission
     if admission.draining:
         return replies.DRAINING

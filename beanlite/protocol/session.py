@@ -270,23 +270,26 @@ class Session:
         self.aside: Callable[[int], bytes | None] | None = None
         """What carries out the command that has been set aside."""
         self.aside_bytes = 0
-        """The size of that command, if it is a request."""
+        """The size of that command, if it is a request, with the bodies that have come for it or for another one."""
 
     def set_aside(
         self, carry_out: Callable[[Session, _Given, int], bytes | None], given: _Given, kind: Blocked, size: int = 0
     ) -> None:
         """Have a command carried out when its turn has come, because it takes long; ``kind``: LOOKING or WORKING."""
         self.aside = lambda now_ns: carry_out(self, given, now_ns)
-        self.aside_bytes = size
+        self.aside_bytes += size
         self.blocked = kind
 
     def carry_out_aside(self, now_ns: int) -> None:
         """Carry out the command that was set aside."""
-        carry_out = self.aside
-        assert carry_out is not None
-        self.blocked = self.aside = None
-        self.aside_bytes = 0
-        answer = carry_out(now_ns)
+        assert self.aside is not None
+        carry_out, self.aside, self.blocked = self.aside, None, None
+        self._finish(carry_out(now_ns))
+
+    def _finish(self, answer: bytes | None) -> None:
+        """Take the answer to a command that was set aside, or waited for bodies, unless it goes on to do so."""
+        if self.gathering is None and self.aside is None:
+            self.aside_bytes = 0
         if answer is not None:
             self.replies.append(answer)
 
@@ -359,16 +362,14 @@ class Session:
         if gathering is None:  # the client has met a bug since
             return None
         gathering.bodies[job] = body
+        self.aside_bytes += len(body or b"")
         return gathering.kind if len(gathering.bodies) == len(gathering.jobs) else None
 
     def answer_with_bodies(self, now_ns: int) -> None:
         """Make the reply for which bodies were gathered; to be called when all have come."""
         assert self.gathering is not None
-        gathering = self.gathering
-        self.gathering = self.blocked = None
-        reply = gathering.then(gathering.bodies, now_ns)
-        if reply is not None:
-            self.replies.append(reply)
+        gathering, self.gathering, self.blocked = self.gathering, None, None
+        self._finish(gathering.then(gathering.bodies, now_ns))
 
     @property
     def unsent_bytes(self) -> int:

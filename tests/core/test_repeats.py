@@ -6,6 +6,8 @@ import pytest
 
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.core.rulings import EXPIRING_MAX
+from beanlite.protocol import ruled_puts
+from beanlite.protocol.blocked import YIELDING
 from tests.support.core import offered, put, stored_job
 from tests.support.fetching import FetchingCore
 from tests.support.ruled_core import change, policy, reserve, state
@@ -161,6 +163,20 @@ def test_one_body_is_fetched_where_very_many_may_be_the_same(core):
     client.bring(core.engine.jobs[1], b"y")
     client.answer_with_bodies(core.now_ns)
     assert client.gathering.jobs == [core.engine.jobs[2]]
+
+
+def test_puts_compared_with_many_bodies_let_others_have_their_turn(core, monkeypatch):
+    monkeypatch.setattr(ruled_puts, "COMPARED_MAX", 10)
+    policy(core, unique="waiting")
+    client = core.client()
+    texts = [b"%08d" % number for number in range(8)]
+    bodies = [text + crc32(text).to_bytes(4, "little") for text in texts]
+    assert len({crc32(body) for body in bodies}) == 1
+    client.receive(b"".join(b"put 0 0 9 12\r\n%b\r\n" % body for body in bodies), core.now_ns)
+    assert client.blocked is YIELDING
+    assert len(core.engine.jobs) == 6
+    core.go_on(client)
+    assert client.take_replies() == b"".join(b"INSERTED %d\r\n" % number for number in range(1, 9))
 
 
 def test_moved_job_is_known_where_it_is(core):

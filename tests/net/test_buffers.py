@@ -1,16 +1,18 @@
 """What is buffered for all clients together has a bound, and those who have held the most time go first."""
 
+import asyncio
 import socket
 
 import pytest
 
+from beanlite.commit import group
 from beanlite.core.admission import Admission
 from beanlite.core.memory import PART, Memory
 from beanlite.core.queues import Queues
 from beanlite.net.buffers import COUNTED_FROM, Buffers
 from beanlite.net.refusals import Refusals
 from tests.support import inside
-from tests.support.inside import ask, connect, serving
+from tests.support.inside import PUT, ask, connect, serving
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, until
 
@@ -95,6 +97,33 @@ async def test_replies_that_are_not_read_before_a_quit_count_until_they_are(tmp_
         assert await reader.read() == b"FOUND 1 60000\r\n%b\r\n" % body * peeks
         writer.close()
         await inside.until(lambda: not server.parts.engine.memory.buffer_bytes)
+
+
+async def test_bodies_that_are_gathered_for_a_reply_are_counted(tmp_path, disk, monkeypatch):
+    body = b"x" * 60_000
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other, another = [await connect(server) for _ in range(3)]
+        engine = server.parts.engine
+        for job_id in range(1, 4):
+            await ask(client, b"put 0 0 60 60000\r\n%b\r\n" % body)
+            engine.bodies.unload(engine.jobs.find(job_id))
+        disk.free.clear()
+        other[1].write(PUT)
+        await inside.until(lambda: server.wiring.group_commit.syncing)
+        another[1].write(PUT)
+        await inside.until(lambda: engine.last_id == 5)
+        fetch = server.parts.journal.fetch
+
+        async def fetch_while_the_batch_is_full(job_ids):
+            monkeypatch.setattr(group, "BATCH_REPLIES", 0)
+            return await fetch(job_ids)
+
+        monkeypatch.setattr(server.parts.journal, "fetch", fetch_while_the_batch_is_full)
+        client[1].write(b"reserve-batch 3 0\r\n")
+        await inside.until(lambda: engine.memory.buffer_bytes == 3 * len(body))
+        disk.free.set()
+        assert await asyncio.wait_for(client[0].readline(), 10) == b"RESERVED_BATCH 3\r\n"
+        await inside.until(lambda: not engine.memory.buffer_bytes)
 
 
 def test_buffers_change_the_room_for_puts_without_waiting_for_a_batch(memory):

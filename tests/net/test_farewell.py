@@ -9,17 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from beanlite.net import roster
 from beanlite.net.turns import LATE, TURN_NS, Turns
 from beanlite.protocol.blocked import WAITING
-from tests.support.inside import CLIENTS, ask, connect, serving, until
+from tests.support import inside
+from tests.support.inside import CLIENTS, ask, connect, serving
 from tests.support.servers import start_beanlite
 from tests.support.tls_clients import rest_of
 from tests.support.wire import Wire
 
 BODY = b"x" * 60_000
 PEEKS = 40
+PART = 20_000
+LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
 
 
 @pytest.fixture(params=["uvloop", "asyncio"])
@@ -53,6 +57,67 @@ def test_replies_before_a_quit_are_read_whatever_is_sent_after_it(server):
         thread.join()
 
 
+async def leave_something_unsent(server, end):
+    """Return a client that is done, and has not read its replies: the kernel has no room for the last ones."""
+    beside = await connect(server)
+    beside[1].write(b"use bodies\r\nput 0 0 60 %d\r\n%b\r\n" % (len(BODY), BODY))
+    await inside.until(lambda: server.parts.engine.jobs.find(1))
+    client = socket.socket()
+    client.settimeout(20)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    host, port = server._listener.address.split(":")
+    client.connect((host, int(port)))
+    client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    client.sendall(b"use bodies\r\n")
+    await inside.until(lambda: len(server.parts.roster) == 2)
+    connection = list(server.parts.roster.connections.values())[1]
+    while not connection.transport.get_write_buffer_size():
+        client.sendall(b"peek-ready\r\n")
+        assert await ask(beside, b"list-tube-used\r\n")
+    client.sendall(b"quit\r\n") if end == "quit" else client.shutdown(socket.SHUT_WR)
+    await inside.until(lambda: len(server.parts.roster.connections) == 1)
+    assert len(server.parts.roster) == 2
+    return client
+
+
+@LOOPS
+@pytest.mark.parametrize("end", ["quit", "half-close"])
+def test_client_that_is_done_and_reads_nothing_is_cut_off(tmp_path, monkeypatch, new_loop, end):
+    monkeypatch.setattr(roster, "FAREWELL_S", 0.1)
+
+    async def serve():
+        async with serving(tmp_path / "q.db") as (server, _):
+            with await leave_something_unsent(server, end):
+                await inside.until(lambda: len(server.parts.roster) == 1)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve())
+
+
+@LOOPS
+@pytest.mark.parametrize("end", ["quit", "half-close"])
+def test_client_that_is_done_and_reads_slowly_gets_all(tmp_path, monkeypatch, new_loop, end):
+    monkeypatch.setattr(roster, "FAREWELL_S", 0.5)
+    looks = []
+    look = roster.Farewell._end_if_quiet
+    monkeypatch.setattr(roster.Farewell, "_end_if_quiet", lambda self: (looks.append(self), look(self)))
+
+    async def serve():
+        async with serving(tmp_path / "q.db") as (server, _):
+            with await leave_something_unsent(server, end) as client:
+                data = b""
+                for number in range(3):
+                    data += client.recv(PART)
+                    await inside.until(lambda: len(looks) > number)  # noqa: B023
+                data += await asyncio.to_thread(rest_of, client)
+                replies = data.removeprefix(b"USING bodies\r\n")
+                reply = b"FOUND 1 %d\r\n%b\r\n" % (len(BODY), BODY)
+                assert replies == reply * (len(replies) // len(reply))
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(serve())
+
+
 def test_client_that_quits_without_closing_makes_room_for_others(server):
     with Wire(server.connect()) as idle, Wire(server.connect()) as wire:
         idle.send(b"quit\r\n")
@@ -83,7 +148,7 @@ async def test_client_that_quits_without_closing_is_closed_in_the_end(tmp_path, 
         client = await connect(server)
         client[1].write(b"quit\r\n")
         assert await client[0].read() == b""
-        await until(lambda: not len(server.parts.roster))
+        await inside.until(lambda: not len(server.parts.roster))
 
 
 async def test_connection_that_ended_is_not_waited_for(tmp_path, monkeypatch):
@@ -95,7 +160,7 @@ async def test_connection_that_ended_is_not_waited_for(tmp_path, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(Turns, "leave", lambda _, leave: later.append(leave))
             connection.transport.abort()
-            await until(lambda: later)
+            await inside.until(lambda: later)
         connection.part()
         assert len(server.parts.roster) == 1
         later.pop()()
@@ -105,7 +170,7 @@ async def test_connection_that_ended_is_not_waited_for(tmp_path, monkeypatch):
 async def test_connections_are_kept_alive(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         await connect(server)
-        await until(lambda: server.parts.roster.connections)
+        await inside.until(lambda: server.parts.roster.connections)
         (connection,) = server.parts.roster.connections.values()
         sock = connection.transport.get_extra_info("socket")
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
@@ -125,7 +190,7 @@ async def test_some_of_many_clients_that_leave_at_once_leave_in_later_turns(tmp_
         before = server.parts.engine.counts.clients
         await asyncio.sleep(0)
         assert 0 < server.parts.engine.counts.clients < before
-        await until(lambda: not server.parts.engine.counts.clients)
+        await inside.until(lambda: not server.parts.engine.counts.clients)
         for _, writer in CLIENTS:
             writer.transport.abort()
 
@@ -134,7 +199,7 @@ async def test_gone_client_gets_no_job_before_its_turn_to_leave_has_come(tmp_pat
     async with serving(tmp_path / "q.db") as (server, _):
         gone, there = await connect(server), await connect(server)
         gone[1].write(b"reserve\r\n")
-        await until(lambda: server.parts.engine.counts.waiting)
+        await inside.until(lambda: server.parts.engine.counts.waiting)
         (connection,) = [each for each in server.parts.roster.connections.values() if each.session.blocked is WAITING]
         monkeypatch.setattr(Turns, "now_unless_late", lambda _: LATE)
         connection.connection_lost(None)
@@ -144,5 +209,5 @@ async def test_gone_client_gets_no_job_before_its_turn_to_leave_has_come(tmp_pat
         assert not connection.session.client.gone
         assert await ask(there, b"put 0 0 60 1\r\nx\r\n") == b"INSERTED 1\r\n"
         assert server.parts.engine.jobs.find(1).reserves == 0
-        await until(lambda: connection.session.client.gone)
+        await inside.until(lambda: connection.session.client.gone)
         gone[1].transport.abort()

@@ -97,3 +97,19 @@ async def test_without_a_flood_others_do_not_notice_what_is_held(tmp_path, disk)
         assert await is_silent(client, other)
         disk.free.set()
         await hear(client, 4)
+
+
+async def test_replies_that_come_to_be_held_themselves_are_counted_once(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await prepared(server, disk)
+        client, memory = await connect(server), server.parts.engine.memory
+        client[1].write(PUT)
+        await until(lambda: server.parts.engine.last_id == 3)
+        client[1].write(b"peek 1\r\n" * 4)
+        await until(lambda: memory.client_buffer_bytes > 4 * len(BODY))
+        client[1].write(PUT)
+        await until(lambda: server.parts.engine.last_id == 4)
+        assert memory.client_buffer_bytes < 5 * len(BODY)
+        disk.free.set()
+        await hear(client, 4)
+        await until(lambda: not memory.client_buffer_bytes)

@@ -7,6 +7,7 @@ from beanlite.protocol.blocked import REPLETE
 from beanlite.protocol.session import REPLIES_MAX
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
+from tests.support.operators import ask
 
 TTR_S = 10
 
@@ -212,3 +213,13 @@ def test_job_moved_while_its_body_comes_is_not_shown(late):
     body = b'{"do":"move","ids":[%d],"to":"other"}' % job_id
     late.other_does(b"change-jobs %d\r\n%b" % (len(body), body), b"OK")
     assert late.is_told() == b"NOT_FOUND\r\n"
+
+
+def test_a_request_and_the_bodies_for_it_are_counted_until_it_is_done(late):
+    ask(late.core, late.other, "set-policy", pattern="default", set={"unique": "present"})
+    job_id = late.put()
+    request = b'{"jobs":[{"body":"x"}]}'
+    late.asks(b"put-jobs %d\r\n%b" % (len(request), request))
+    assert late.client.aside_bytes == len(request)
+    assert late.is_told() == b'OK 11\r\n{"ids":[%d]}\r\n' % job_id
+    assert late.client.aside_bytes == 0

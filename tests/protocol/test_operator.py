@@ -91,6 +91,30 @@ def test_a_request_of_full_size_comes_in_pieces(core, operator):
     assert reply.endswith(b"USING default\r\n")
 
 
+TOO_MANY = "there are too many keys and values"
+MANY = dict.fromkeys(map(str, range(60_000)), "x")
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "why"),
+    [
+        ("list-jobs", MANY, TOO_MANY),
+        ("put-jobs", {"jobs": [{}] * 250_000}, TOO_MANY),
+        ("set-policy", {"pattern": "a", "set": MANY}, TOO_MANY),
+        ("set-policy", {"pattern": "a", "set": dict(list(MANY.items())[:101])}, "set: there are more than 100"),
+    ],
+)
+def test_request_of_more_parts_than_any_has_is_not_looked_at(operator, word, what, why):
+    assert operator.refusal(word, **what) == why
+
+
+def test_commas_and_brackets_in_texts_are_no_parts_of_a_request(core, operator):
+    body = '[{",\\' * 100
+    reply = operator.ask("put-jobs", jobs=[{"body": body}] * 500)
+    assert reply["ids"] == list(range(1, 501))
+    assert core.engine.jobs[500].body == body.encode()
+
+
 def test_nothing_is_done_after_quit(core, operator):
     put(core, operator.session)
     body = b'{"do": "delete", "ids": [1]}'

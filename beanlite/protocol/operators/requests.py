@@ -5,7 +5,7 @@ This file is not compiled, because pydantic inspects the classes. ``docs/protoco
 
 from base64 import b64decode
 from ipaddress import ip_address
-from typing import Annotated, Final, Literal, Self, TypeVar
+from typing import Annotated, ClassVar, Final, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -18,6 +18,7 @@ from beanlite.core.tube import PERSON_BYTES_MAX, is_person
 from beanlite.core.where import Paths
 from beanlite.host.places import host_and_port
 from beanlite.protocol.operators.filters import IDS_MAX, Filter, check_tube
+from beanlite.protocol.operators.parts import has_more_parts
 from beanlite.settings.wording import in_our_words
 
 RECORDS_MAX: Final = 200
@@ -35,6 +36,12 @@ NAMES_MAX: Final = 1000
 # that other clients wait.
 _MISTAKES_MAX: Final = 1000
 
+# No request has more commas and opening brackets outside of its texts, and no change of policies for each row. One that
+# has is not parsed: others would wait.
+_PARTS_MAX: Final = 10_000
+_PARTS_PER_ROW: Final = 30
+# No pattern has more keys.
+_KEYS_MAX: Final = 100
 # No value of a policy is longer: the longest names a tube.
 _VALUE_MAX: Final = 300
 
@@ -98,6 +105,7 @@ class Request(BaseModel):
 
     # Built at the start, unlike the filter, so that no client waits for it.
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=False)
+    parts_max: ClassVar[int] = _PARTS_MAX
 
 
 class PagedRequest(Request):
@@ -273,15 +281,17 @@ class PolicyChange(Request):
     """What changes for the tubes that a pattern matches."""
 
     pattern: PolicyPattern
-    set: dict[str, PolicyValue] | None = None
+    set: dict[str, PolicyValue] | None = Field(None, max_length=_KEYS_MAX)
     unset: PolicyKeys | None = None
 
 
 class SetPolicy(Request):
     """The body of ``set-policy``: a change for one pattern, or for several."""
 
+    parts_max: ClassVar[int] = ROWS_MAX * _PARTS_PER_ROW
+
     pattern: PolicyPattern | None = None
-    set: dict[str, PolicyValue] | None = None
+    set: dict[str, PolicyValue] | None = Field(None, max_length=_KEYS_MAX)
     unset: PolicyKeys | None = None
     policies: list[PolicyChange] | None = Field(None, max_length=ROWS_MAX)
     prune: bool | None = None
@@ -375,6 +385,8 @@ class Refused(Exception):
 
 def read(model: type[_Model], body: bytes) -> _Model | None:
     """Parse the body of a request; None if it isn't a JSON object. Raises Refused if it isn't a valid request."""
+    if has_more_parts(body, model.parts_max):
+        raise Refused("there are too many keys and values")
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
