@@ -143,7 +143,7 @@ class Upkeep:
             if isinstance(error, JournalFull):
                 if not self._engine.admission.disk_full:
                     self._disk_full()
-                elif not self._writer.room.give_up_reserve():  # the server may have started on a full disk
+                elif not self._writer.give_up_reserve():  # the server may have started on a full disk
                     if not warned:
                         warned = True
                         self._oddities.warning("commits are waiting: disk full")
@@ -216,7 +216,7 @@ class Upkeep:
         """Refuse puts, and give up the reserve: accepted changes need it, and so do deletes, which make room."""
         log.warning("disk full: puts are refused until there is room again")
         self._engine.admission.refuse_puts()
-        self._writer.room.give_up_reserve()
+        self._writer.give_up_reserve()
         self.begin(self._await_room())
 
     async def _await_room(self) -> None:
@@ -227,7 +227,7 @@ class Upkeep:
 
     async def _make_room(self) -> None:
         await self._move_wal()
-        if not await self._shrink() and self._writer.room.give_up_reserve():
+        if not await self._shrink() and self._writer.give_up_reserve():
             await self._shrink()
         if self._writer.room.take_reserve():  # even if it is not enough: another program may take what there is
             self._engine.admission.accept_puts(self._writer.room.for_bodies())
