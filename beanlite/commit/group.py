@@ -32,7 +32,7 @@ BATCH_REPLIES: Final = 2000
 # leave wait for no reply, but what they do is recorded, too. The first few of each job don't count.
 EVENTS_MAX: Final = 50_000
 # At the stop, the longest time without progress, and the interval of the checks for it. Checks are counted rather than
-# seconds, because the process itself may have been halted meanwhile.
+# seconds, because the process itself may have been halted meanwhile. None counts while the journal itself is at work.
 FLUSH_S: Final = 10.0
 LOOK_S: Final = 0.1
 
@@ -94,6 +94,8 @@ class GroupCommit:
         self.in_doubt = False
         """Whether another server may have taken over: if so, no reply leaves without a batch."""
         self._closed = False
+        self._gave_up = False
+        """Whether something that no client waited for could not be stored at the stop."""
         self._progress: asyncio.Event | None = None
         """Set whenever something happens that ``flush`` may be waiting for; None before."""
         journal.attach(self)
@@ -296,12 +298,17 @@ class GroupCommit:
         self._totals_due = True
         self._take_deferred()
         await self._until_idle(self._progress)
-        if not self._closed:
+        if not self._closed or self._gave_up:
             await self._journal.flush()
 
     def _note_progress(self) -> None:
         if self._progress is not None:
             self._progress.set()
+
+    @property
+    def _waited_for(self) -> bool:
+        """Whether a client waits for what is not stored yet."""
+        return bool(self._held) or any(held for _, _, held, _, _ in self._committing)
 
     async def _until_idle(self, progress: asyncio.Event) -> None:
         ledger = self._engine.ledger
@@ -312,6 +319,10 @@ class GroupCommit:
             if ledger.stored_batch != batch:
                 batch, looks = ledger.stored_batch, 0
             if looks * LOOK_S >= FLUSH_S:
+                if not self._waited_for and self._journal.give_up():
+                    self._gave_up = True
+                    self.close()
+                    return
                 raise JournalFailed(
                     f"the last batch could not be stored within {FLUSH_S:.0f} s; none of it was acknowledged"
                 )
@@ -320,4 +331,4 @@ class GroupCommit:
                 async with asyncio.timeout(LOOK_S):
                     await progress.wait()
             except TimeoutError:
-                looks += 1
+                looks += not self._journal.working
