@@ -35,6 +35,8 @@ EVENTS_MAX: Final = 50_000
 # seconds, because the process itself may have been halted meanwhile. None counts while the journal itself is at work.
 FLUSH_S: Final = 10.0
 LOOK_S: Final = 0.1
+# At the stop, how many slices of deferred changes and of totals a batch has: hardly a client is left to be spared.
+FLUSH_SLICES: Final = 10
 
 
 class Holder(Protocol):
@@ -274,6 +276,9 @@ class GroupCommit:
         if self._held or self.flooded:
             self._turn_due = True
             self._loop.call_soon(self._loop.call_soon, self._end_turn)
+        elif (self._deferred_due or self._totals_due) and self._progress is not None:
+            self._turn_due = True
+            self._loop.call_soon(self._end_turn)
         elif (self._deferred_due or self._totals_due) and not self.deferring:
             # Nobody waits for these, but clients that have just been answered would have to wait for their sync.
             self.defer()
@@ -294,6 +299,7 @@ class GroupCommit:
         """Commit everything and release all replies; to be called at the stop. Raises JournalFailed if it can't."""
         self._progress = asyncio.Event()
         self._journal.begin_stop()
+        self._engine.ledger.slices = FLUSH_SLICES
         await self._until_idle(self._progress)
         self._totals_due = True
         self._take_deferred()

@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from beanlite.commit import group
+from beanlite.core.job import SLICE
 from beanlite.core.ledger import TALLIES
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
@@ -130,6 +131,21 @@ async def test_a_stop_gives_up_what_nobody_waits_for_if_the_file_is_locked(tmp_p
     assert "what no client waited for was not stored" in caplog.text
     async with serving(tmp_path / "q.db") as (server, _):
         assert await ask(await connect(server), b"delete 1\r\n") == b"DELETED\r\n"
+
+
+async def test_a_stop_does_not_pause_between_slices_of_deferred_changes(tmp_path, monkeypatch):
+    jobs = 2 * SLICE * group.FLUSH_SLICES + 1
+    async with serving(tmp_path / "q.db", fsync="never") as (server, task):
+        client = await connect(server)
+        client[1].write(PUT * jobs)
+        for _ in range(jobs):
+            await asyncio.wait_for(client[0].readline(), 10)
+        monkeypatch.setattr(group, "DEFER_S", 3600.0)
+        client[1].write(b"reserve\r\n" * jobs)
+        for _ in range(2 * jobs):
+            await asyncio.wait_for(client[0].readline(), 10)
+        server._stopped.set()
+        await asyncio.wait_for(task, 60)
 
 
 async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path, disk):
