@@ -32,9 +32,11 @@ BATCH_REPLIES: Final = 2000
 # leave wait for no reply, but what they do is recorded, too. The first few of each job don't count.
 EVENTS_MAX: Final = 50_000
 # At the stop, the longest time without progress, and the interval of the checks for it. Checks are counted rather than
-# seconds, because the process itself may have been halted meanwhile.
+# seconds, because the process itself may have been halted meanwhile. None counts while the journal itself is at work.
 FLUSH_S: Final = 10.0
 LOOK_S: Final = 0.1
+# At the stop, how many slices of deferred changes and of totals a batch has: hardly a client is left to be spared.
+FLUSH_SLICES: Final = 10
 
 
 class Holder(Protocol):
@@ -94,6 +96,8 @@ class GroupCommit:
         self.in_doubt = False
         """Whether another server may have taken over: if so, no reply leaves without a batch."""
         self._closed = False
+        self._gave_up = False
+        """Whether something that no client waited for could not be stored at the stop."""
         self._progress: asyncio.Event | None = None
         """Set whenever something happens that ``flush`` may be waiting for; None before."""
         journal.attach(self)
@@ -272,6 +276,9 @@ class GroupCommit:
         if self._held or self.flooded:
             self._turn_due = True
             self._loop.call_soon(self._loop.call_soon, self._end_turn)
+        elif (self._deferred_due or self._totals_due) and self._progress is not None:
+            self._turn_due = True
+            self._loop.call_soon(self._end_turn)
         elif (self._deferred_due or self._totals_due) and not self.deferring:
             # Nobody waits for these, but clients that have just been answered would have to wait for their sync.
             self.defer()
@@ -292,16 +299,22 @@ class GroupCommit:
         """Commit everything and release all replies; to be called at the stop. Raises JournalFailed if it can't."""
         self._progress = asyncio.Event()
         self._journal.begin_stop()
+        self._engine.ledger.slices = FLUSH_SLICES
         await self._until_idle(self._progress)
         self._totals_due = True
         self._take_deferred()
         await self._until_idle(self._progress)
-        if not self._closed:
+        if not self._closed or self._gave_up:
             await self._journal.flush()
 
     def _note_progress(self) -> None:
         if self._progress is not None:
             self._progress.set()
+
+    @property
+    def _waited_for(self) -> bool:
+        """Whether a client waits for what is not stored yet."""
+        return bool(self._held) or any(held for _, _, held, _, _ in self._committing)
 
     async def _until_idle(self, progress: asyncio.Event) -> None:
         ledger = self._engine.ledger
@@ -312,6 +325,10 @@ class GroupCommit:
             if ledger.stored_batch != batch:
                 batch, looks = ledger.stored_batch, 0
             if looks * LOOK_S >= FLUSH_S:
+                if not self._waited_for and self._journal.give_up():
+                    self._gave_up = True
+                    self.close()
+                    return
                 raise JournalFailed(
                     f"the last batch could not be stored within {FLUSH_S:.0f} s; none of it was acknowledged"
                 )
@@ -320,4 +337,4 @@ class GroupCommit:
                 async with asyncio.timeout(LOOK_S):
                     await progress.wait()
             except TimeoutError:
-                looks += 1
+                looks += not self._journal.working

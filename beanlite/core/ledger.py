@@ -20,7 +20,7 @@ DEFERRED_MAX: Final = 50_000
 # As many events of deferred changes of each job are no reason to hold anybody up: so many jobs may be due at the same
 # second that storing their events takes seconds.
 UNCOUNTED_EACH: Final = 2
-# The most tubes whose totals a batch contains.
+# The most tubes whose totals a batch contains, unless it has several slices.
 TALLIES: Final = 200
 
 
@@ -92,6 +92,7 @@ class Ledger:
         "pulses",
         "recording",
         "schedules",
+        "slices",
         "stored_batch",
         "stored_id",
         "taken_id",
@@ -114,6 +115,8 @@ class Ledger:
         """Jobs with a deferred change, which no client waits for."""
         self._older_deferred: list[dict[int, Job]] = []
         """More deferred jobs. Some may have been written since, and are then written once more."""
+        self.slices = 1
+        """How many slices of deferred changes and of totals a batch contains at most."""
         self.pauses: dict[bytes, Tube] = {}
         """Tubes whose pause has begun or ended."""
         self.policies: dict[tuple[bytes, str], PolicyRow | None] = {}
@@ -283,7 +286,8 @@ class Ledger:
         return self.take(self.taken_id, deferred=False, totals=False, now_ns=now_ns)
 
     def _take_tallies(self, ready: int, now_ns: int) -> list[Tally]:
-        taken, self.tallied = self.tallied[:TALLIES], self.tallied[TALLIES:]
+        most = self.slices * TALLIES
+        taken, self.tallied = self.tallied[:most], self.tallied[most:]
         tallies: dict[bytes, Tally] = {}
         for tube in taken:
             tally = tube.tally
@@ -302,8 +306,8 @@ class Ledger:
         return list(tallies.values())
 
     def _take_deferred(self) -> None:
-        """Add a slice of the deferred changes to the batch."""
-        room = SLICE
+        """Add some slices of the deferred changes to the batch."""
+        room = self.slices * SLICE
         while room and (self.deferred or self._older_deferred):
             if not self.deferred:
                 self.deferred = self._older_deferred.pop()

@@ -147,6 +147,11 @@ class Journal(ABC):
     def syncing(self) -> bool:
         """Whether ``poll`` can speed up the batch that is under way; False where it has nothing to do."""
 
+    @property
+    def working(self) -> bool:
+        """Whether the batch or the upkeep under way takes long by itself, and waits for no lock, room or sync."""
+        return False
+
     @abstractmethod
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Open the stored state and fill the engine with it; afterwards the journal is ready to write.
@@ -193,6 +198,13 @@ class Journal(ABC):
     @abstractmethod
     def begin_stop(self) -> None:
         """Start no more upkeep: the server is about to stop. A few batches follow, then ``flush`` and ``close``."""
+
+    def give_up(self) -> bool:
+        """Give up the batch under way, for which no client waits, because another program has the file locked.
+
+        False: that is not what it waits for. After True only ``flush`` and ``close`` follow.
+        """
+        return False
 
     @abstractmethod
     async def flush(self) -> None:

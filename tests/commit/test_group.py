@@ -11,10 +11,13 @@ import sys
 import pytest
 
 from beanlite.commit import group
+from beanlite.core.job import SLICE
 from beanlite.core.ledger import TALLIES
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.served import awake, leisure, sync, upkeep, writer
+from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
+from beanlite.journal.sqlite.served.journal import APART_BYTES
 from tests.support.inside import PUT, FullDisk, ask, connect, is_silent, serving, until
 
 
@@ -87,6 +90,62 @@ async def test_a_stop_does_not_wait_for_ever(tmp_path, monkeypatch, disk):
         with pytest.raises(JournalFailed, match="could not be stored within"):
             await asyncio.wait_for(asyncio.shield(task), 10)
         assert not client[0]._buffer
+
+
+@pytest.mark.parametrize(
+    ("work", "body"), [("checkpoint", b"x"), ("write_apart", b"x" * (APART_BYTES + 1))], ids=["checkpoint", "large"]
+)
+async def test_a_stop_waits_for_the_journal_to_do_its_work(tmp_path, monkeypatch, work, body):
+    monkeypatch.setattr(group, "LOOK_S", 0.01)
+    monkeypatch.setattr(group, "FLUSH_S", 0.02)
+    async with serving(tmp_path / "q.db", max_job_size=2 * APART_BYTES) as (server, task):
+        client = await connect(server)
+        writer, free = server.parts.journal._writer, asyncio.Event()
+        do = getattr(writer, work)
+
+        async def do_when_free(*given):
+            await free.wait()
+            await do(*given)
+
+        monkeypatch.setattr(writer, work, do_when_free)
+        writer.frames.added = CHECKPOINT_FRAMES
+        client[1].write(b"put 0 0 10 %d\r\n%b\r\n" % (len(body), body))
+        await until(lambda: server.parts.journal.working)
+        server._stopped.set()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(task), 0.5)
+        free.set()
+        await asyncio.wait_for(task, 10)
+        assert await client[0].readline() == b"INSERTED 1\r\n"
+
+
+async def test_a_stop_gives_up_what_nobody_waits_for_if_the_file_is_locked(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(group, "FLUSH_S", 3 * group.LOOK_S)
+    async with serving(tmp_path / "q.db") as (server, task):
+        client = await connect(server)
+        assert await ask(client, PUT) == b"INSERTED 1\r\n"
+        with contextlib.closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as outsider:
+            outsider.execute("BEGIN IMMEDIATE")
+            server._stopped.set()
+            await asyncio.wait_for(task, 10)
+    assert "what no client waited for was not stored" in caplog.text
+    async with serving(tmp_path / "q.db") as (server, _):
+        assert await ask(await connect(server), b"delete 1\r\n") == b"DELETED\r\n"
+
+
+async def test_a_stop_does_not_pause_between_slices_of_deferred_changes(tmp_path, monkeypatch):
+    jobs = 2 * SLICE * group.FLUSH_SLICES + 1
+    async with serving(tmp_path / "q.db", fsync="never") as (server, task):
+        client = await connect(server)
+        client[1].write(PUT * jobs)
+        for _ in range(jobs):
+            await asyncio.wait_for(client[0].readline(), 10)
+        monkeypatch.setattr(group, "DEFER_S", 3600.0)
+        client[1].write(b"reserve\r\n" * jobs)
+        for _ in range(2 * jobs):
+            await asyncio.wait_for(client[0].readline(), 10)
+        server._stopped.set()
+        await asyncio.wait_for(task, 60)
 
 
 async def test_a_waiting_worker_gets_a_job_only_when_its_put_is_stored(tmp_path, disk):

@@ -12,6 +12,7 @@ from beanlite.core import table as jobs
 from beanlite.errors import JournalFailed
 from beanlite.journal.columns import COUNTERS
 from beanlite.journal.sqlite.served import upkeep
+from beanlite.journal.sqlite.served.audit import SLICE_JOBS
 from beanlite.journal.sqlite.tools.load import load
 from tests.support.inside import ask, connect, serving, until
 from tests.support.journal_files import VERSION
@@ -162,3 +163,16 @@ async def test_a_change_around_the_guards_is_noticed(tmp_path, statement, what):
         assert await ask(client, b"delete 7\r\n") == b"DELETED\r\n"
         with pytest.raises(JournalFailed, match=f"another program has changed {what} in .*; it no longer is what"):
             await asyncio.wait_for(asyncio.shield(task), 10)
+
+
+async def test_many_pauses_are_compared_in_slices(tmp_path):
+    tubes = 2 * SLICE_JOBS + 1
+    async with serving(tmp_path / "q.db") as (server, _):
+        reader, writer = await connect(server)
+        for number in range(tubes):
+            writer.write(b"watch t%d\r\npause-tube t%d 1000\r\n" % (number, number))
+        for _ in range(2 * tubes):
+            await asyncio.wait_for(reader.readline(), 10)
+        await until(lambda: not server.parts.journal.busy)
+        steps = list(server.parts.journal._writer.audit(server.parts.engine))
+    assert len(steps) > 2 * 3

@@ -287,7 +287,7 @@ def with_other_pages(path):
         ),
         (
             with_a_unique_index,
-            "has a unique index of another program on its table jobs, one_each, which would keep jobs",
+            "has an index of another program on its table jobs, one_each, which could keep jobs",
         ),
         (with_another_guard, "is damaged: the trigger jobs_update has changed; restore a backup"),
         (with_other_pages, "was given pages of another size than 4096; undo that, by VACUUM"),

@@ -57,8 +57,40 @@ def overwritten(file):
     other.unlink()
 
 
+def moved_folder(file):
+    file.parent.rename(file.parent.with_name(f"{file.parent.name}.old"))
+
+
+def replaced_folder(file):
+    moved_folder(file)
+    file.parent.mkdir()
+
+
+def followed_by_its_files(file):
+    old = file.parent.with_name(f"{file.parent.name}.old")
+    replaced_folder(file)
+    for each in old.iterdir():
+        each.rename(file.parent / each.name)
+
+
+def linked_elsewhere(file):
+    elsewhere = file.parent.with_name(f"{file.parent.name}.elsewhere")
+    elsewhere.mkdir()
+    (elsewhere / file.name).hardlink_to(file)
+
+
 def linked(file):
     file.with_name("link.db").hardlink_to(file)
+
+
+def start_in(folder, *flags):
+    """Start a server with its database in this folder, and its log beside that."""
+    return start_beanlite(folder.parent, "--db", str(folder / "queue.db"), *flags)
+
+
+def make_old(folder):
+    """Make a folder's last change old, so that the names in it are not looked at again at each commit."""
+    os.utime(folder, (1e9, 1e9))
 
 
 def of(suffix, spoil):
@@ -82,6 +114,10 @@ def of(suffix, spoil):
         (cut, "queue.db was cut short while it was served"),
         (overwritten, "queue.db was overwritten while it was served"),
         (linked, "queue.db was given another name (a hard link) while it was served; remove that"),
+        (linked_elsewhere, "queue.db was given another name (a hard link) while it was served; remove that"),
+        (moved_folder, "queue.db was removed or renamed while it was served"),
+        (replaced_folder, "queue.db was removed or renamed while it was served"),
+        (followed_by_its_files, "queue.db was replaced while it was served"),
         (of("-wal", removed), "queue.db-wal was removed or renamed while it was served"),
         (of("-wal", renamed), "queue.db-wal was removed or renamed while it was served"),
         (of("-wal", replaced), "the -wal or the -shm of {folder}/queue.db was removed or replaced while it was served"),
@@ -92,18 +128,19 @@ def of(suffix, spoil):
     ids=lambda value: getattr(value, "__qualname__", ""),
 )
 def test_nothing_more_is_acknowledged(tmp_path, spoil, why, fsync):
-    with start_beanlite(tmp_path, "--fsync", fsync) as server, Wire(server.connect()) as wire:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with start_in(folder, "--fsync", fsync) as server, Wire(server.connect()) as wire:
+        make_old(folder)
         for _ in range(20):
             wire.put(b"x" * 5000)
-        spoil(tmp_path / "queue.db")
+        spoil(folder / "queue.db")
         wire.send(put_bytes(b"after"))
         with pytest.raises(ConnectionError):
             wire.reply()
         assert server.process.wait(20) == 4
     said = [line for line in server.log_text().splitlines() if line.startswith("beanlite: ")]
-    assert [line.removeprefix("beanlite: ").removeprefix(f"{tmp_path}/") for line in said] == [
-        why.format(folder=tmp_path)
-    ]
+    assert [line.removeprefix("beanlite: ").removeprefix(f"{folder}/") for line in said] == [why.format(folder=folder)]
     assert "Traceback" not in server.log_text()
 
 
@@ -130,6 +167,51 @@ def test_the_whole_folder_is_removed(tmp_path):
         with pytest.raises(ConnectionError):
             wire.reply()
         assert server.process.wait(20) == 4
+
+
+def unmounted(folder):
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def mounted_over(folder):
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], check=True)
+
+
+@pytest.mark.parametrize("spoil", [unmounted, mounted_over])
+def test_nothing_is_acknowledged_once_the_folder_is_mounted_away(tmp_path, spoil):
+    need(os.geteuid() == 0, "only root can mount")
+    folder = tmp_path / "data"
+    folder.mkdir()
+    mounted_over(folder)
+    try:
+        with start_in(folder) as server, Wire(server.connect()) as wire:
+            make_old(folder)
+            wire.put(b"before")
+            spoil(folder)
+            wire.send(put_bytes(b"after"))
+            with pytest.raises(ConnectionError):
+                wire.reply()
+            assert server.process.wait(20) == 4
+    finally:
+        while folder.is_mount():
+            unmounted(folder)
+    assert f"{folder}/queue.db was removed or renamed while it was served" in server.log_text()
+
+
+def test_a_stop_leaves_another_server_its_files_in_a_new_folder(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with start_in(folder) as server, Wire(server.connect()) as wire:
+        make_old(folder)
+        wire.put(b"before")
+        replaced_folder(folder / "queue.db")
+        with start_in(folder) as other, Wire(other.connect()) as its_wire:
+            its_wire.put(b"theirs")
+            names = sorted(path.name for path in folder.iterdir())
+            assert server.stop() == 4
+            assert sorted(path.name for path in folder.iterdir()) == names
+            its_wire.put(b"theirs, too")
+        assert other.process.returncode == 0
 
 
 def test_a_file_that_another_program_rightly_shortens_is_still_served(tmp_path):

@@ -1,7 +1,9 @@
 """What an operator has added to the file, broken or not, is not taken for damage of the queue."""
 
+import shlex
 import shutil
 import sqlite3
+import subprocess
 from contextlib import closing
 
 import pytest
@@ -16,7 +18,7 @@ from beanlite.journal.sqlite.tools.look import looking
 from beanlite.journal.sqlite.tools.restore import restore
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.journal.test_restore import ids
-from tests.support.journal_files import export_to_file, make
+from tests.support.journal_files import export_to_file, make, refusal
 
 THEIRS = {
     "a broken view": "CREATE TABLE gone (a); CREATE VIEW mine AS SELECT a FROM gone; DROP TABLE gone",
@@ -80,3 +82,33 @@ def test_a_view_that_can_not_be_used_is_named(tmp_path):
         look.list_jobs({"limit": 10})
     assert "these views are not as beanlite makes them: all_jobs; no job depends on them" in str(told.value)
     assert "restore" not in str(told.value)
+
+
+BY_VALUE = "json_extract(CAST(body AS TEXT), '$.a')"
+
+
+@pytest.mark.parametrize(
+    ("statement", "what"),
+    [
+        (f"CREATE INDEX mine ON jobs ({BY_VALUE})", "an index of another program on its table jobs, mine,"),
+        (f"CREATE INDEX mine ON jobs (tube) WHERE {BY_VALUE} = 1", "an index of another program on its table jobs,"),
+        ("CREATE INDEX mine ON pauses (tube COLLATE ours)", "an index of another program on its table pauses, mine,"),
+        (
+            f"ALTER TABLE jobs ADD COLUMN a ANY AS ({BY_VALUE})",
+            "a generated column of another program on its table jobs, a,",
+        ),
+    ],
+)
+def test_what_may_refuse_a_job_yet_to_come_is_named_with_its_removal(tmp_path, statement, what):
+    path = tmp_path / "queue.db"
+    make(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        allow_writing(connection)
+        connection.create_collation("ours", lambda a, b: (a > b) - (a < b))
+        connection.execute(statement)
+    said = refusal(path)
+    assert f"{path} has {what}" in said
+    assert "which could keep jobs from being stored; remove it: sqlite3 " in said
+    assert [finding.said for finding in verify(path) if not finding.sound] == [said]
+    subprocess.run(shlex.split(said.partition("remove it: ")[2]), check=True)
+    assert ids(path) == ([], 0)

@@ -1,6 +1,7 @@
 """The reserve on the disk: what is taken of it, and what is in its way."""
 
 import os
+import resource
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,7 +54,7 @@ def test_room_takes_half_of_the_free_space_from_1_mib_on(tmp_path, monkeypatch, 
         assert not reserve.exists()
 
 
-@pytest.mark.parametrize("kind", ["another user's", "a link", "a folder"])
+@pytest.mark.parametrize("kind", ["another user's", "a link", "a FIFO", "a folder"])
 def test_obstacle_in_place_of_the_reserve_is_not_a_full_disk(unprivileged, kind, caplog):
     path = unprivileged / "queue.db"
     reserve = unprivileged / "queue.db-reserve"
@@ -61,6 +62,8 @@ def test_obstacle_in_place_of_the_reserve_is_not_a_full_disk(unprivileged, kind,
         reserve.touch(0o400)
     elif kind == "a link":
         reserve.symlink_to("elsewhere")
+    elif kind == "a FIFO":
+        os.mkfifo(reserve)
     else:
         reserve.mkdir()
     with room_of(path) as room:
@@ -74,6 +77,22 @@ def test_obstacle_in_place_of_the_reserve_is_not_a_full_disk(unprivileged, kind,
             assert (reserve.stat().st_size, reserve.is_symlink()) == (RESERVE_BYTES, False)
             assert room.give_up_reserve()
             assert caplog.messages == []
+
+
+def test_a_reserve_that_can_not_be_opened_at_present_stays(tmp_path, caplog):
+    reserve = tmp_path / "queue.db-reserve"
+    with room_of(tmp_path / "queue.db") as room:
+        assert room.take_reserve()
+        before = reserve.stat()
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limit[1]))
+        try:
+            assert not room.take_reserve()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        assert os.path.samestat(reserve.stat(), before)
+        assert room.take_reserve()
+    assert caplog.messages == []
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user's")

@@ -111,21 +111,23 @@ def test_an_outside_change_of_what_is_ours_stops_it(tmp_path, statement):
 @pytest.mark.parametrize(
     ("statement", "what"),
     [
-        ("CREATE TRIGGER mine AFTER INSERT ON JOBS BEGIN DELETE FROM jobs WHERE id = NEW.id; END", "trigger"),
-        ("CREATE UNIQUE INDEX mine ON jobs (tube)", "unique index"),
+        ("CREATE TRIGGER mine AFTER INSERT ON JOBS BEGIN DELETE FROM jobs WHERE id = NEW.id; END", "a trigger"),
+        ("CREATE UNIQUE INDEX mine ON jobs (tube)", "an index"),
+        ("CREATE INDEX mine ON jobs (json_extract(CAST(body AS TEXT), '$.a'))", "an index"),
+        ("CREATE INDEX mine ON jobs (tube) WHERE json_extract(CAST(body AS TEXT), '$.a') = 1", "an index"),
     ],
 )
 def test_what_would_change_jobs_unnoticed_stops_it(tmp_path, statement, what):
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
-        wire.put(b"before")
+        wire.put(b"1")
         assert tell(tmp_path / "queue.db", statement) == ""
-        wire.send(put_bytes(b"after"))
+        wire.send(put_bytes(b"no JSON"))
         with pytest.raises(ConnectionError):
             wire.reply()
         assert server.process.wait(20) == 4
     said = [line for line in server.log_text().splitlines() if line.startswith("beanlite:")]
     assert len(said) == 1
-    assert f"{tmp_path}/queue.db has a {what} of another program on its table jobs, mine, which" in said[0]
+    assert f"{tmp_path}/queue.db has {what} of another program on its table jobs, mine, which" in said[0]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_what_would_change_jobs_unnoticed_stops_it(tmp_path, statement, what):
         "ANALYZE",
         "VACUUM",
         "REINDEX",
-        "CREATE INDEX mine ON jobs (tube)",
+        "CREATE INDEX mine ON jobs (tube COLLATE NOCASE, pri)",
         "CREATE VIEW mine AS SELECT 1",
         "CREATE TABLE mine (x); INSERT INTO mine VALUES (1)",
         "PRAGMA optimize",

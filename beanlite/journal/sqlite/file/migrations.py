@@ -27,12 +27,22 @@ _SHAPE = """
     WHERE objects.type <> 'view' AND objects.name IN (SELECT value FROM json_each(?))
 """
 # What can change or refuse what the server writes to some tables. SQLite keeps the table of a trigger as it was typed.
+# An expression may fail for a job that is yet to come: that of an index, of its condition, or of a generated column.
+# A collation of another program is unknown here, so that nothing can be put.
 _MEDDLING = """
     SELECT 'TRIGGER', name, tbl_name FROM sqlite_schema
     WHERE type = 'trigger' AND lower(tbl_name) IN (SELECT lower(value) FROM json_each(?1))
     UNION ALL
-    SELECT 'INDEX', list.name, tables.value FROM json_each(?1) AS tables, pragma_index_list(tables.value) AS list
-    WHERE list."unique" AND list.origin = 'c'
+    SELECT DISTINCT 'INDEX', list.name, tables.value
+    FROM json_each(?1) AS tables, pragma_index_list(tables.value) AS list, pragma_index_xinfo(list.name) AS keys
+    WHERE list.origin = 'c' AND keys.key AND (
+        list."unique" OR list.partial OR keys.cid = -2 OR upper(keys.coll) NOT IN ('BINARY', 'NOCASE', 'RTRIM')
+    )
+    UNION ALL
+    SELECT 'COLUMN', columns.name, tables.value
+    FROM json_each(?1) AS tables JOIN sqlite_schema AS ours ON ours.type = 'table' AND ours.name = tables.value,
+    pragma_table_xinfo(ours.name) AS columns
+    WHERE columns.hidden IN (2, 3)
 """
 # The objects whose text SQLite keeps verbatim. It changes the text of tables when columns are added. Damage may
 # have left what is no text.
@@ -94,10 +104,11 @@ def names_of_ours(migrations: list[Path]) -> frozenset[str]:
 
 
 def check_foreign(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
-    """Raise JournalRefused if our tables have triggers or unique indexes that these migrations do not create.
+    """Raise JournalRefused if our tables have something ``meddling`` that these migrations do not create.
 
     SQLite carries out such a trigger within the server's own changes, so that no guard stops it: jobs that have been
-    acknowledged could be gone. With a unique index puts would fail. The triggers of our views change nothing of ours.
+    acknowledged could be gone. With such an index or column puts would fail. The triggers of our views change nothing
+    of ours.
     """
     schema = _schema_of(tuple(migrations))
     foreign = sorted(meddling(connection, schema.tables) - schema.meddling)
@@ -106,17 +117,22 @@ def check_foreign(connection: sqlite3.Connection, path: Path, migrations: list[P
 
 
 def meddling(connection: sqlite3.Connection, tables: Iterable[str]) -> set[tuple[str, str, str]]:
-    """Return the triggers and the unique indexes of these tables: of each what it is, its name, and its table."""
+    """Return the triggers of these tables, and the indexes and columns that may refuse a row.
+
+    Of each this is what it is, its name, and its table.
+    """
     return set(connection.execute(_MEDDLING, (json.dumps(sorted(tables)),)))
 
 
 def describe_foreign(path: Path, foreign: tuple[str, str, str]) -> str:
-    """Tell which trigger or index of another program a file has, and how to remove it."""
+    """Tell which trigger, index or column of another program a file has, and how to remove it."""
     kind, name, table = foreign
-    drop = shlex.join(["sqlite3", str(path), 'DROP {} "{}"'.format(kind, name.replace('"', '""'))])
-    what = "trigger" if kind == "TRIGGER" else "unique index"
-    harm = "could change or remove jobs unnoticed" if kind == "TRIGGER" else "would keep jobs from being stored"
-    return f"has a {what} of another program on its table {table.lower()}, {name}, which {harm}; remove it: {drop}"
+    quoted = name.replace('"', '""')
+    of_table = f"ALTER TABLE {table} " if kind == "COLUMN" else ""
+    drop = shlex.join(["sqlite3", str(path), f'{of_table}DROP {kind} "{quoted}"'])
+    what = {"TRIGGER": "a trigger", "INDEX": "an index", "COLUMN": "a generated column"}[kind]
+    harm = "could change or remove jobs unnoticed" if kind == "TRIGGER" else "could keep jobs from being stored"
+    return f"has {what} of another program on its table {table.lower()}, {name}, which {harm}; remove it: {drop}"
 
 
 def check_texts(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> list[str]:

@@ -1,17 +1,20 @@
 """The room on the disk: how much is left for jobs, and a reserve that lets deletes go on when there is none."""
 
+import errno
 import os
 from pathlib import Path
 from typing import Final
 
 from beanlite.errors import JournalFailed
 from beanlite.host import log
-from beanlite.journal.sqlite.file.fileformat import has_used_up_quota, is_full
+from beanlite.journal.sqlite.file.fileformat import has_used_up_quota
 
 # The size of the reserve: enough to store accepted changes on a full disk, and to let deletes make room.
 RESERVE_BYTES: Final = 8 << 20
 # With less than this there is no reserve.
 _LEAST_BYTES: Final = 1 << 20
+# The errors that tell that something else has the name of the reserve; with any other it may still be ours.
+_NOT_OURS: Final = {errno.EACCES, errno.EPERM, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.ETXTBSY}
 
 
 class Room:
@@ -91,12 +94,12 @@ class Room:
             self.give_up_reserve()
 
     def _allocate(self, size: int) -> bool:
-        """Enlarge the reserve to this size. False: there is no room for that, and it is as it was."""
+        """Enlarge the reserve to this size. False: that is not possible at present, and it is as it was."""
         size_before = self._reserve_size()
         try:
             descriptor = self._open()
         except OSError as error:
-            if is_full(error, self._path):
+            if error.errno not in _NOT_OURS:
                 return False
             self._go_without(error)
             return True
@@ -111,11 +114,12 @@ class Room:
 
     def _open(self) -> int:
         """Open the reserve, and in place of what is not ours a new one. OSError: it can't be opened."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        # Without O_NONBLOCK, a FIFO would have us wait for its reader.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
             return os.open(self._reserve, flags, 0o600)
         except OSError as error:
-            if self._is_unusable or is_full(error, self._path):
+            if self._is_unusable or error.errno not in _NOT_OURS:
                 raise
             self._reserve.unlink()
             return os.open(self._reserve, flags, 0o600)

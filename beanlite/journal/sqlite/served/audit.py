@@ -23,7 +23,7 @@ from beanlite.journal.schedule_rows import row_of_schedule
 from beanlite.journal.sqlite.file.fileformat import failing
 from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, WHOLE
 
-# A slice ends after this many jobs, or when its bodies add up to more than this many bytes.
+# A slice ends after this many jobs or pauses, or when its bodies add up to more than this many bytes.
 SLICE_JOBS: Final = 500
 SLICE_BYTES: Final = 1 << 20
 # Times in the file are rounded, and may differ from those in memory by less than this.
@@ -32,6 +32,8 @@ _NEAR_S: Final = 0.001
 _ROWS: Final = f"SELECT {COLUMNS} FROM jobs WHERE id > ? AND id <= ?"
 _BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
 _NOTES: Final = "SELECT id, note FROM notes WHERE id > ? AND id <= ?"
+_PAUSES: Final = "SELECT CAST(tube AS BLOB), pause_s FROM pauses WHERE tube >= CAST(? AS TEXT) ORDER BY tube LIMIT ?"
+_PAUSE: Final = "SELECT pause_s FROM pauses WHERE tube = CAST(? AS TEXT)"
 _Row = tuple[object, ...]
 # Their index in a row.
 _SINCE: Final = WHOLE.index("since")
@@ -60,7 +62,7 @@ def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) ->
         raise _Different("the last id")
     if connection.execute("SELECT 1 FROM jobs WHERE id > ? LIMIT 1", (engine.ledger.taken_id,)).fetchone():
         raise _Different("jobs")
-    _compare_pauses(connection, engine)
+    yield from _compare_pauses(connection, engine)
     _compare_policies(connection, engine)
     _compare_schedules(connection, engine)
     last_id = engine.ledger.taken_id
@@ -91,12 +93,27 @@ def _parts(engine: Engine, ids: list[int]) -> Iterator[list[int]]:
         yield part
 
 
-def _compare_pauses(connection: sqlite3.Connection, engine: Engine) -> None:
-    rows = dict(connection.execute("SELECT CAST(tube AS BLOB), pause_s FROM pauses"))
-    pauses = {name: tube.pause_s for name, tube in engine.tubes.items() if tube.pause_until_ns}
-    for name in rows.keys() | pauses.keys():
-        if name not in engine.ledger.pauses and rows.get(name) != pauses.get(name):
-            raise _Different(f"the pause of {name!r}")
+def _compare_pauses(connection: sqlite3.Connection, engine: Engine) -> Iterator[None]:
+    first = b""
+    while rows := connection.execute(_PAUSES, (first, SLICE_JOBS)).fetchall():
+        for name, pause_s in rows:
+            _compare_pause(engine, name, pause_s)
+        first = name + b"\0"  # the next name that there can be
+        yield
+    paused = [name for name, tube in engine.tubes.items() if tube.pause_until_ns]
+    for at in range(0, len(paused), SLICE_JOBS):
+        for name in paused[at : at + SLICE_JOBS]:
+            row = connection.execute(_PAUSE, (name,)).fetchone()
+            _compare_pause(engine, name, None if row is None else row[0])
+        yield
+
+
+def _compare_pause(engine: Engine, name: bytes, pause_s: object) -> None:
+    """Compare the pause of a tube in the file, None if there is none, with that in memory."""
+    tube = engine.tubes.get(name)
+    original = tube.pause_s if tube is not None and tube.pause_until_ns else None
+    if name not in engine.ledger.pauses and pause_s != original:
+        raise _Different(f"the pause of {name!r}")
 
 
 def _compare_policies(connection: sqlite3.Connection, engine: Engine) -> None:

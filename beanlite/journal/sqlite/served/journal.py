@@ -76,6 +76,11 @@ class SqliteJournal(Journal):
         return self._under_way.busy
 
     @property
+    def working(self) -> bool:
+        """Whether a thread is moving the -wal into the file, or writing a large batch."""
+        return self._under_way.working
+
+    @property
     def syncing(self) -> bool:
         """Whether a batch is being synced."""
         return self._under_way.syncing
@@ -149,6 +154,10 @@ class SqliteJournal(Journal):
     def begin_stop(self) -> None:
         """Start no more upkeep."""
         self._upkeep.begin_stop()
+
+    def give_up(self) -> bool:
+        """Give up the batch that waits for another program's lock; see ``Journal.give_up``."""
+        return self._upkeep.give_up()
 
     async def flush(self) -> None:
         """Sync everything that has been committed."""

@@ -8,6 +8,7 @@ WRITING: Final = 1
 SYNCING: Final = 2
 TELLING: Final = 3
 UPKEEP: Final = 4
+APART: Final = 5
 
 
 class UnderWay:
@@ -20,7 +21,7 @@ class UnderWay:
 
     def __init__(self) -> None:
         self.what = IDLE
-        """IDLE; or WRITING, SYNCING or TELLING of a batch; or UPKEEP."""
+        """IDLE; or WRITING, SYNCING or TELLING of a batch; or APART, its WRITING in the worker thread; or UPKEEP."""
         self.since_s = time.monotonic()
         """Since when."""
         self.batch = 0
@@ -45,6 +46,11 @@ class UnderWay:
         return self.what == SYNCING
 
     @property
+    def working(self) -> bool:
+        """Whether a thread is at work in the file."""
+        return self.what in {APART, UPKEEP}
+
+    @property
     def may_write(self) -> bool:
         """Whether a slice may be written, provided that it is finished before control returns to the loop."""
         return self.what in {IDLE, SYNCING}
@@ -60,6 +66,14 @@ class UnderWay:
         self.batch = batch
         self.last_id = last_id
         self.began_s = self.since_s = time.monotonic()
+
+    def write_apart(self) -> None:
+        """Note that the worker thread begins to write the batch."""
+        self.what = APART
+
+    def wait(self) -> None:
+        """Note that the batch could not be written, and waits for another program or for room on the disk."""
+        self.what = WRITING
 
     def sync(self) -> None:
         """Note that the batch is about to be synced."""

@@ -50,6 +50,10 @@ class Upkeep:
         self.stopping = False
         """The server is about to stop: no new upkeep is started."""
         self._auditing = False
+        self._writing: asyncio.Task[None] | None = None
+        """The last batch that was not written at once."""
+        self._lock: JournalBusy | None = None
+        """Why that batch waits, unless it waits for room on the disk."""
         self._unsynced_since_s = 0.0
         """Time of the first commit since the last timed sync began; 0: there has been none."""
         self._syncing_since_s = 0.0
@@ -116,14 +120,16 @@ class Upkeep:
 
     def write_apart(self, batch: Batch, then: Callable[[], None]) -> None:
         """Write a batch that takes long while commands that need no commit are served; call ``then`` after it."""
-        self.begin(self._write_apart(batch, then))
+        self._writing = self.begin(self._write_apart(batch, then))
 
     async def _write_apart(self, batch: Batch, then: Callable[[], None]) -> None:
         failure: JournalFailed | None = None
+        self._under_way.write_apart()
         try:
             await self._writer.write_apart(batch)
         except (JournalBusy, JournalFull) as error:
             failure = error
+            self._under_way.wait()
         if failure is None:
             then()
         else:
@@ -134,16 +140,17 @@ class Upkeep:
 
         Nothing is reported to the listener meanwhile; ``then`` is called at the end.
         """
-        self.begin(self._write_again(batch, error, then))
+        self._writing = self.begin(self._write_again(batch, error, then))
 
     async def _write_again(self, batch: Batch, error: JournalFailed, then: Callable[[], None]) -> None:
         since_s = time.monotonic()
         warned = False
         while True:
+            self._lock = error if isinstance(error, JournalBusy) else None
             if isinstance(error, JournalFull):
                 if not self._engine.admission.disk_full:
                     self._disk_full()
-                elif not self._writer.room.give_up_reserve():  # the server may have started on a full disk
+                elif not self._writer.give_up_reserve():  # the server may have started on a full disk
                     if not warned:
                         warned = True
                         self._oddities.warning("commits are waiting: disk full")
@@ -160,7 +167,16 @@ class Upkeep:
                 error = again
             else:
                 break
+        self._lock = None
         then()
+
+    def give_up(self) -> bool:
+        """Have a batch that waits for another program's lock written no more; False: none does."""
+        if self._writing is None or self._lock is None:
+            return False
+        self._writing.cancel()  # it only sleeps, until it tries again
+        log.warning("what no client waited for was not stored", why=str(self._lock))
+        return True
 
     # -- tasks
 
@@ -216,7 +232,7 @@ class Upkeep:
         """Refuse puts, and give up the reserve: accepted changes need it, and so do deletes, which make room."""
         log.warning("disk full: puts are refused until there is room again")
         self._engine.admission.refuse_puts()
-        self._writer.room.give_up_reserve()
+        self._writer.give_up_reserve()
         self.begin(self._await_room())
 
     async def _await_room(self) -> None:
@@ -227,7 +243,7 @@ class Upkeep:
 
     async def _make_room(self) -> None:
         await self._move_wal()
-        if not await self._shrink() and self._writer.room.give_up_reserve():
+        if not await self._shrink() and self._writer.give_up_reserve():
             await self._shrink()
         if self._writer.room.take_reserve():  # even if it is not enough: another program may take what there is
             self._engine.admission.accept_puts(self._writer.room.for_bodies())

@@ -28,6 +28,7 @@ _CUT_TRIES: Final = 3
 _NO_PAGE: Final = bytes(4)
 # As constants of this module, which compiled code need not look up: these are called for each batch.
 _fstat: Final = os.fstat
+_stat: Final = os.stat
 _lseek: Final = os.lseek
 _pread: Final = os.pread
 _END: Final[int] = os.SEEK_END
@@ -45,8 +46,9 @@ class _FileState(NamedTuple):
 class Watch:
     """A check that the written data is where the next start will look for it.
 
-    This is checked after each sync, before anything is acknowledged. Removing, renaming or linking a file changes the
-    modification time of the folder, so one system call shows whether the files have to be checked by name.
+    This is checked after each sync, before anything is acknowledged. The file is looked at by name, since nothing else
+    shows that its folder was moved or unmounted. Removing or renaming a file changes the modification time of the
+    folder, so one system call shows whether the -wal and the -shm have to be looked at as well.
     """
 
     def __init__(self, path: Path, file: int, wal: int, index: int) -> None:
@@ -101,13 +103,13 @@ class Watch:
         """Raise JournalFailed unless all files are intact, given the number of frames committed in the -wal."""
         try:
             folder_ns = _fstat(self._folder).st_mtime_ns
-            size = _lseek(self._file, 0, _END)
+            file = _stat(self._path)
             header = _pread(self._file, HEADER_BYTES, 0)
         except OSError as error:
-            raise JournalFailed(f"{self._path} can't be looked at: {error.strerror}") from error
-        if folder_ns != self._folder_ns:
+            raise self._failure(error) from error
+        if folder_ns != self._folder_ns or file.st_nlink != 1 or _inode(file) != self._inode:
             self.check_names()
-        if size < self._size:
+        if file.st_size < self._size:
             self._check_shorter_file()
         if header != self._state.header:
             self._check_state()
@@ -134,21 +136,28 @@ class Watch:
     def check_names(self) -> None:
         """Raise JournalFailed unless each name refers to the file that is open, and no other name does."""
         try:
-            folder_ns = os.fstat(self._folder).st_mtime_ns
+            folder = os.fstat(self._folder)
             file, wal = Path(self._path).stat(), Path(self._wal_path).stat()
             index_links = os.fstat(self._index).st_nlink
-        except FileNotFoundError as error:
-            raise JournalFailed(f"{error.filename} was removed or renamed while it was served") from error
+            has_moved = _inode(Path(self._path).parent.stat()) != _inode(folder)
         except OSError as error:
-            raise JournalFailed(f"{error.filename or self._path} can't be looked at: {error.strerror}") from error
-        if _inode(file) != self._inode:
+            raise self._failure(error) from error
+        if _inode(file) != self._inode or has_moved:  # its files may have followed, but the old folder is looked at
             raise JournalFailed(f"{self._path} was replaced while it was served")
         if file.st_nlink != 1:
             raise JournalFailed(f"{self._path} was given another name (a hard link) while it was served; remove that")
         if _inode(wal) != self._wal_inode or not index_links:
             raise JournalFailed(f"the -wal or the -shm of {self._path} was removed or replaced while it was served")
         # Another change within the same tick of the kernel's clock would not change the folder's modification time.
+        folder_ns = folder.st_mtime_ns
         self._folder_ns = folder_ns if time.time_ns() - folder_ns > _TICK_NS else 0
+
+    def _failure(self, error: OSError) -> JournalFailed:
+        """Return the failure to raise for an error of a look at the files."""
+        name = error.filename or self._path
+        if isinstance(error, FileNotFoundError):
+            return JournalFailed(f"{name} was removed or renamed while it was served")
+        return JournalFailed(f"{name} can't be looked at: {error.strerror}")
 
     def _read_state(self) -> _FileState:
         with failing(self._path):

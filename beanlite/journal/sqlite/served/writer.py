@@ -339,8 +339,18 @@ class Writer:
         with failing(self._database.path):
             return wal_size(self._database.path)
 
+    def give_up_reserve(self) -> bool:
+        """Remove the reserve, unless it may be another server's by now; see ``Room``."""
+        self._watch.check_names()
+        return self.room.give_up_reserve()
+
     async def close(self) -> str | None:
-        """Leave one file with everything in it; returns what else is left and why. JournalFailed: the disk failed."""
+        """Leave one file with everything in it; returns what else is left and why.
+
+        JournalFailed: the disk failed, or the files are no longer those that were opened, and all are left as they are:
+        SQLite would remove by name the -wal and the -shm that another server may have there by now.
+        """
+        self._watch.check_names()
         failure: Exception | None = None
         rest = None
         try:

@@ -146,7 +146,12 @@ def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, ma
 
 def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
     with refused(path):
-        lines = [line for (line,) in connection.execute("PRAGMA integrity_check")]
+        try:
+            lines = [line for (line,) in connection.execute("PRAGMA integrity_check")]
+        except sqlite3.OperationalError as error:
+            if "no such collation" not in str(error):
+                raise
+            return f"integrity_check can't be run: {error}, which is another program's"
     if lines == ["ok"]:
         return "integrity_check finds nothing"
     more = f", and {len(lines) - 1} more" if lines[1:] else ""
