@@ -26,7 +26,7 @@ class ImportResult:
     """An incomplete last record is normal if beanstalkd was killed; anything else is damage."""
     without_body: list[int]
     """Ids of jobs with updates, but without a full record, which has the body, in any file. Normally none."""
-    leftover: str | None
+    left: str | None
     """A file that stays beside the database, to which it belongs, and why. Normally none."""
 
 
@@ -56,7 +56,7 @@ def import_binlog(
         last_id=survey.last_id,
         left_out=survey.left_out,
         without_body=sorted(survey.without_body),
-        leftover=queue.leftover,
+        left=queue.leftover,
     )
 
 

@@ -173,6 +173,6 @@ def import_binlog(
     if ids := result.without_body:
         jobs = units.jobs(len(ids))
         lines.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {ids_text(ids)}")
-    if result.leftover:
-        lines.append(f"beside the database there is still {result.leftover}; it belongs to it")
+    if result.left:
+        lines.append(f"beside the database there is still {result.left}; it belongs to it")
     print_done("\n".join(lines))

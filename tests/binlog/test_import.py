@@ -31,7 +31,7 @@ def check_same(log, db, buried):
     before = snapshot(log)
     result = import_binlog(log, db)
     assert snapshot(log) == before
-    assert (result.left_out, result.without_body, result.leftover) == ([], [], None)
+    assert (result.left_out, result.without_body, result.left) == ([], [], None)
     last_id = result.last_id + 10
     expected = as_beanstalkd_reads(log, last_id)
     shutil.copy(db, db.parent / "queue.db")

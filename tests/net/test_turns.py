@@ -289,7 +289,7 @@ async def test_what_lags_is_written_in_slices_to_its_end_though_nobody_asks(tmp_
         server.parts.engine.ledger.deferred.update(server.parts.engine.jobs.newest)
         await server.wiring.group_commit.flush()
         assert left == [0]
-        assert max(sizes) == SLICE
+        assert max(sizes) == 3 * SLICE  # hardly a client is left to be spared
 
 
 async def test_what_a_start_did_is_written_though_nobody_comes(tmp_path, monkeypatch):
