@@ -73,12 +73,6 @@ def followed_by_its_files(file):
         each.rename(file.parent / each.name)
 
 
-def linked_elsewhere(file):
-    elsewhere = file.parent.with_name(f"{file.parent.name}.elsewhere")
-    elsewhere.mkdir()
-    (elsewhere / file.name).hardlink_to(file)
-
-
 def linked(file):
     file.with_name("link.db").hardlink_to(file)
 
@@ -114,8 +108,7 @@ def of(suffix, spoil):
         (cut, "queue.db was cut short while it was served"),
         (overwritten, "queue.db was overwritten while it was served"),
         (linked, "queue.db was given another name (a hard link) while it was served; remove that"),
-        (linked_elsewhere, "queue.db was given another name (a hard link) while it was served; remove that"),
-        (moved_folder, "queue.db was removed or renamed while it was served"),
+        (moved_folder, "{folder} was removed or renamed while it was served"),
         (replaced_folder, "queue.db was removed or renamed while it was served"),
         (followed_by_its_files, "queue.db was replaced while it was served"),
         (of("-wal", removed), "queue.db-wal was removed or renamed while it was served"),

@@ -27,7 +27,6 @@ _CUT_TRIES: Final = 3
 # The page number in a frame that is a hole.
 _NO_PAGE: Final = bytes(4)
 # As constants of this module, which compiled code need not look up: these are called for each batch.
-_fstat: Final = os.fstat
 _stat: Final = os.stat
 _lseek: Final = os.lseek
 _pread: Final = os.pread
@@ -46,9 +45,9 @@ class _FileState(NamedTuple):
 class Watch:
     """A check that the written data is where the next start will look for it.
 
-    This is checked after each sync, before anything is acknowledged. The file is looked at by name, since nothing else
-    shows that its folder was moved or unmounted. Removing or renaming a file changes the modification time of the
-    folder, so one system call shows whether the -wal and the -shm have to be looked at as well.
+    This is checked after each sync, before anything is acknowledged. Removing, renaming or linking a file changes the
+    modification time of the folder, so one system call shows whether the files have to be checked by name. The folder
+    itself is looked at by name, since nothing else shows that it was moved or unmounted.
     """
 
     def __init__(self, path: Path, file: int, wal: int, index: int) -> None:
@@ -58,7 +57,8 @@ class Watch:
         self._file = file
         self._wal = wal
         self._index = index
-        self._folder = os.open(path.parent, os.O_PATH | os.O_CLOEXEC)
+        self._folder_path = str(path.parent)
+        self._folder_inode = _inode(os.stat(self._folder_path))
         self._folder_ns = 0
         """The folder's modification time at the last check of the names; 0: they have to be checked again."""
         self._inode = _inode(os.fstat(file))
@@ -67,10 +67,6 @@ class Watch:
         self._size = self._hole = 0
         """The size of the file, and the offset of its first hole."""
         self.note_size()
-
-    def close(self) -> None:
-        """Close the folder; to be called when nothing more will be written."""
-        os.close(self._folder)
 
     def note_size(self) -> None:
         """Record the file's size after a checkpoint. JournalFailed: the file was truncated and has grown again.
@@ -102,14 +98,14 @@ class Watch:
     def check(self, frames: int) -> None:
         """Raise JournalFailed unless all files are intact, given the number of frames committed in the -wal."""
         try:
-            folder_ns = _fstat(self._folder).st_mtime_ns
-            file = _stat(self._path)
+            folder = _stat(self._folder_path)
+            size = _lseek(self._file, 0, _END)
             header = _pread(self._file, HEADER_BYTES, 0)
         except OSError as error:
             raise self._failure(error) from error
-        if folder_ns != self._folder_ns or file.st_nlink != 1 or _inode(file) != self._inode:
+        if folder.st_mtime_ns != self._folder_ns or _inode(folder) != self._folder_inode:
             self.check_names()
-        if file.st_size < self._size:
+        if size < self._size:
             self._check_shorter_file()
         if header != self._state.header:
             self._check_state()
@@ -136,13 +132,11 @@ class Watch:
     def check_names(self) -> None:
         """Raise JournalFailed unless each name refers to the file that is open, and no other name does."""
         try:
-            folder = os.fstat(self._folder)
-            file, wal = Path(self._path).stat(), Path(self._wal_path).stat()
+            folder, file, wal = _stat(self._folder_path), _stat(self._path), _stat(self._wal_path)
             index_links = os.fstat(self._index).st_nlink
-            has_moved = _inode(Path(self._path).parent.stat()) != _inode(folder)
         except OSError as error:
             raise self._failure(error) from error
-        if _inode(file) != self._inode or has_moved:  # its files may have followed, but the old folder is looked at
+        if _inode(file) != self._inode or _inode(folder) != self._folder_inode:  # even if its files have followed it
             raise JournalFailed(f"{self._path} was replaced while it was served")
         if file.st_nlink != 1:
             raise JournalFailed(f"{self._path} was given another name (a hard link) while it was served; remove that")

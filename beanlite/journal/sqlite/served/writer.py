@@ -361,7 +361,6 @@ class Writer:
             with contextlib.suppress(JournalBusy, JournalFull):  # the only cost is a gap before the next ids
                 self.write_slice(0, self._note_end)
             with failing(self._database.path):
-                self._watch.close()
                 os.close(self._wal)
                 rest = self._database.close()
         except Exception as error:  # noqa: BLE001 - raised below, once the thread has ended
