@@ -58,7 +58,7 @@ class Watch:
         self._wal = wal
         self._index = index
         self._folder_path = str(path.parent)
-        self._folder_inode = _inode(os.stat(self._folder_path))
+        self._folder_inode = _inode(path.parent.stat())
         self._folder_ns = 0
         """The folder's modification time at the last check of the names; 0: they have to be checked again."""
         self._inode = _inode(os.fstat(file))
