@@ -18,7 +18,7 @@ def main(where: str, login: str) -> None:
             time.sleep(0.1)
         else:
             response = connection.getresponse()
-            print("page", response.status, *re.findall("<title>(.*?)</title>", response.read().decode()))
+            print("page", response.status, *re.findall("<title>(.*? · beanlite)", response.read().decode()))
             return
         finally:
             connection.close()

@@ -104,6 +104,7 @@ class Wire(asyncio.Transport):
         self.close()
 
     def write_eof(self):
+        self._client.loses_its_jobs()  # the server is done with it, though its client may have more to read
         if self._client.chance.random() < 0.9:
             self.close()
 
