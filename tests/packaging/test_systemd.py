@@ -217,13 +217,13 @@ def test_instance_has_settings_database_and_backups_of_its_name(system):
     assert bodies(system) == [b"of the other server"]
 
 
-def test_removal_of_package_stops_and_disables_instances(system):
-    """By the script of the package itself, which leaves its files where they are."""
+def test_removal_of_package_stops_instances_and_keeps_them_enabled(system):
+    """By the script of the package itself, which leaves its files where they are. A purge disables them."""
     system.path("/etc/beanlite/one.toml").write_text("port = 11311\n")
     system.run("systemctl", "enable", "--now", ONE)
     system.run("sh", "/var/lib/dpkg/info/beanlite.prerm", "remove")
     shown = system.show(ONE)
-    assert (shown["ActiveState"], shown["UnitFileState"]) == ("inactive", "disabled")
+    assert (shown["ActiveState"], shown["UnitFileState"]) == ("inactive", "enabled")
 
 
 @pytest.mark.parametrize("unit", [SERVICE, BACKUP, ONE, ONE_BACKUP])
