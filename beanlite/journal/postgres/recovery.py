@@ -40,10 +40,12 @@ MARK: Final = """
     UPDATE lease SET batch = number, last_id = greatest(lease.last_id, batches.last_id)
     FROM batches WHERE epoch = $1 AND batch < number AND number = $2 AND batches.beat = 0
 """
-# Rows that some open transaction may still read can't be removed, and are passed by their number.
+# Rows that some open transaction may still read can't be removed, and are passed by their number. The last row stays:
+# it tells when the server was last seen.
 PRUNE_BATCHES: Final = """
     DELETE FROM batches
     WHERE number > $1 AND number <= (SELECT batch FROM lease WHERE epoch = $2) AND (beat <> 0 OR number <= $3)
+        AND (number, beat) <> (SELECT number, beat FROM batches ORDER BY number DESC, beat DESC LIMIT 1)
 """
 _VACUUM: Final = "VACUUM batches, jobs"
 _HOLDER: Final = f"SELECT holder, age FROM ({HOLDERS}) AS holders WHERE age >= $1 ORDER BY age DESC LIMIT 1"

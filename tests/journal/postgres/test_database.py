@@ -192,6 +192,25 @@ async def test_rows_of_stored_batches_are_taken_away_after_many_batches(postgres
     await serving.stop()
 
 
+@pytest.mark.parametrize("last", ["beat", "batch"])
+async def test_idle_server_is_seen_after_old_rows_are_taken_away(postgres, database, last):
+    serving = await served(database, lease_s=100)
+    reader = serving.journal._reader
+    await until(lambda: reader._kept_above is not None)  # it begins with a look for old rows
+    await serving.put()
+    if last == "beat":
+        await serving.journal._sender._keep_lease()
+    await sql(postgres, database, "UPDATE lease SET seen_at = seen_at - 3600")  # as if the start were long ago
+    seen = "SELECT status, seen_at FROM alive"
+    before = await sql(postgres, database, seen)
+    for _ in range(3):
+        await reader.prune(0)
+        assert await sql(postgres, database, seen) == before
+    assert before[0]["status"] == "serving"
+    assert len(await sql(postgres, database, "SELECT FROM batches")) == 1
+    await serving.stop()
+
+
 async def test_what_keeps_old_rows_in_the_database_is_named(database, monkeypatch, caplog):
     monkeypatch.setattr(journal, "_MANY", 3)
     monkeypatch.setattr(recovery, "_OLD", 5)
