@@ -8,6 +8,7 @@ from typing import Final
 from urllib.parse import SplitResult, parse_qs, unquote, urlsplit, urlunsplit
 
 from beanlite.errors import JournalRefused
+from beanlite.host import log
 from beanlite.settings.values import is_loopback
 
 # A host in a URL, with its port.
@@ -74,6 +75,17 @@ def exposed_hosts(url: str) -> list[str]:
     matches = filter(None, map(_PLACE.fullmatch, places))
     hosts = [unquote(match[1]).strip("[]") or default for match in matches]
     return [host for host in hosts if host and not host.startswith(("/", "@")) and not is_loopback(host)]
+
+
+def warn_of_exposure(url: str) -> None:
+    """Log a warning if others could read the jobs on their way to the database, or pass for it."""
+    hosts = exposed_hosts(url)
+    if hosts:
+        log.warning(
+            f"others on the network may read jobs, or pass for the database; add sslmode={SAFE}",
+            hosts=", ".join(hosts),
+            sslmode=sslmode_of(url),
+        )
 
 
 def public_url(url: str) -> str:

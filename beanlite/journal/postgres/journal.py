@@ -14,12 +14,12 @@ from beanlite.host import log
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.base import DatabaseFigures, Journal, JournalFacts, Observer, Tenure
 from beanlite.journal.event_rows import DEEDS_ONLY, EventRows, HistoryBounds
-from beanlite.journal.postgres.address import SAFE, exposed_hosts, public_url, sslmode_of
+from beanlite.journal.postgres.address import public_url, warn_of_exposure
 from beanlite.journal.postgres.ahead import Ahead
 from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.housekeeping import Housekeeping
 from beanlite.journal.postgres.lease import Applicant, Lease, take
-from beanlite.journal.postgres.link import name_of
+from beanlite.journal.postgres.link import LOOK_AFTER_S, name_of
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.postgres.restoration import Restoration
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
@@ -86,20 +86,9 @@ class PostgresJournal(Journal):
         self.stands_by = active is not None
         self._tell_standing_by(active)
 
-    def _warn_of_exposure(self) -> None:
-        """Warn if others could read the jobs on their way to the database, or pass for it."""
-        url = self._applicant.url
-        hosts = exposed_hosts(url)
-        if hosts:
-            log.warning(
-                f"others on the network may read jobs, or pass for the database; add sslmode={SAFE}",
-                hosts=", ".join(hosts),
-                sslmode=sslmode_of(url),
-            )
-
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Wait for the lease, then fill the engine with the jobs; see ``Journal.recover``."""
-        self._warn_of_exposure()
+        warn_of_exposure(self._applicant.url)
         self._ahead = Ahead(engine.memory, self._name)
         lease = await take(self._applicant, stopped, self._ahead)
         if lease is None:
@@ -126,8 +115,8 @@ class PostgresJournal(Journal):
         if is_whole:
             engine.recovered(lease.last_id, lease.batch)
             if self._history.bounds.kept_s is not None:
-                await self._record_restart(engine)
-        else:
+                is_whole = await self._record_restart(engine)
+        if not is_whole:
             await self._sender.until_quiet()
             trouble = await self._give_back(lease.last_id)
             if trouble is not None:
@@ -170,18 +159,30 @@ class PostgresJournal(Journal):
         log.info("recovered", database=self._name, jobs=len(engine.jobs), seconds=seconds)
         return True
 
-    async def _record_restart(self, engine: Engine) -> None:
-        """Write the changes that the start itself made to jobs, and their history, slice by slice."""
+    async def _record_restart(self, engine: Engine) -> bool:
+        """Write what the start itself changed, and its history, in slices; return False if the server is to stop."""
         ledger = engine.ledger
-        while ledger.has_deferred and not self._stopped.is_set():
-            changes = ledger.take_restarted(self._clock())
-            try:
+        ending = asyncio.ensure_future(self._end_soon_after_stop())
+        try:
+            while ledger.has_deferred and not self._stopped.is_set():
+                changes = ledger.take_restarted(self._clock())
                 await self._sender.store(self._batch_of(changes))
-            except JournalFull:  # the first batch says so
-                ledger.deferred.update((job.id, job) for job in changes.jobs)
-                log.warning("database disk full: jobs made ready by the restart are missing in the history")
-                return
-            engine.stored(changes.batch, changes.last_id)
+                engine.stored(changes.batch, changes.last_id)
+        except JournalFull:  # the first batch says so
+            ledger.deferred.update((job.id, job) for job in changes.jobs)
+            log.warning("database disk full: jobs made ready by the restart are missing in the history")
+        except JournalFailed:
+            if not self._stopped.is_set():
+                raise
+        finally:
+            ending.cancel()
+        return not self._stopped.is_set()
+
+    async def _end_soon_after_stop(self) -> None:
+        """Abandon what can't be stored for now, once the server is to stop."""
+        await self._stopped.wait()
+        await asyncio.sleep(LOOK_AFTER_S)
+        self._sender.end()
 
     def _batch_of(self, changes: Changes) -> Batch:
         return batch_of(changes, self._totals, utc_s(self._clock()), self._history)

@@ -1,0 +1,87 @@
+"""A stop while the start waits for the database: it is heeded soon, whatever the start waits for."""
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from beanlite.journal.postgres import journal
+from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, by, sql
+from tests.journal.postgres.test_history import ALL, asked, recorded, stored
+
+WAITS = """
+    SELECT FROM pg_stat_activity
+    WHERE datname = current_database() AND application_name = 'beanlite here' AND wait_event_type = 'Lock'
+"""
+
+
+@pytest.fixture
+async def holder(database):
+    """A connection of another program, which holds locks."""
+    holder = await asyncpg.connect(database)
+    yield holder
+    await holder.close()
+
+
+async def locked_out(postgres, database):
+    """Wait until the connection of the server waits for a lock, and not one beside it."""
+    async with asyncio.timeout(SOON_S):
+        while not await sql(postgres, database, WAITS):
+            await asyncio.sleep(0.001)
+
+
+class Starting:
+    """A start after a server that was killed with a reserved job, which waits to store that it is ready again."""
+
+    def __init__(self, url):
+        self.stopped = asyncio.Event()
+        self._serving = ServingPostgres(Postgres(url, history=ALL))
+        self._serving.core.engine.ledger.start_recording()
+
+    def begin(self):
+        core = self._serving.core
+        return asyncio.create_task(self._serving.journal.recover(core.engine, core.clock(), self.stopped))
+
+
+@pytest.fixture
+async def starting(postgres, database, way, holder):
+    first = await recorded(database)
+    await first.put()
+    first.core.send(first.client, b"reserve\r\n")
+    await stored(first)
+    await first.abandon()
+    await holder.execute("BEGIN; LOCK TABLE history IN SHARE MODE")
+    starting = Starting(by(way, database))
+    recovering = starting.begin()
+    await locked_out(postgres, database)
+    yield starting, recovering
+    assert recovering.done()
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+async def test_stop_does_not_wait_until_restarts_can_be_stored(postgres, database, way, holder, starting, is_away):
+    starting, recovering = starting
+    if is_away:
+        way.refuses = True
+        way.cut()
+    starting.stopped.set()
+    assert await asyncio.wait_for(recovering, SOON_S) is False
+    await holder.execute("ROLLBACK")
+    way.refuses = False
+    after = await recorded(database)
+    await after.put()
+    found = await asked(postgres, database, "SELECT job, what FROM history ORDER BY n")
+    assert found == [(1, "put"), (1, "reserve"), (1, "restart"), (2, "put")]
+    await after.stop()
+
+
+async def test_stop_amid_restarts_that_are_soon_stored_gives_the_lease_back(
+    postgres, database, holder, starting, monkeypatch
+):
+    monkeypatch.setattr(journal, "LOOK_AFTER_S", SOON_S)
+    starting, recovering = starting
+    starting.stopped.set()
+    await asyncio.sleep(0)
+    await holder.execute("ROLLBACK")
+    assert await asyncio.wait_for(recovering, SOON_S) is False
+    assert await asked(postgres, database, "SELECT stopped_at IS NOT NULL FROM lease") == [(True,)]
