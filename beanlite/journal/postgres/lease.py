@@ -230,6 +230,8 @@ class _Waiting:
         """Connect, and wait for the lease. Raises one of TROUBLE if the connection is lost."""
         applicant = self._applicant
         link = await connect(applicant.url, name_of(applicant.node), self._expect_successor)
+        stopping = asyncio.ensure_future(self._stopped.wait())
+        stopping.add_done_callback(lambda task: None if task.cancelled() else link.drop())  # nothing else is waited for
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
             await heed_fsync(link, applicant.name)
@@ -249,6 +251,8 @@ class _Waiting:
         except BaseException:
             link.drop()
             raise
+        finally:
+            stopping.cancel()
         return lease
 
     async def _expect_successor(self, link: Link) -> None:

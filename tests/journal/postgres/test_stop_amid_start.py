@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from beanlite.journal.postgres import journal
-from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, by, sql
+from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, applicant, by, sql, take, until
 from tests.journal.postgres.test_history import ALL, asked, recorded, stored
 
 WAITS = """
@@ -85,3 +85,22 @@ async def test_stop_amid_restarts_that_are_soon_stored_gives_the_lease_back(
     await holder.execute("ROLLBACK")
     assert await asyncio.wait_for(recovering, SOON_S) is False
     assert await asked(postgres, database, "SELECT stopped_at IS NOT NULL FROM lease") == [(True,)]
+
+
+@pytest.mark.parametrize("why", ["lock", "silence"])
+async def test_standby_stops_while_the_database_does_not_answer(postgres, database, way, holder, why):
+    active = await take(applicant(database)._replace(lease_s=100), asyncio.Event())
+    stands_by, stopped = asyncio.Event(), asyncio.Event()
+    standby = applicant(by(way, database), lambda _: stands_by.set())._replace(lease_s=100)
+    waiting = asyncio.create_task(take(standby, stopped))
+    await asyncio.wait_for(stands_by.wait(), SOON_S)
+    if why == "lock":
+        await holder.execute("BEGIN; LOCK TABLE schema_version")
+        way.cut()
+        await locked_out(postgres, database)
+    else:
+        way.cut_at = why
+        await until(lambda: way.cuts == 2)  # the lease is asked for, and jobs are read ahead
+    stopped.set()
+    assert await asyncio.wait_for(waiting, SOON_S) is None
+    active.link.drop()
