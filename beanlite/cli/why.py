@@ -65,7 +65,7 @@ def why(
             raise BeanliteError(f"{error}; {_TOPICS[one]}") if one in _TOPICS else error
         if tube is not None and one is None and not diagnosis["tubes"]:
             raise BeanliteError(f"no tube has a name like {tube}")
-        guesses, backups = {}, True
+        guesses, backups = {}, None
         if not as_json:
             guesses, backups = telling.misspelt(live, diagnosis), telling.makes_backups(live)
             if one is not None:

@@ -49,17 +49,22 @@ def add_policies(live: Servers, diagnosis: Record, tube: str) -> None:
             replies[name]["tube"]["policies"] = rows
 
 
-def makes_backups(live: Servers) -> bool:
-    """Whether a scheduled backup was ever made, or has failed."""
-    return any(
-        stats.get("backup-succeeded-at") or stats.get("backup-failed-at") for stats in live.each(Live.stats).values()
-    )
+def makes_backups(live: Servers) -> bool | None:
+    """Whether a scheduled backup was ever made, or has failed; None: there is no file to make one of."""
+    servers = live.each(Live.stats).values()
+    if any(stats.get("backup-succeeded-at") or stats.get("backup-failed-at") for stats in servers):
+        return True
+    return False if any(stats["binlog-max-size"] for stats in servers) else None
 
 
 def print_diagnosis(
-    diagnosis: Record, options_of: Callable[[str | None], str], guesses: Mapping[str, str], *, backups: bool = True
+    diagnosis: Record,
+    options_of: Callable[[str | None], str],
+    guesses: Mapping[str, str],
+    *,
+    backups: bool | None = True,
 ) -> None:
-    """Print a diagnosis; ``guesses`` are misspelt tubes, ``backups``: whether scheduled ones are made.
+    """Print a diagnosis; ``guesses`` are misspelt tubes, ``backups``: as ``makes_backups`` says.
 
     The commands that it names are printed with the options that name the server of a finding.
     """
@@ -70,7 +75,9 @@ def print_diagnosis(
     findings = diagnosis["findings"]
     lines = []
     if all(finding["severity"] == NOTE for finding in findings):
-        rest = "disk, memory and backups" if backups else "disk and memory; no scheduled backup was ever made"
+        rest = "disk, memory and backups" if backups else "disk and memory"
+        if backups is False:
+            rest += "; no scheduled backup was ever made"
         text = f": {examined(diagnosis)}; looked for {_LOOKED_FOR}{rest}"
         lines.append(Text.assemble(("nothing is wrong", "bold green"), text))
     for finding in findings:

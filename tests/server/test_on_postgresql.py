@@ -17,6 +17,7 @@ from beanlite.journal.postgres import status
 from tests.support.health import ask, metrics, start_watched
 from tests.support.postgres import receiver_of
 from tests.support.servers import free_port
+from tests.support.web import Web
 from tests.support.wire import Wire, until
 
 SOON_S = 10
@@ -126,6 +127,16 @@ def test_file_commands_say_what_is_wrong_and_operators_commands_work(served, dat
         code, said, _ = beanlite("config", "--json")
         assert code == 0
         assert "postgresql" not in said
+
+
+def test_scheduled_backups_are_not_missed_where_they_are_refused(served, capsys):
+    connect = f"127.0.0.1:{served[0].port}"
+    assert main(["why", "--connect", connect]) == 0
+    assert capsys.readouterr().out.endswith(", disk and memory\n")
+    with Web(connect) as web:
+        for path in ("/journal", "/backups"):
+            page = web.get(path).text
+            assert ("backup_every" in page, "back the database up" in page) == (False, True)
 
 
 @pytest.mark.parametrize(
