@@ -110,12 +110,12 @@ class PostgresJournal(Journal):
                 self._refuse(error)
         finally:
             stopping.cancel()
-        if self._failure is not None:
-            raise self._failure
-        if is_whole:
+        if is_whole and self._failure is None:
             engine.recovered(lease.last_id, lease.batch)
             if self._history.bounds.kept_s is not None:
                 is_whole = await self._record_restart(engine)
+        if self._failure is not None:
+            raise self._failure
         if not is_whole:
             await self._sender.until_quiet()
             trouble = await self._give_back(lease.last_id)
@@ -172,7 +172,7 @@ class PostgresJournal(Journal):
             ledger.deferred.update((job.id, job) for job in changes.jobs)
             log.warning("database disk full: jobs made ready by the restart are missing in the history")
         except JournalFailed:
-            if not self._stopped.is_set():
+            if self._failure is None and not self._stopped.is_set():
                 raise
         finally:
             ending.cancel()

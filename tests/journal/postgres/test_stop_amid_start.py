@@ -5,6 +5,7 @@ import asyncio
 import asyncpg
 import pytest
 
+from beanlite.errors import LeaseLost
 from beanlite.journal.postgres import journal
 from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, applicant, by, sql, take, until
 from tests.journal.postgres.test_history import ALL, asked, recorded, stored
@@ -35,12 +36,12 @@ class Starting:
 
     def __init__(self, url):
         self.stopped = asyncio.Event()
-        self._serving = ServingPostgres(Postgres(url, history=ALL))
-        self._serving.core.engine.ledger.start_recording()
+        self.serving = ServingPostgres(Postgres(url, history=ALL))
+        self.serving.core.engine.ledger.start_recording()
 
     def begin(self):
-        core = self._serving.core
-        return asyncio.create_task(self._serving.journal.recover(core.engine, core.clock(), self.stopped))
+        core = self.serving.core
+        return asyncio.create_task(self.serving.journal.recover(core.engine, core.clock(), self.stopped))
 
 
 @pytest.fixture
@@ -73,6 +74,15 @@ async def test_stop_does_not_wait_until_restarts_can_be_stored(postgres, databas
     found = await asked(postgres, database, "SELECT job, what FROM history ORDER BY n")
     assert found == [(1, "put"), (1, "reserve"), (1, "restart"), (2, "put")]
     await after.stop()
+
+
+async def test_lease_lost_between_restarts_that_are_stored_is_told(starting):
+    starting, recovering = starting
+    lost = LeaseLost("another server has taken over")
+    starting.serving.journal._fails(lost)  # as a beat does that comes between two slices
+    with pytest.raises(LeaseLost) as told:
+        await asyncio.wait_for(recovering, SOON_S)
+    assert told.value is lost
 
 
 async def test_stop_amid_restarts_that_are_soon_stored_gives_the_lease_back(
