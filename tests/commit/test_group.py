@@ -97,7 +97,7 @@ async def test_a_stop_does_not_wait_for_ever(tmp_path, monkeypatch, disk):
 )
 async def test_a_stop_waits_for_the_journal_to_do_its_work(tmp_path, monkeypatch, work, body):
     monkeypatch.setattr(group, "LOOK_S", 0.01)
-    monkeypatch.setattr(group, "FLUSH_S", 0.02)
+    monkeypatch.setattr(group, "FLUSH_S", 0.2)
     async with serving(tmp_path / "q.db", max_job_size=2 * APART_BYTES) as (server, task):
         client = await connect(server)
         writer, free = server.parts.journal._writer, asyncio.Event()
