@@ -252,6 +252,17 @@ def test_changed_file_applies_to_a_reserve_that_waits(net, client, watches):
     assert client.take() == b"RESERVED 65 1\r\nx\r\n"
 
 
+@pytest.mark.parametrize("late", [b"delete 66", b"release 66 0 0", b"bury 66 0", b"touch 66", b"note 66 1\r\nx"])
+def test_worker_that_lost_its_job_to_the_ttr_notices_a_new_file(net, client, late):
+    client.send(b"use b\r\nwatch b\r\nignore default\r\n" + put(b"x", ttr_s=1) + b"reserve\r\n")
+    net.wait(1.5)
+    net.client().send(b"delete 66\r\n")
+    assert client.send(late + b"\r\nreserve\r\n") == b"NOT_FOUND\r\n"
+    net.change(["a"], [], moved=MOVED)
+    job_at(net, 1, b"b")
+    assert client.take() == b"RESERVED 65 1\r\nx\r\n"
+
+
 def test_server_that_is_left_out_has_no_jobs(net, client):
     client.send(b"use b\r\n" + put(b"x"))
     net.change(["a", "b"])
