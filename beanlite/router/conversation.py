@@ -37,13 +37,7 @@ class RouterSession(Routed):
 
     __slots__ = ("_end_s", "_ending", "_is_replete", "_parts", "_skipped_bytes", "_stuck", "_wanted", "pending")
 
-    def __init__(
-        self,
-        servers: Map,
-        own_stats: Callable[[], Mapping[str, str]],
-        *,
-        tokens_pass: bool = False,
-    ) -> None:
+    def __init__(self, servers: Map, own_stats: Callable[[], Mapping[str, str]], *, tokens_pass: bool = False) -> None:
         """Begin with an empty input."""
         super().__init__(servers, own_stats, tokens_pass=tokens_pass)
         self._parts: list[bytes] = []
@@ -150,8 +144,9 @@ class RouterSession(Routed):
         greets = not self.is_open(lane)
         try:
             is_sound = lane.receive(data)
-        except (IndexError, ValueError):
+        except (IndexError, ValueError):  # a command has lost its reply
             is_sound = False
+            self._break_off()
         if lane.last_line and not self.is_over:  # such as UNAUTHORIZED, before it closes the connection
             self.say(lane.last_line)
             self.is_over = True

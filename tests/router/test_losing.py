@@ -150,6 +150,18 @@ def test_take_whose_connection_is_lost_is_no_job(net, worker):
     assert stats_of_job(net, 2, 1)["reserves"] == "1"
 
 
+@pytest.mark.parametrize("more", [b"", b"put 0 0 1 2\r\ny"])
+def test_reply_that_makes_no_sense_ends_the_client(net, client, more):
+    client.send(b"list-tube-used\r\n")
+    net.halted.add(1)
+    client.send(put(b"x") + more)
+    lane = client.session.lanes[1]
+    assert not client.session.came(lane, b"INSERTED x\r\n", net.now_s)
+    client.lose(1)
+    assert client.take() == b""
+    assert client.session.is_done
+
+
 # -- tubes that move
 
 
