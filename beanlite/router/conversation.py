@@ -135,7 +135,7 @@ class RouterSession(Routed):
         for ask in lane.close():
             ask.fail(lane)
         if self.wait is not None:
-            self.wait.failed()
+            self.wait.failed(lane)
         self._go_on()
 
     def came(self, lane: Lane, data: bytes, now_s: float) -> bool:
@@ -161,6 +161,8 @@ class RouterSession(Routed):
         self.now_s = now_s
         self._settle_body(lane)
         asks = lane.close()
+        if self.wait is not None:
+            self.wait.lost(lane)
         has_reserve = False
         for ask in asks:
             known = (not has_reserve or isinstance(ask, InternalAsk | ReserveAsk)) and ask.lose(lane)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.router.cores import job_at, put, stats_of_job
+from tests.router.cores import Net, job_at, put, stats_of_job
 from tests.support.policies import set_policy
 
 # -- servers that are halted, lost or away
@@ -160,6 +160,22 @@ def test_reply_that_makes_no_sense_ends_the_client(net, client, more):
     client.lose(1)
     assert client.take() == b""
     assert client.session.is_done
+
+
+def test_offer_is_lost_with_its_connection():
+    net = Net(["a"], ["b"], old=(2,))
+    worker = net.client()
+    worker.send(b"watch a\r\nwatch b\r\nreserve\r\n")
+    net.halted.add(2)
+    net.wait(0.2)  # so that what is offered waits for a poll
+    job_at(net, 1, b"a")
+    net.leave(1)
+    net.halted.clear()
+    net.wait(3)
+    assert worker.take() == b""
+    net.come_back(1)
+    assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
+    assert not worker.session.late
 
 
 # -- tubes that move
