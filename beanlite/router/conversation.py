@@ -14,7 +14,7 @@ from beanlite.protocol.strangers import UNKNOWN_MAX, is_foreign
 from beanlite.router.asks import ReserveAsk
 from beanlite.router.commands import BARE, RESERVES, WITH_ARGUMENTS, Function, auth
 from beanlite.router.known import Map
-from beanlite.router.lane import InternalAsk, Lane
+from beanlite.router.lane import CLOSED, InternalAsk, Lane
 from beanlite.router.routed import Routed
 from beanlite.router.state import NEVER_S, ORDER_MAX, SAID_MAX
 from beanlite.router.wait import STALL_S, Wait
@@ -150,6 +150,8 @@ class RouterSession(Routed):
         if lane.last_line and not self.is_over:  # such as UNAUTHORIZED, before it closes the connection
             self.say(lane.last_line)
             self.is_over = True
+        if lane.state == CLOSED and self.wait is not None:  # it has refused the greeting
+            self.wait.failed(lane)
         if greets:
             self._go_on_with(lane)
         else:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from beanlite.router.lane import CLOSED
 from tests.router.cores import Net, job_at, put, stats_of_job
 from tests.support.policies import set_policy
 
@@ -176,6 +177,19 @@ def test_offer_is_lost_with_its_connection():
     net.come_back(1)
     assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
     assert not worker.session.late
+
+
+def test_server_that_refused_a_greeting_is_asked_again(net, worker):
+    net.leave(2)
+    core = net.cores[2]
+    core.engine.clients.max_tubes = 1
+    assert worker.send(b"reserve\r\n") == b""
+    net.come_back(2)
+    assert worker.session.lanes[2].state == CLOSED
+    core.engine.clients.max_tubes = 10
+    job_at(net, 2, b"b")
+    net.wait(1.5)
+    assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
 
 
 # -- tubes that move
