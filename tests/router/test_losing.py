@@ -192,6 +192,21 @@ def test_server_that_refused_a_greeting_is_asked_again(net, worker):
     assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
 
 
+def test_late_job_is_left_to_the_server_that_closes_the_connection(net, worker):
+    net.ends = False
+    net.halted.add(1)
+    assert worker.send(b"reserve-with-timeout 2\r\n") == b""
+    net.wait(3)
+    assert worker.take() == b"TIMED_OUT\r\n"
+    worker.send(b"ignore b\r\nreserve\r\n")
+    lane = worker.session.lanes[1]
+    lane.take()
+    worker.half_close()
+    assert lane.ended
+    worker.session.came(lane, b"RESERVED 1 1\r\nx\r\n", net.now_s)
+    assert not lane.out
+
+
 # -- tubes that move
 
 
