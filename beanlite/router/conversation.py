@@ -76,6 +76,7 @@ class RouterSession(Routed):
         """Note that the client sends no more, but may still read: none of its reserves waits from now on."""
         self.now_s = now_s
         self.half_closed = True
+        self.doubt_servers()
         if self.wait is not None:
             self.wait.half_close()
         self._ending, self._end_s = self.waits_on, now_s + STALL_S
@@ -271,6 +272,7 @@ class RouterSession(Routed):
 
     def leave(self) -> None:
         """Forget everything, because the client is gone: what refers to each other would never be freed."""
+        self.doubt_servers()
         self._break_off()
         self.out.clear()
         self.lanes.clear()

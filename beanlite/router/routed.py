@@ -33,6 +33,12 @@ class Routed(ClientState):
             "router-map-version": str(self.map.fleet.version),
         }
 
+    def doubt_servers(self) -> None:
+        """Have those servers looked at that owe replies, because the client sends no more, or is gone."""
+        for lane in self.lanes.values():
+            if lane.asks:
+                lane.server.doubt()
+
     def is_spare(self, lane: Lane) -> bool:
         """Whether the client can do without a connection: it has no job there, and its commands can be given again."""
         known = all(isinstance(ask, InternalAsk | ReserveAsk) for ask in lane.asks)

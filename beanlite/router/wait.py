@@ -303,6 +303,7 @@ class TimedAsk(InternalAsk):
         """Wait for it no longer."""
         self._wait = None
         self._session.late.add(self.lane)
+        self.lane.server.doubt()
 
     def come_late(self, line: bytes, body: bytes) -> None:
         """Take the reply after all; a job is given back if no reserve waits for one by now."""

@@ -207,6 +207,30 @@ def test_late_job_is_left_to_the_server_that_closes_the_connection(net, worker):
     assert not lane.out
 
 
+def test_server_is_doubted_whose_reply_nobody_waits_for(net, worker):
+    doubts = []
+    net.map.servers[1].doubt = lambda: doubts.append(1)
+    net.map.servers[2].doubt = lambda: doubts.append(2)
+    worker.send(b"use b\r\n")
+    net.halted.add(1)
+    worker.send(b"reserve\r\n")
+    net.wait(1.5)
+    assert doubts == [1]
+    doubts.clear()
+    worker.half_close()
+    assert doubts == [1, 2]
+    client = net.client()
+    client.send(b"use b\r\n")
+    client.send(b"peek-ready\r\n")
+    doubts.clear()
+    client.leave()
+    assert not doubts
+    client = net.client()
+    client.send(b"peek-ready\r\n")
+    client.leave()
+    assert doubts == [1]
+
+
 # -- tubes that move
 
 
