@@ -190,7 +190,7 @@ class RouterSession(Routed):
         self.watch_again()
         self._go_on()
         lane = self.waits_on
-        return lane if lane is not None and not lane.held and self.reserve_lanes() != [lane] else None
+        return lane if lane is not None and self.may_lose(lane) and self.reserve_lanes() != [lane] else None
 
     def tick(self, now_s: float) -> None:
         """Do what is due."""

@@ -40,6 +40,9 @@ class Routed(ClientState):
                 lane.server.doubt()
 
     def is_spare(self, lane: Lane) -> bool:
-        """Whether the client can do without a connection: it has no job there, and its commands can be given again."""
-        known = all(isinstance(ask, InternalAsk | ReserveAsk) for ask in lane.asks)
-        return known and not lane.held and self.is_open(lane)
+        """Whether the client can do without a connection that has been made."""
+        return self.is_open(lane) and self.may_lose(lane)
+
+    def may_lose(self, lane: Lane) -> bool:
+        """Whether its loss costs the client nothing: it has no job there, and its commands can be given again."""
+        return not lane.held and all(isinstance(ask, InternalAsk | ReserveAsk) for ask in lane.asks)

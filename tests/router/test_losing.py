@@ -344,6 +344,17 @@ def test_worker_that_lost_its_job_to_the_ttr_notices_a_new_file(net, client, lat
     assert client.take() == b"RESERVED 65 1\r\nx\r\n"
 
 
+def test_changed_file_ends_no_reserve_with_commands_behind_it(net, client):
+    client.send(b"use b\r\nwatch b\r\nignore default\r\n")
+    assert client.send(b"reserve\r\n" + put(b"y") + b"list-tube-used\r\n") == b""
+    net.change(["a"], [], moved=MOVED)
+    assert not client.session.is_over
+    job_at(net, 2, b"b")
+    job_at(net, 1, b"b")
+    assert client.take() == b"RESERVED 66 1\r\nx\r\nINSERTED 130\r\nUSING b\r\n"
+    assert client.send(b"reserve\r\nreserve\r\n") == b"RESERVED 130 1\r\ny\r\nRESERVED 65 1\r\nx\r\n"
+
+
 def test_server_that_is_left_out_has_no_jobs(net, client):
     client.send(b"use b\r\n" + put(b"x"))
     net.change(["a", "b"])
