@@ -189,8 +189,7 @@ class RouterSession(Routed):
             self.wait.look_again()
         self.watch_again()
         self._go_on()
-        lane = self.waits_on
-        return lane if lane is not None and self.may_lose(lane) and self.reserve_lanes() != [lane] else None
+        return self.misplaced()
 
     def tick(self, now_s: float) -> None:
         """Do what is due."""

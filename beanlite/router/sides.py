@@ -276,8 +276,8 @@ class ClientSide(asyncio.Protocol):
         if end.address is None and not self._is_closed:
             self.session.failed(lane, self._loop.time())
             self.flush()
-        elif self._host.is_stray(lane, end.address):  # the file has changed meanwhile
-            self._strays.append(end)
+        elif self._host.is_stray(lane, end.address) or self.session.misplaced() is lane:
+            self.look_again()  # the file has changed meanwhile
 
     # -- sending
 

@@ -344,6 +344,17 @@ def test_worker_that_lost_its_job_to_the_ttr_notices_a_new_file(net, client, lat
     assert client.take() == b"RESERVED 65 1\r\nx\r\n"
 
 
+def test_changed_file_applies_to_a_reserve_that_is_not_sent(net, client):
+    client.send(b"watch b\r\nignore default\r\n")
+    net.lose(2)
+    net.halted.add(2)
+    assert client.send(b"reserve\r\n") == b""
+    net.change(["a"], [], moved=MOVED)
+    net.halted.clear()
+    job_at(net, 1, b"b")
+    assert client.take() == b"RESERVED 65 1\r\nx\r\n"
+
+
 def test_changed_file_ends_no_reserve_with_commands_behind_it(net, client):
     client.send(b"use b\r\nwatch b\r\nignore default\r\n")
     assert client.send(b"reserve\r\n" + put(b"y") + b"list-tube-used\r\n") == b""
