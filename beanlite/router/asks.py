@@ -9,6 +9,7 @@ from beanlite.protocol.replies import (
     BURIED,
     DELETED,
     INTERNAL_ERROR,
+    NOT_FOUND,
     NOT_IGNORED,
     RELEASED,
     UNAUTHORIZED,
@@ -21,7 +22,7 @@ from beanlite.router.state import ClientState
 
 # What beanstalkd takes by default.
 MAX_JOB_SIZE: Final = 65535
-_FINISHED: Final = (DELETED, RELEASED, BURIED)
+_FINISHED: Final = (DELETED, RELEASED, BURIED, NOT_FOUND)
 
 
 class PutAsk(Ask):
@@ -35,7 +36,7 @@ class PutAsk(Ask):
 
 
 class FinishAsk(Ask):
-    """A command after which a job is not reserved any more."""
+    """A command for a job that is reserved: the reply tells if it is not, or not any more."""
 
     __slots__ = ("_id",)
 

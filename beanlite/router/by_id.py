@@ -43,7 +43,7 @@ def bury(session: Routed, args: bytes) -> bool:
 
 
 def touch(session: Routed, args: bytes) -> bool:
-    return _by_id(session, parse_id(args), lambda inner: (b"touch %d\r\n" % inner, Ask()))
+    return _by_id(session, parse_id(args), lambda inner: (b"touch %d\r\n" % inner, FinishAsk(inner)))
 
 
 def kick_job(session: Routed, args: bytes) -> bool:
@@ -84,7 +84,7 @@ def note(session: Routed, args: bytes) -> bool:
         lane, inner = lane or session.home, 0
     if not lane.server.knows_notes:
         return session.say(UNKNOWN_COMMAND)
-    ask = Ask()
+    ask = FinishAsk(inner)
     if not session.ask(lane, b"note %d %d\r\n" % (inner, size), ask):
         return False
     session.expect_body(ask, lane, size + 2)

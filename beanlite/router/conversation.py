@@ -14,7 +14,7 @@ from beanlite.protocol.strangers import UNKNOWN_MAX, is_foreign
 from beanlite.router.asks import ReserveAsk
 from beanlite.router.commands import BARE, RESERVES, WITH_ARGUMENTS, Function, auth
 from beanlite.router.known import Map
-from beanlite.router.lane import InternalAsk, Lane
+from beanlite.router.lane import CLOSED, InternalAsk, Lane
 from beanlite.router.routed import Routed
 from beanlite.router.state import NEVER_S, ORDER_MAX, SAID_MAX
 from beanlite.router.wait import STALL_S, Wait
@@ -37,13 +37,7 @@ class RouterSession(Routed):
 
     __slots__ = ("_end_s", "_ending", "_is_replete", "_parts", "_skipped_bytes", "_stuck", "_wanted", "pending")
 
-    def __init__(
-        self,
-        servers: Map,
-        own_stats: Callable[[], Mapping[str, str]],
-        *,
-        tokens_pass: bool = False,
-    ) -> None:
+    def __init__(self, servers: Map, own_stats: Callable[[], Mapping[str, str]], *, tokens_pass: bool = False) -> None:
         """Begin with an empty input."""
         super().__init__(servers, own_stats, tokens_pass=tokens_pass)
         self._parts: list[bytes] = []
@@ -82,6 +76,7 @@ class RouterSession(Routed):
         """Note that the client sends no more, but may still read: none of its reserves waits from now on."""
         self.now_s = now_s
         self.half_closed = True
+        self.doubt_servers()
         if self.wait is not None:
             self.wait.half_close()
         self._ending, self._end_s = self.waits_on, now_s + STALL_S
@@ -141,7 +136,7 @@ class RouterSession(Routed):
         for ask in lane.close():
             ask.fail(lane)
         if self.wait is not None:
-            self.wait.failed()
+            self.wait.failed(lane)
         self._go_on()
 
     def came(self, lane: Lane, data: bytes, now_s: float) -> bool:
@@ -150,11 +145,14 @@ class RouterSession(Routed):
         greets = not self.is_open(lane)
         try:
             is_sound = lane.receive(data)
-        except (IndexError, ValueError):
+        except (IndexError, ValueError):  # a command has lost its reply
             is_sound = False
+            self._break_off()
         if lane.last_line and not self.is_over:  # such as UNAUTHORIZED, before it closes the connection
             self.say(lane.last_line)
             self.is_over = True
+        if lane.state == CLOSED and self.wait is not None:  # it has refused the greeting
+            self.wait.failed(lane)
         if greets:
             self._go_on_with(lane)
         else:
@@ -166,6 +164,8 @@ class RouterSession(Routed):
         self.now_s = now_s
         self._settle_body(lane)
         asks = lane.close()
+        if self.wait is not None:
+            self.wait.lost(lane)
         has_reserve = False
         for ask in asks:
             known = (not has_reserve or isinstance(ask, InternalAsk | ReserveAsk)) and ask.lose(lane)
@@ -189,8 +189,7 @@ class RouterSession(Routed):
             self.wait.look_again()
         self.watch_again()
         self._go_on()
-        lane = self.waits_on
-        return lane if lane is not None and not lane.held and self.reserve_lanes() != [lane] else None
+        return self.misplaced()
 
     def tick(self, now_s: float) -> None:
         """Do what is due."""
@@ -272,6 +271,7 @@ class RouterSession(Routed):
 
     def leave(self) -> None:
         """Forget everything, because the client is gone: what refers to each other would never be freed."""
+        self.doubt_servers()
         self._break_off()
         self.out.clear()
         self.lanes.clear()

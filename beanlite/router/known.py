@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from beanlite.fleet.servers import Fleet
+
+
+def _nobody() -> None:
+    pass
 
 
 class KnownServer:
     """A server, as the router last saw it."""
 
-    __slots__ = ("away", "knows_notes", "knows_offers", "max_job_size", "name", "number")
+    __slots__ = ("away", "doubt", "knows_notes", "knows_offers", "max_job_size", "name", "number")
 
     def __init__(self, number: int, name: str) -> None:
         self.number = number
@@ -21,6 +27,8 @@ class KnownServer:
         """It understands ``note``."""
         self.max_job_size: int | None = None
         """The largest body that it takes; None: it has not been asked."""
+        self.doubt: Callable[[], None] = _nobody
+        """To be called when a client goes, or goes on, without a reply that the server owes: it may be halted."""
 
 
 class Map:

@@ -169,10 +169,11 @@ class Lane:
             self._owner.opening.append(self)
 
     def send(self, data: bytes, ask: Ask) -> None:
-        """Have a command sent."""
+        """Have a command sent. After the end of the connection it is not, and is lost with that."""
         self.ensure()
         self.asks.append(ask)
-        self.pass_on(data)
+        if not self.ended:
+            self.pass_on(data)
 
     def pass_on(self, data: bytes) -> None:
         """Have more bytes sent, which belong to the last command."""

@@ -33,7 +33,21 @@ class Routed(ClientState):
             "router-map-version": str(self.map.fleet.version),
         }
 
+    def doubt_servers(self) -> None:
+        """Have those servers looked at that owe replies, because the client sends no more, or is gone."""
+        for lane in self.lanes.values():
+            if lane.asks:
+                lane.server.doubt()
+
+    def misplaced(self) -> Lane | None:
+        """Return a lane whose connection is to be closed, to end a reserve there, because the file has changed."""
+        lane = self.waits_on
+        return lane if lane is not None and self.may_lose(lane) and self.reserve_lanes() != [lane] else None
+
     def is_spare(self, lane: Lane) -> bool:
-        """Whether the client can do without a connection: it has no job there, and its commands can be given again."""
-        known = all(isinstance(ask, InternalAsk | ReserveAsk) for ask in lane.asks)
-        return known and not lane.held and self.is_open(lane)
+        """Whether the client can do without a connection that has been made."""
+        return self.is_open(lane) and self.may_lose(lane)
+
+    def may_lose(self, lane: Lane) -> bool:
+        """Whether its loss costs the client nothing: it has no job there, and its commands can be given again."""
+        return not lane.held and all(isinstance(ask, InternalAsk | ReserveAsk) for ask in lane.asks)

@@ -28,6 +28,11 @@ class RouterHost(Generic[Client]):
     relays: bool = False
     """Servers are told for whom each connection asks."""
 
+    def is_gone(self, lane: Lane, address: Server | None) -> bool:
+        """Whether the server of a lane does not answer at this address any more, but at another one."""
+        upstream = self.upstreams.get(lane.number)
+        return upstream is not None and upstream.is_gone_from(address)
+
     def is_stray(self, lane: Lane, address: Server | None) -> bool:
         """Whether a connection to this address is not one to the server of a lane any more."""
         upstream = self.upstreams.get(lane.number)

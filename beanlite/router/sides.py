@@ -241,7 +241,9 @@ class ClientSide(asyncio.Protocol):
             self.session.failed(lane, self._loop.time())
 
     def come_back(self) -> None:
-        """Take note that a server can be reached again."""
+        """Take note that a server can be reached again, perhaps at another address than the one that was halted."""
+        for end in [each for each in self._ends.values() if self._host.is_gone(each.lane, each.address)]:
+            self._lose(end)
         self.session.come_back(self._loop.time())
         self.flush()
 
@@ -274,8 +276,8 @@ class ClientSide(asyncio.Protocol):
         if end.address is None and not self._is_closed:
             self.session.failed(lane, self._loop.time())
             self.flush()
-        elif self._host.is_stray(lane, end.address):  # the file has changed meanwhile
-            self._strays.append(end)
+        elif self._host.is_stray(lane, end.address) or self.session.misplaced() is lane:
+            self.look_again()  # the file has changed meanwhile
 
     # -- sending
 
@@ -370,10 +372,7 @@ class ClientSide(asyncio.Protocol):
         return bool(session.order) and session.wait is None and session.waits_on is None
 
     def close(self) -> None:
-        """Close all connections, once everything is sent.
-
-        If there were data of the client that nobody has read, the kernel would send RST, and replies would be lost.
-        """
+        """Close all once everything is sent, and read on: else the kernel would send RST, and replies would be lost."""
         if self._is_closed:
             return
         self._leave()

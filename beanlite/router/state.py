@@ -32,8 +32,11 @@ class AnyWait:
     def come_back(self) -> None:
         """Take note that a server can be reached again."""
 
-    def failed(self) -> None:
+    def failed(self, lane: Lane) -> None:
         """Take note that no connection could be made."""
+
+    def lost(self, lane: Lane) -> None:
+        """Take note that a connection was lost."""
 
     def half_close(self) -> None:
         """Wait no longer, because the client sends no more."""

@@ -56,9 +56,13 @@ class Upstream:
         self._reached = asyncio.Event()
         self.looked = asyncio.Event()
         """Set once it was reached, or could not be."""
+        self._silent: set[Server] = set()
+        """The addresses that did not answer in time when they were last asked."""
         self._look: asyncio.Task[None] | None = None
+        self._doubt: asyncio.Task[None] | None = None
         self._is_closed = False
         self._dialing = asyncio.Semaphore(_DIALS_MAX)
+        server.doubt = self._begin_to_doubt
 
     def suspect(self) -> None:
         """Find out whether it can be reached, and at which address."""
@@ -68,13 +72,38 @@ class Upstream:
             self._doubtful_since_s = self._loop.time()
         self._address = None
         self._reached.clear()
+        self._doubt_no_more()
         self._look = self._loop.create_task(self._look_for_it())
+
+    def is_gone_from(self, address: Server | None) -> bool:
+        """Whether it was reached again after this address had not answered, and thus at another one."""
+        return self._address is not None and address in self._silent
+
+    def _begin_to_doubt(self) -> None:
+        """Find out whether the address still answers, which is used until it does not, if there are others.
+
+        The kernel accepts connections for a server that is halted, while its standby takes over.
+        """
+        if self._address is not None and self._doubt is None and len(self.addresses) > 1:
+            self._doubt = self._loop.create_task(self._ask_again(self._address))
+
+    async def _ask_again(self, address: Server) -> None:
+        reason = await self._try(address)
+        self._doubt = None
+        if reason:
+            self.suspect()
+
+    def _doubt_no_more(self) -> None:
+        if self._doubt is not None:
+            self._doubt.cancel()
+            self._doubt = None
 
     def close(self) -> None:
         """Look for it no more, and make no more connections to it."""
         self._is_closed = True
         self._address = None
         self._reached.set()
+        self._doubt_no_more()
         if self._look is not None:
             self._look.cancel()
 
@@ -133,6 +162,7 @@ class Upstream:
                 await dial(address, answers, self._context_of)
                 await answers.complete
         except TimeoutError:
+            self._silent.add(address)
             return "no answer in time"
         except OSError as error:
             return in_system_words(error)
@@ -142,6 +172,7 @@ class Upstream:
             answers.close()
             relayed.close()
         answers.note(self.server)
+        self._silent.discard(address)
         return ""
 
     def _note_reached(self, address: Server) -> None:

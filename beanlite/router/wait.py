@@ -177,9 +177,18 @@ class Wait(AnyWait):
         for lane in self._session.reserve_lanes():
             self.opened(lane)
 
-    def failed(self) -> None:
+    def failed(self, lane: Lane) -> None:
         """Try again to connect to a server that does not seem to be away."""
-        self._again_s = min(self._again_s, self._session.now_s + STALL_S)
+        self._lose(lane, STALL_S)
+
+    def lost(self, lane: Lane) -> None:
+        """Connect again."""
+        self._lose(lane, POLL_S)
+
+    def _lose(self, lane: Lane, again_s: float) -> None:
+        """Forget what was offered on a connection, which has gone back with it."""
+        self._offers.pop(lane, None)
+        self._again_s = min(self._again_s, self._session.now_s + again_s)
 
     def offered(self, offer: OfferAsk, line: bytes) -> None:
         """Take a reply to an offer: a job, or that there is none."""
@@ -212,11 +221,6 @@ class Wait(AnyWait):
         if line == TAKEN:
             self._answer(reserved(lane, take.job, take.body))
         self._poll_all()
-
-    def lost(self, offer: OfferAsk) -> None:
-        """Take note that a connection was lost, and with it an offer."""
-        self._offers.pop(offer.lane, None)
-        self._again_s = min(self._again_s, self._session.now_s + POLL_S)
 
     def _cancel(self) -> None:
         """Want no offers any more."""
@@ -291,10 +295,15 @@ class TimedAsk(InternalAsk):
         """None: nobody waits for the answer any more."""
         self.lane = lane
 
+    def fail(self, lane: Lane) -> None:
+        """Take it for lost."""
+        self.lose(lane)
+
     def pass_over(self) -> None:
         """Wait for it no longer."""
         self._wait = None
         self._session.late.add(self.lane)
+        self.lane.server.doubt()
 
     def come_late(self, line: bytes, body: bytes) -> None:
         """Take the reply after all; a job is given back if no reserve waits for one by now."""
@@ -325,10 +334,6 @@ class PollAsk(TimedAsk):
         if self._wait is not None:
             self._wait.polled(self, lane, TIMED_OUT, b"")
         return True
-
-    def fail(self, lane: Lane) -> None:
-        """Pass it over."""
-        self.lose(lane)
 
 
 class OfferAsk(InternalAsk):
@@ -362,16 +367,6 @@ class OfferAsk(InternalAsk):
         if line.startswith(b"OFFERED "):
             self.job, self.body = line, body
         self._wait.offered(self, line)
-
-    def lose(self, lane: Lane) -> bool:
-        """Do without it."""
-        if self._wait is not None:
-            self._wait.lost(self)
-        return True
-
-    def fail(self, lane: Lane) -> None:
-        """Do without it."""
-        self.lose(lane)
 
 
 class TakeAsk(TimedAsk):

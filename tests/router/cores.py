@@ -107,10 +107,7 @@ class Net:
         """Take another file of servers."""
         self.map.change(fleet_of(tubes, moved))
         for client in self.clients:
-            lane = client.session.look_again(self.now_s)
-            if lane is not None and lane in client.ends:
-                client.close(lane)
-                client.session.lost(lane, self.now_s)
+            client.look_again()
         self.run()
 
 
@@ -174,8 +171,7 @@ class Client:
             if lane.number in net.away:
                 session.failed(lane, net.now_s)
                 continue
-            self.ends[lane] = net.cores[lane.number].client(operator=True)  # as on the same machine
-            self._pass_on(lane, session.opened(lane, net.now_s))
+            self._open(lane)
         for lane in [lane for lane in session.dirty if lane.number not in net.halted]:
             session.dirty.remove(lane)
             self._pass_on(lane, lane.take())
@@ -199,6 +195,19 @@ class Client:
             session.tick(net.now_s)
             did = True
         return did
+
+    def look_again(self):
+        """Take note that tubes may have moved."""
+        lane = self.session.look_again(self.net.now_s)
+        if lane is not None and lane in self.ends:
+            self.close(lane)
+            self.session.lost(lane, self.net.now_s)
+
+    def _open(self, lane):
+        self.ends[lane] = self.net.cores[lane.number].client(operator=True)  # as on the same machine
+        self._pass_on(lane, self.session.opened(lane, self.net.now_s))
+        if self.session.misplaced() is lane:
+            self.look_again()
 
     def _pass_on(self, lane, data):
         if data:

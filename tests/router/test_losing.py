@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.router.cores import job_at, put, stats_of_job
+from beanlite.router.lane import CLOSED
+from tests.router.cores import Net, job_at, put, stats_of_job
 from tests.support.policies import set_policy
 
 # -- servers that are halted, lost or away
@@ -150,6 +151,86 @@ def test_take_whose_connection_is_lost_is_no_job(net, worker):
     assert stats_of_job(net, 2, 1)["reserves"] == "1"
 
 
+@pytest.mark.parametrize("more", [b"", b"put 0 0 1 2\r\ny"])
+def test_reply_that_makes_no_sense_ends_the_client(net, client, more):
+    client.send(b"list-tube-used\r\n")
+    net.halted.add(1)
+    client.send(put(b"x") + more)
+    lane = client.session.lanes[1]
+    assert not client.session.came(lane, b"INSERTED x\r\n", net.now_s)
+    client.lose(1)
+    assert client.take() == b""
+    assert client.session.is_done
+
+
+def test_offer_is_lost_with_its_connection():
+    net = Net(["a"], ["b"], old=(2,))
+    worker = net.client()
+    worker.send(b"watch a\r\nwatch b\r\nreserve\r\n")
+    net.halted.add(2)
+    net.wait(0.2)  # so that what is offered waits for a poll
+    job_at(net, 1, b"a")
+    net.leave(1)
+    net.halted.clear()
+    net.wait(3)
+    assert worker.take() == b""
+    net.come_back(1)
+    assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
+    assert not worker.session.late
+
+
+def test_server_that_refused_a_greeting_is_asked_again(net, worker):
+    net.leave(2)
+    core = net.cores[2]
+    core.engine.clients.max_tubes = 1
+    assert worker.send(b"reserve\r\n") == b""
+    net.come_back(2)
+    assert worker.session.lanes[2].state == CLOSED
+    core.engine.clients.max_tubes = 10
+    job_at(net, 2, b"b")
+    net.wait(1.5)
+    assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
+
+
+def test_late_job_is_left_to_the_server_that_closes_the_connection(net, worker):
+    net.ends = False
+    net.halted.add(1)
+    assert worker.send(b"reserve-with-timeout 2\r\n") == b""
+    net.wait(3)
+    assert worker.take() == b"TIMED_OUT\r\n"
+    worker.send(b"ignore b\r\nreserve\r\n")
+    lane = worker.session.lanes[1]
+    lane.take()
+    worker.half_close()
+    assert lane.ended
+    worker.session.came(lane, b"RESERVED 1 1\r\nx\r\n", net.now_s)
+    assert not lane.out
+
+
+def test_server_is_doubted_whose_reply_nobody_waits_for(net, worker):
+    doubts = []
+    net.map.servers[1].doubt = lambda: doubts.append(1)
+    net.map.servers[2].doubt = lambda: doubts.append(2)
+    worker.send(b"use b\r\n")
+    net.halted.add(1)
+    worker.send(b"reserve\r\n")
+    net.wait(1.5)
+    assert doubts == [1]
+    doubts.clear()
+    worker.half_close()
+    assert doubts == [1, 2]
+    client = net.client()
+    client.send(b"use b\r\n")
+    client.send(b"peek-ready\r\n")
+    doubts.clear()
+    client.leave()
+    assert not doubts
+    client = net.client()
+    client.send(b"peek-ready\r\n")
+    client.leave()
+    assert doubts == [1]
+
+
 # -- tubes that move
 
 
@@ -250,6 +331,39 @@ def test_changed_file_applies_to_a_reserve_that_waits(net, client, watches):
     net.change(["a"], [], moved=MOVED)
     job_at(net, 1, b"b")
     assert client.take() == b"RESERVED 65 1\r\nx\r\n"
+
+
+@pytest.mark.parametrize("late", [b"delete 66", b"release 66 0 0", b"bury 66 0", b"touch 66", b"note 66 1\r\nx"])
+def test_worker_that_lost_its_job_to_the_ttr_notices_a_new_file(net, client, late):
+    client.send(b"use b\r\nwatch b\r\nignore default\r\n" + put(b"x", ttr_s=1) + b"reserve\r\n")
+    net.wait(1.5)
+    net.client().send(b"delete 66\r\n")
+    assert client.send(late + b"\r\nreserve\r\n") == b"NOT_FOUND\r\n"
+    net.change(["a"], [], moved=MOVED)
+    job_at(net, 1, b"b")
+    assert client.take() == b"RESERVED 65 1\r\nx\r\n"
+
+
+def test_changed_file_applies_to_a_reserve_that_is_not_sent(net, client):
+    client.send(b"watch b\r\nignore default\r\n")
+    net.lose(2)
+    net.halted.add(2)
+    assert client.send(b"reserve\r\n") == b""
+    net.change(["a"], [], moved=MOVED)
+    net.halted.clear()
+    job_at(net, 1, b"b")
+    assert client.take() == b"RESERVED 65 1\r\nx\r\n"
+
+
+def test_changed_file_ends_no_reserve_with_commands_behind_it(net, client):
+    client.send(b"use b\r\nwatch b\r\nignore default\r\n")
+    assert client.send(b"reserve\r\n" + put(b"y") + b"list-tube-used\r\n") == b""
+    net.change(["a"], [], moved=MOVED)
+    assert not client.session.is_over
+    job_at(net, 2, b"b")
+    job_at(net, 1, b"b")
+    assert client.take() == b"RESERVED 66 1\r\nx\r\nINSERTED 130\r\nUSING b\r\n"
+    assert client.send(b"reserve\r\nreserve\r\n") == b"RESERVED 130 1\r\ny\r\nRESERVED 65 1\r\nx\r\n"
 
 
 def test_server_that_is_left_out_has_no_jobs(net, client):
