@@ -22,9 +22,10 @@ from beanlite.console.folding import LINES_MAX
 from beanlite.console.units import parse_age
 from beanlite.console.why import LASTING
 from beanlite.core.access import OPERATOR, PRODUCER
-from beanlite.core.job import U32_MAX
+from beanlite.core.job import SECOND_NS, U32_MAX
 from beanlite.core.operator import CONCERNS
 from beanlite.core.policies import KEYS, OFF
+from beanlite.core.queues import OFFER_NS
 from beanlite.core.recurrence import UTC_ZONE
 from beanlite.errors import ConfigError
 from beanlite.journal.columns import SHOWN
@@ -153,6 +154,7 @@ def _environment() -> Environment:
         "DO": {do: do.capitalize() for do in DONE_WORDS} | {"note": "Leave a note on"},
         "LONGEST_FIRST": {"reserved": "in-state"},
         "OFF": OFF,
+        "OFFER_S": OFFER_NS // SECOND_NS,
         "POLICY_KEYS": tuple(KEYS),
         "LASTING": LASTING,
         "SYNTAX": query.syntax(),
