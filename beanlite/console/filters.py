@@ -28,6 +28,8 @@ class JobId(int):
     """The id of a job, perhaps with its server: ``two:17``."""
 
     server: str | None = None
+    was_there = False
+    """Whether a put was answered with the id of a job that was there before, as its tube takes each body once."""
 
     @classmethod
     def parse(cls, text: str) -> Self:

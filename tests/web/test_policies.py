@@ -121,6 +121,16 @@ def test_schedules_are_listed_run_and_removed(web, wire):
     assert web.post("/schedule", {"name": "often", "do": "delete"}).status == 400
 
 
+def test_run_of_a_schedule_that_puts_nothing_says_so(web, wire):
+    wire.request("set-policy", pattern="reports", set={"unique": "present"})
+    set_schedule(wire, body="go")
+    first = web.post("/schedule", {"name": "nightly", "do": "run", "back": "/policies"})
+    (job_id,) = re.findall("Job ([0-9]+) was put by nightly", first.text)
+    page = web.post("/schedule", {"name": "nightly", "do": "run", "back": "/policies"})
+    assert f"Nothing was put: job {job_id} has this body already" in page.text
+    wire.request("set-policy", policies=[], prune=True)
+
+
 def test_job_of_a_schedule_is_told_without_a_connection(tmp_path):
     with start_beanlite(tmp_path, "--history", "1h") as server:
         with Wire(server.connect()) as wire:
