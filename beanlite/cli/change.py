@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Final
 
@@ -16,7 +17,7 @@ from beanlite.cli.options import IDS_SHOWN, ids_text
 from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.which import Which
 from beanlite.console import changes, routing, units
-from beanlite.console.filters import Record, encode_tube, filter_by, filter_text
+from beanlite.console.filters import Record, after, encode_tube, filter_by, filter_text
 from beanlite.console.live import Live, by_me
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
@@ -292,8 +293,9 @@ def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filte
     """Ask the operator to confirm the number of jobs; return their filters. BeanliteError: not confirmed.
 
     If a server has none its filter is None, and if all have none nothing is asked: what comes later has not been
-    agreed to.
+    agreed to, nor what grows older than was asked for meanwhile.
     """
+    began_s = time.monotonic()
     trials = [changes.change(share.live, {**what, "dry_run": True}, share.which) for share in shares]
     interrupted = any(trial.interrupted for trial in trials)
     count = sum(trial.done for trial in trials)
@@ -304,8 +306,9 @@ def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filte
         question = f"{what['do'].capitalize()} {jobs} {filter_text(which)}".rstrip()  # which are not the ids
         if interrupted or not _confirmed(f"{question}?"):
             raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
+    passed_s = time.monotonic() - began_s
     return [
-        share.which.model_copy(update={"up_to_id": trial.last_id}) if trial.done else None
+        after(share.which, passed_s).model_copy(update={"up_to_id": trial.last_id}) if trial.done else None
         for share, trial in zip(shares, trials, strict=True)
     ]
 

@@ -128,6 +128,12 @@ def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of t
     return filter_
 
 
+def after(which: "Filter", passed_s: float) -> "Filter":
+    """Return the filter that selects the same jobs a time later, when all of them are older by that."""
+    ages = {name: getattr(which, name) for name in ("older_s", "newer_s", "in_state_s")}
+    return which.model_copy(update={name: age_s + passed_s for name, age_s in ages.items() if age_s is not None})
+
+
 def filter_text(which: "Filter") -> str:
     """Describe a filter, to follow a number of jobs: "buried in tube mail, put more than 2 d ago"."""
     from beanlite.protocol.operators.filters import CRITERIA, NAMES  # noqa: PLC0415 - likewise

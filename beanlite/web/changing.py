@@ -1,6 +1,7 @@
 """The pages that change something, requested by our own forms; what can't be undone is to be confirmed first."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -47,6 +48,7 @@ async def change(request: Request) -> Response:
     """Change the jobs that a form selects; if that can't be undone, ask for confirmation with their number first."""
     site, fields = site_of(request), await form(request)
     back = back_of(request, fields)
+    fields.setdefault("asked_ms", str(round(time.time() * 1000)))
     try:
         what, which = _request(fields)
     except Mistake as mistake:

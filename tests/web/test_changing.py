@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from beanlite.web.pages import filter_of
 from tests.support.web import Web
 from tests.support.wire import until
 
@@ -32,6 +33,24 @@ def test_what_fits_is_counted_then_asked_for_then_copied(web, wire):
     done = web.post("/change", asked.fields)
     assert "125 jobs copied" in done.text
     assert (counts(wire), counts(wire, "other")) == ([251, 0, 0], [125, 0, 0])
+
+
+def test_jobs_that_were_not_counted_are_too_young_for_the_answer(web, wire):
+    wire.put(b"job")
+    asked = web.post("/change", {"scope": "all", "q": "tube:default age:>0s", "do": "delete"})
+    assert "Delete 1 job?" in asked.text
+    an_hour_ago = {**asked.fields, "asked_ms": int(asked.fields["asked_ms"]) - 3600_000}
+    assert "0 jobs deleted" in web.post("/change", an_hour_ago).text
+    assert "1 job deleted" in web.post("/change", asked.fields).text
+
+
+def test_filter_of_an_answer_is_that_of_the_question(monkeypatch):
+    asked_s = 1_700_000_000
+    monkeypatch.setattr("beanlite.web.pages.time.time", lambda: asked_s + 7200.0)
+    line = "age:>5s age:<1h in-state:>2min since:1h"
+    now, then = filter_of({"q": line}), filter_of({"q": line, "asked_ms": str(asked_s * 1000)})
+    assert (now.older_s, now.newer_s, now.in_state_s, now.since_at) == (5, 3600, 120, asked_s + 3600)
+    assert (then.older_s, then.newer_s, then.in_state_s, then.since_at) == (7205, 10_800, 7320, asked_s - 3600)
 
 
 def test_only_what_is_ticked_is_deleted(web, wire):
