@@ -154,6 +154,7 @@ def _environment() -> Environment:
         "DO": {do: do.capitalize() for do in DONE_WORDS} | {"note": "Leave a note on"},
         "LONGEST_FIRST": {"reserved": "in-state"},
         "OFF": OFF,
+        "ZONE": time.tzname[0],
         "OFFER_S": OFFER_NS // SECOND_NS,
         "POLICY_KEYS": tuple(KEYS),
         "LASTING": LASTING,
@@ -323,7 +324,9 @@ def filter_of(fields: Mapping[str, str]) -> Filter:
     asked_ms = number(fields, "asked_ms", U64_MAX)
     asked_at = now_s if asked_ms is None else min(asked_ms / 1000, now_s)
     try:
-        which = filter_by(**query.parse(line_of(fields), asked_at), up_to_id=up_to_id)
+        which = filter_by(
+            **query.parse(line_of(fields), asked_at, units.zone_of(fields.get("zone", ""))), up_to_id=up_to_id
+        )
     except ConfigError as error:
         raise Mistake("q", str(error)) from None
     return after(which, now_s - asked_at)
