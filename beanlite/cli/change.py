@@ -17,6 +17,7 @@ from beanlite.cli.options import IDS_SHOWN, ids_text
 from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.which import Which
 from beanlite.console import changes, routing, units
+from beanlite.console.expiring import expiring
 from beanlite.console.filters import Record, after, encode_tube, filter_by, filter_text
 from beanlite.console.live import Live, by_me
 from beanlite.core.job import U32_MAX
@@ -225,6 +226,7 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
         shares = routing.shares(servers, which)
         if "to" in what:
             routing.check_target(servers, what, shares)
+            _tell_expiring(shares, what)
         selections = _ask(shares, what, which) if ask else [share.which for share in shares]
         for share, selection in zip(shares, selections, strict=True):
             try:
@@ -237,6 +239,14 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
             if exit_code == INTERRUPTED:
                 break
     return exit_code
+
+
+def _tell_expiring(shares: list[routing.Share], what: Record) -> None:
+    """Say on stderr how many jobs will be too old for the tube to which they are moved."""
+    for share in shares:
+        number, why = expiring(share.live, what, share.which)
+        if number:
+            print(f"beanlite: {prefix(share.server)}{why}", file=sys.stderr)
 
 
 def _change(share: routing.Share, selection: Filter | None, what: Record, how: How, command: str) -> int:

@@ -12,6 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from beanlite.beanstalk.client import Unauthorized, Unreachable
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
+from beanlite.console.expiring import expiring
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.live import Live
 from beanlite.console.policies import changes_text
@@ -60,7 +61,7 @@ async def change(request: Request) -> Response:
     if fields.get("sure"):
         return await _carry_out(request, what, which, back, undo if isinstance(undo, PutAgain) else None)
     outlook = partial(_outlook, what=what, which=which, kept_bytes=kept_bytes)
-    would, lost = await site.questions.ask(person_of(request), outlook)
+    would, lost, why = await site.questions.ask(person_of(request), outlook)
     which = which.model_copy(update={"up_to_id": would.last_id})
     if not would.done:
         return redirect(request, back, _result_text(what["do"], would))
@@ -70,7 +71,8 @@ async def change(request: Request) -> Response:
         return await _carry_out(request, what, which, back, undo)
     fields |= {"up_to_id": str(would.last_id or 0), "sure": "1"}
     context = {"what": what, "described": description(which), "outcome": would, "fields": fields, "back": back}
-    return render(request, "sure.html", {**context, "why": _why_asked(what["do"], lost, would.done, kept_bytes)})
+    why = why or _why_asked(what["do"], lost, would.done, kept_bytes)
+    return render(request, "sure.html", {**context, "why": why})
 
 
 def _undo_of(what: Record, db: Location | None) -> UndoJobs | PutAgain:
@@ -329,9 +331,11 @@ def _how(do: str, fields: dict[str, str]) -> Record:
     return {}
 
 
-def _outlook(live: Live, what: Record, which: Filter, kept_bytes: int) -> tuple[Result, int]:
-    """Return how many jobs a change would change, and how many of these could not be brought back."""
+def _outlook(live: Live, what: Record, which: Filter, kept_bytes: int) -> tuple[Result, int, str]:
+    """Return how many jobs a change would change, how many of these could not be brought back, and perhaps why."""
     outcome = count(live, what, which)
     if kept_bytes:
-        return outcome, not_kept(live, which, outcome.done, kept_bytes)
-    return outcome, unrecoverable(live, what, which, outcome.done) if outcome.done else 0
+        return outcome, not_kept(live, which, outcome.done, kept_bytes), ""
+    lost = unrecoverable(live, what, which, outcome.done) if outcome.done else 0
+    too_old, why = expiring(live, what, which) if outcome.done and not lost else (0, "")
+    return outcome, lost or too_old, f"They can't be brought back: {why}." if too_old else ""
