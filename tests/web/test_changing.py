@@ -172,11 +172,29 @@ def test_a_mistake_is_told_in_its_form_which_is_kept(web, wire, path, fields, na
     page = web.post(path, {"back": "/tube/default?state=ready", **fields})
     assert (page.status, page.path.partition("?")[0]) == (200, "/tube/default")
     assert why in page.text
+    assert page.html.count('role="alert"') == 1
     if name:
         (field,) = re.findall(rf'<input name="{name}" value="([^"]*)" [^>]*aria-invalid="true"', page.html)
         assert html.unescape(field) == fields.get(name, "")
     assert counts(wire) == [1, 0, 0]
     assert why not in web.get("/tube/default?state=ready").text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "back", "why"),
+    [
+        ("/change", {"do": "move", "ids": 1 << 40}, f"/job/{1 << 40}", "say to which tube"),
+        ("/pause", {"tube": "gone", "for": "<abc>"}, "/tube/gone", "'<abc>' is not a length of time"),
+        ("/policy", {"pattern": "gone", "key": "ttl", "value": "x"}, "/tube/gone", "refused set-policy"),
+        ("/change", {"do": "kick", "scope": "ticked"}, "/clients", "no job is selected"),
+    ],
+)
+def test_a_mistake_is_told_where_its_form_is_not(web, path, fields, back, why):
+    page = web.post(path, {"back": back, **fields})
+    assert page.path.startswith(back)
+    assert page.html.count('role="alert"') == 1
+    assert why in page.text
+    assert 'role="alert"' not in web.get(back).html
 
 
 def test_a_mistake_keeps_what_was_selected(web, wire):

@@ -100,6 +100,14 @@ def set_schedule(wire, **what):
     wire.request("set-schedule", **{"name": "nightly", "when": "0 3 * * *", "tube": "reports"} | what)
 
 
+def test_refusal_is_told_where_policies_come_from_a_file(tmp_path):
+    file = tmp_path / "policies.toml"
+    file.write_text("")
+    with start_beanlite(tmp_path, "--policies", str(file)) as server, Web(f"127.0.0.1:{server.port}") as web:
+        page = web.post("/policy", {"pattern": "mail", "key": "ttl", "value": "1d", "back": "/policies"})
+        assert "refused set-policy" in page.text
+
+
 def test_schedules_are_listed_run_and_removed(web, wire):
     assert "puts no jobs by itself" in web.get("/policies").text
     set_schedule(wire, body="<go>", zone="Europe/Berlin", by="ann", missed="once")
