@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from typing import Final, Self
 
-from beanlite.beanstalk.client import Unauthorized, Unreachable
+from beanlite.beanstalk.client import Unreachable
 from beanlite.client import calls
 from beanlite.client.errors import Declined
 from beanlite.console.changes import Interrupt
@@ -16,6 +16,7 @@ from beanlite.console.filters import JobId, Record
 from beanlite.console.live import Live, explanation, on_behalf_of
 from beanlite.console.routing import home, naming
 from beanlite.console.several import Servers
+from beanlite.core.access import READER
 from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
@@ -154,12 +155,17 @@ def put_batch(server: Live, batch: list[NewJob], person: str) -> list[int]:
 def newest_id(live: Live) -> int:
     """Return the last id that has been given out: a put that is answered with none above it has put nothing.
 
-    0: the client may put jobs, but not see any.
+    0: the client may put jobs, but not see any; a question for them would count as refused.
     """
     try:
-        last_id: int = live.list_jobs({"ids": [1]})["last_id"]
-    except Unauthorized:
+        rights = live.rights()
+    except Unreachable:
+        raise
+    except BeanliteError:  # the server is too old to have rights, and to take bodies once
         return 0
+    if not rights.has(READER):
+        return 0
+    last_id: int = live.list_jobs({"ids": [1]})["last_id"]
     return last_id
 
 

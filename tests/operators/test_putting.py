@@ -88,8 +88,8 @@ def test_an_interrupt_waits_for_the_ids_of_what_was_put():
             self.asked = 0
 
         def ask(self, word, request):
-            if word == "list-jobs":
-                return {"last_id": 0}
+            if word == "list-rights":
+                return {"everything": False, "rights": []}
             assert word == "put-jobs"
             self.asked += 1
             signal.raise_signal(signal.SIGINT)
