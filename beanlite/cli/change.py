@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Annotated, Final
 
@@ -16,7 +17,8 @@ from beanlite.cli.options import IDS_SHOWN, ids_text
 from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.which import Which
 from beanlite.console import changes, routing, units
-from beanlite.console.filters import Record, encode_tube, filter_by, filter_text
+from beanlite.console.expiring import expiring
+from beanlite.console.filters import Record, after, encode_tube, filter_by, filter_text
 from beanlite.console.live import Live, by_me
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
@@ -224,6 +226,7 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
         shares = routing.shares(servers, which)
         if "to" in what:
             routing.check_target(servers, what, shares)
+            _tell_expiring(shares, what)
         selections = _ask(shares, what, which) if ask else [share.which for share in shares]
         for share, selection in zip(shares, selections, strict=True):
             try:
@@ -236,6 +239,14 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
             if exit_code == INTERRUPTED:
                 break
     return exit_code
+
+
+def _tell_expiring(shares: list[routing.Share], what: Record) -> None:
+    """Say on stderr how many jobs will be too old for the tube to which they are moved."""
+    for share in shares:
+        number, why = expiring(share.live, what, share.which)
+        if number:
+            print(f"beanlite: {prefix(share.server)}{why}", file=sys.stderr)
 
 
 def _change(share: routing.Share, selection: Filter | None, what: Record, how: How, command: str) -> int:
@@ -292,8 +303,9 @@ def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filte
     """Ask the operator to confirm the number of jobs; return their filters. BeanliteError: not confirmed.
 
     If a server has none its filter is None, and if all have none nothing is asked: what comes later has not been
-    agreed to.
+    agreed to, nor what grows older than was asked for meanwhile.
     """
+    began_s = time.monotonic()
     trials = [changes.change(share.live, {**what, "dry_run": True}, share.which) for share in shares]
     interrupted = any(trial.interrupted for trial in trials)
     count = sum(trial.done for trial in trials)
@@ -304,8 +316,9 @@ def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filte
         question = f"{what['do'].capitalize()} {jobs} {filter_text(which)}".rstrip()  # which are not the ids
         if interrupted or not _confirmed(f"{question}?"):
             raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
+    passed_s = time.monotonic() - began_s
     return [
-        share.which.model_copy(update={"up_to_id": trial.last_id}) if trial.done else None
+        after(share.which, passed_s).model_copy(update={"up_to_id": trial.last_id}) if trial.done else None
         for share, trial in zip(shares, trials, strict=True)
     ]
 

@@ -26,7 +26,7 @@ from beanlite.cli.groups import (
     open_stored,
     seconds_of,
 )
-from beanlite.cli.options import ConfigFile, Database, Db, ids_text
+from beanlite.cli.options import ConfigFile, Database, Db, ids_text, tell_those_there
 from beanlite.cli.printing import print_done
 from beanlite.client.calls import TTR_S
 from beanlite.console import tables, units
@@ -241,14 +241,21 @@ def undelete(
             return
         if not old_ids:
             raise BeanliteError("the history has no body of such a job; nothing was put")
-        with server.open(TIMEOUT_S) as servers:
+        there: list[JobId] = []
+        with ExitStack() as stack, server.open(TIMEOUT_S) as servers:
+            stack.callback(tell_those_there, there)
             done: list[int] = []
             for new_ids in put_all(servers, _put_again(file, old_ids, ttr_s, done), login_name()):
                 pairs = zip(new_ids, done, strict=False)  # a job more may have been read
                 lines = [
-                    json.dumps({**new.record(), "was": old}) if as_json else f"job {old} is job {new} now"
+                    json.dumps({**new.record(), "was": old})
+                    if as_json
+                    else f"job {old} is not put: job {new} has its body"
+                    if new.was_there
+                    else f"job {old} is job {new} now"
                     for new, old in pairs
                 ]
+                there += [new for new in new_ids if new.was_there]
                 del done[: len(new_ids)]
                 print_done("\n".join(lines), "jobs are put, but not all of their ids can be printed")
             if isinstance(servers, Several):

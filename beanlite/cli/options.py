@@ -3,13 +3,15 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
 import typer
 
 from beanlite.cli.paths import as_path, expect_file, instead_of
+from beanlite.console.filters import JobId
+from beanlite.core.phrases import jobs_text
 from beanlite.errors import ConfigError
 from beanlite.host.signals import terminable
 
@@ -92,6 +94,14 @@ def measure(work: Callable[[Progress], Result], unit: str, per_unit: int = 1) ->
     return result, round(time.monotonic() - began_s, 3)
 
 
-def ids_text(ids: list[int]) -> str:
+def tell_those_there(ids: list[JobId]) -> None:
+    """Say on stderr that instead of these jobs, which were there, none were put."""
+    if ids:
+        jobs, were = jobs_text(len(ids)), "was" if len(ids) == 1 else "were"
+        those = ids_text(list(dict.fromkeys(ids)))
+        print(f"beanlite: {jobs} {were} not put: the body is there already (unique), in {those}", file=sys.stderr)
+
+
+def ids_text(ids: Sequence[int]) -> str:
     """List ids of jobs, the first ones if there are many."""
     return ", ".join(map(str, ids[:IDS_SHOWN])) + (", …" if len(ids) > IDS_SHOWN else "")

@@ -11,11 +11,12 @@ import typer
 from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import completion
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
+from beanlite.cli.options import tell_those_there
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import STDIN, reader
 from beanlite.client.calls import PRI, TTR_S
-from beanlite.console.filters import encode_tube
+from beanlite.console.filters import JobId, encode_tube
 from beanlite.console.live import Live, login_name
 from beanlite.console.putting import NewJob, put as put_all, read_jobs
 from beanlite.console.routing import home, naming
@@ -97,9 +98,12 @@ def put(
             new_jobs = _read(stack.enter_context(reader(jobs, "jobs, a JSON object a line,")), jobs, defaults)
             servers = server.open(TIMEOUT_S)
             stack.enter_context(servers)
+        there: list[JobId] = []
+        stack.callback(tell_those_there, there)
         for ids in put_all(servers, new_jobs, login_name()):
             text = "\n".join(json.dumps(job_id.record()) if as_json else str(job_id) for job_id in ids)
             print_done(text, "jobs are put, but not all of their ids can be printed")
+            there += [job_id for job_id in ids if job_id.was_there]
         if isinstance(servers, Several):
             servers.away.clear()  # none of those was needed
 

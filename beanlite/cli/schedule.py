@@ -12,6 +12,7 @@ from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.cli import completion
 from beanlite.cli.epilogs import epilog
 from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds_of
+from beanlite.cli.options import tell_those_there
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.source import reader
@@ -20,6 +21,7 @@ from beanlite.console import tables, units
 from beanlite.console.filters import JobId, Record, encode_tube
 from beanlite.console.listing import slices
 from beanlite.console.live import Live, by_me
+from beanlite.console.putting import new_of, newest_id
 from beanlite.console.routing import all_of, home, naming
 from beanlite.console.several import Servers, Several
 from beanlite.core.job import U32_MAX
@@ -149,8 +151,10 @@ def run(name: Name, *, server: ServerOption, as_json: Json = False) -> None:
             raise BeanliteError(f"{all_of(owners)} have a schedule {name} each: name one by --connect")
         (own,) = owners
         with naming(own):
+            last_id = newest_id(servers.lives[own])
             job_id = JobId.of(own, _ask(servers.lives[own], "run-schedule", {"name": name})["id"])
     print_done(json.dumps(job_id.record()) if as_json else str(job_id))
+    tell_those_there([] if new_of([job_id], last_id) else [job_id])
 
 
 @schedule.command(epilog=epilog("schedule unset", EXAMPLES, EPILOG))

@@ -28,6 +28,8 @@ class JobId(int):
     """The id of a job, perhaps with its server: ``two:17``."""
 
     server: str | None = None
+    was_there = False
+    """Whether a put was answered with the id of a job that was there before, as its tube takes each body once."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -124,6 +126,12 @@ def filter_by(**criteria: Any) -> "Filter":  # noqa: ANN401 - as the fields of t
     except ValueError as error:
         raise ConfigError(f"where: {error}") from None
     return filter_
+
+
+def after(which: "Filter", passed_s: float) -> "Filter":
+    """Return the filter that selects the same jobs a time later, when all of them are older by that."""
+    ages = {name: getattr(which, name) for name in ("older_s", "newer_s", "in_state_s")}
+    return which.model_copy(update={name: age_s + passed_s for name, age_s in ages.items() if age_s is not None})
 
 
 def filter_text(which: "Filter") -> str:

@@ -16,6 +16,7 @@ from beanlite.console.filters import JobId, Record
 from beanlite.console.live import Live, explanation, on_behalf_of
 from beanlite.console.routing import home, naming
 from beanlite.console.several import Servers
+from beanlite.core.access import READER
 from beanlite.core.job import U32_MAX
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
@@ -101,8 +102,13 @@ def put(servers: Servers, jobs: Iterable[NewJob], person: str) -> Iterator[list[
             for batch in batches(those):
                 with interrupt.noted(), naming(name):
                     live.check()
+                    last_id = newest_id(live)
                     with _telling_doubt(len(batch)):
                         ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
+                    new_ids = new_of(ids, last_id)
+                    for job_id in ids:
+                        job_id.was_there = int(job_id) not in new_ids
+                        new_ids.discard(int(job_id))
                 count += len(ids)
                 yield ids
                 if interrupt.came:
@@ -144,6 +150,31 @@ def put_batch(server: Live, batch: list[NewJob], person: str) -> list[int]:
     request = {"jobs": [job.record() for job in batch], **on_behalf_of(person)}
     ids: list[int] = server.ask("put-jobs", request)["ids"]
     return ids
+
+
+def newest_id(live: Live) -> int:
+    """Return the last id that has been given out: a put that is answered with none above it has put nothing.
+
+    0: the client may put jobs, but not see any; a question for them would count as refused.
+    """
+    try:
+        rights = live.rights()
+    except Unreachable:
+        raise
+    except BeanliteError:  # the server is too old to have rights, and to take bodies once
+        return 0
+    if not rights.has(READER):
+        return 0
+    last_id: int = live.list_jobs({"ids": [1]})["last_id"]
+    return last_id
+
+
+def new_of(ids: Iterable[int], last_id: int) -> set[int]:
+    """Return the ids of the jobs that were put since ``last_id`` was the last one, of those that puts answered.
+
+    In a tube that takes each body once, the others are of jobs that were there.
+    """
+    return {int(job_id) for job_id in ids if job_id > last_id}
 
 
 def _put_one(server: Live, job: NewJob) -> int:

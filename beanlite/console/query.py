@@ -7,6 +7,7 @@ the body.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from datetime import tzinfo
 from difflib import get_close_matches
 from typing import Any, Final, NamedTuple, get_args
 
@@ -100,8 +101,11 @@ def words_of(line: str) -> list[Word]:
     return words
 
 
-def parse(line: str, now_s: float) -> dict[str, Any]:
-    """Return the criteria of a filter. Misunderstood: a word is wrong; the text names it, and what may be meant."""
+def parse(line: str, now_s: float, zone: tzinfo | None = None) -> dict[str, Any]:
+    """Return the criteria of a filter. Misunderstood: a word is wrong; the text names it, and what may be meant.
+
+    Moments are in ``zone``, or in that of the process.
+    """
     criteria: dict[str, Any] = {}
     texts: list[str] = []
     ended = False
@@ -112,7 +116,7 @@ def parse(line: str, now_s: float) -> dict[str, Any]:
             texts.append(_unquoted(word.value))
             continue
         ended = bool(texts)
-        for name, value in _criteria_of(word, now_s):
+        for name, value in _criteria_of(word, now_s, zone):
             if name == "where":
                 conditions = criteria.setdefault(name, [])
                 conditions.append(value)
@@ -127,7 +131,7 @@ def parse(line: str, now_s: float) -> dict[str, Any]:
     return criteria | ({"text": " ".join(texts)} if texts else {})
 
 
-def _criteria_of(word: Word, now_s: float) -> Iterator[tuple[str, Any]]:
+def _criteria_of(word: Word, now_s: float, zone: tzinfo | None) -> Iterator[tuple[str, Any]]:
     """Yield the fields that a word sets, and their values."""
     fields = KEYS.get(word.key)
     if fields is None:
@@ -143,14 +147,14 @@ def _criteria_of(word: Word, now_s: float) -> Iterator[tuple[str, Any]]:
             shown = " or ".join(f"{word.key}:{each}{word.value[:40]}" for each in signs)
             raise Misunderstood(f"{word.raw[:40]}: write {shown}")
         for name in names:
-            yield name, _value(word, name, _unquoted(word.value), now_s)
+            yield name, _value(word, name, _unquoted(word.value), now_s, zone)
         return
     sign, text = bound[1], bound[2]
     name = fields.get(sign[0], "")
     if not name:
         other = next(iter(fields))
         raise Misunderstood(f"{word.raw[:40]}: only {word.key}:{other} can be looked for")
-    value = _value(word, name, text, now_s)
+    value = _value(word, name, text, now_s, zone)
     if isinstance(value, int):  # a length of time is no whole number
         value += {">": 1, "<": -1}.get(sign, 0)
         if not 0 <= value <= most_of(Filter.model_fields[name], U64_MAX):
@@ -179,7 +183,7 @@ def _condition(word: Word) -> str:
     return f"{word.key}={value}"
 
 
-def _value(word: Word, name: str, text: str, now_s: float) -> Any:  # noqa: ANN401 - of the type of the field
+def _value(word: Word, name: str, text: str, now_s: float, zone: tzinfo | None) -> Any:  # noqa: ANN401 - as its field
     """Return the value of a field. Misunderstood: it is none."""
     if name == "ids":
         return _ids(word, text)
@@ -192,7 +196,7 @@ def _value(word: Word, name: str, text: str, now_s: float) -> Any:  # noqa: ANN4
         if name.endswith("_s"):
             return float(parse_age(text))
         if name.endswith("_at"):
-            return parse_moment(text, now_s, is_end=name == "until_at")
+            return parse_moment(text, now_s, zone, is_end=name == "until_at")
     except ValueError as error:
         raise Misunderstood(f"{word.raw[:40]}: {error}") from None
     if int not in get_args(Filter.model_fields[name].annotation):

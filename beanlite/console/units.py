@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from datetime import datetime, time as time_of_day, timedelta
+from datetime import datetime, time as time_of_day, timedelta, tzinfo
 
 from beanlite.core import phrases
 
@@ -12,6 +12,7 @@ _UNITS_S = {
 }  # fmt: skip
 # The longest length of time that the protocol takes: some thousand years.
 AGE_MAX_S = 100_000_000_000
+_ZONE_MAX = 100
 _TIME_OF_DAY = re.compile(r"\d?\d:\d\d(:\d\d)?Z?")
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
@@ -39,11 +40,21 @@ def parse_age(text: str) -> float:
     return seconds
 
 
-def parse_moment(text: str, now_s: float, *, is_end: bool = False) -> float:
+def zone_of(name: str) -> tzinfo | None:
+    """Return the zone of this name; None if there is none here."""
+    from zoneinfo import ZoneInfo  # noqa: PLC0415 - only for readers of the page
+
+    try:
+        return ZoneInfo(name[:_ZONE_MAX]) if name else None
+    except (KeyError, OSError, ValueError):  # there is none, it is a folder, or no name at all
+        return None
+
+
+def parse_moment(text: str, now_s: float, zone: tzinfo | None = None, *, is_end: bool = False) -> float:
     """Return the UTC timestamp of "02:00" (the last time it was so), "24h" (ago), "2026-11-27" or "2026-11-27 14:30".
 
-    The zone is that of the process, or UTC with a Z at the end. ValueError: it is something else, or before 1970.
-    StillToCome: so is a time of day with ``is_end``, by which few mean yesterday's.
+    The zone is that of the process if none is given, or UTC with a Z at the end. ValueError: it is something else, or
+    before 1970. StillToCome: so is a time of day with ``is_end``, by which few mean yesterday's.
     """
     text = text.strip()
     last = ""
@@ -51,6 +62,7 @@ def parse_moment(text: str, now_s: float, *, is_end: bool = False) -> float:
         if _TIME_OF_DAY.fullmatch(text):
             padded = text if text[2] == ":" else f"0{text}"
             wanted = time_of_day.fromisoformat(padded)
+            wanted = wanted.replace(tzinfo=wanted.tzinfo or zone)
             today = datetime.fromtimestamp(now_s, wanted.tzinfo).date()
             # When a clock is set back an hour comes twice, and when it is set forward one does not come.
             moments = [
@@ -64,7 +76,8 @@ def parse_moment(text: str, now_s: float, *, is_end: bool = False) -> float:
             at_s = moment.timestamp()
         elif _DATE.match(text):
             is_utc_date = len(text) == len("2026-11-27Z") and text.endswith("Z")
-            at_s = datetime.fromisoformat(f"{text[:-1]}T00:00Z" if is_utc_date else text).timestamp()
+            moment = datetime.fromisoformat(f"{text[:-1]}T00:00Z" if is_utc_date else text)
+            at_s = moment.replace(tzinfo=moment.tzinfo or zone).timestamp()
         else:
             at_s = max(now_s - parse_age(text), 0.0)
     except ValueError:

@@ -23,7 +23,7 @@ from beanlite.console.live import Live
 from beanlite.console.several import Servers
 from beanlite.core.access import NOTHING
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.web import changing, finding, seeing
+from beanlite.web import by_hand, changing, finding, seeing
 from beanlite.web.guesses import EVERY_S, TooMany
 from beanlite.web.pages import render
 from beanlite.web.safety import HEADERS, User, is_own_host, is_own_origin
@@ -143,7 +143,7 @@ def make_app(site: Site[Live]) -> Starlette:
             Route("/policies", seeing.policies),
             Route("/backups", seeing.backups),
             Route("/backups", changing.back_up, methods=["POST"]),
-            Route("/put", changing.put, methods=["GET", "POST"]),
+            Route("/put", by_hand.put, methods=["GET", "POST"]),
             Route("/pause", changing.pause, methods=["POST"]),
             Route("/policy", changing.policy, methods=["POST"]),
             Route("/schedule", changing.schedule, methods=["POST"]),

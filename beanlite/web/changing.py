@@ -1,6 +1,7 @@
 """The pages that change something, requested by our own forms; what can't be undone is to be confirmed first."""
 
 import asyncio
+import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Final
@@ -9,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from beanlite.beanstalk.client import Unauthorized, Unreachable
-from beanlite.client.calls import PRI, TTR_S
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
+from beanlite.console.expiring import expiring
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.live import Live
 from beanlite.console.policies import changes_text
@@ -19,14 +20,13 @@ from beanlite.console.query import without
 from beanlite.console.stored import Location
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
-from beanlite.web.again import delete_old, fields_of, fields_of_deleted
+from beanlite.web.again import ONCE, run_schedule
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.pages import filter_of, form, number, render, schedule_in, text_in, tube_name, whole_seconds
 from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
 from beanlite.web.running import WORDS, description
-from beanlite.web.seeing import check_id, deleted_job, from_database
+from beanlite.web.seeing import from_database
 from beanlite.web.site import Site, person_of, root_of, site_of
 from beanlite.web.undeleting import JOBS_MAX, PutAgain, is_of, not_kept
 from beanlite.web.undoing import UndoJobs, UndoPause, count, pause_left, unrecoverable
@@ -49,6 +49,7 @@ async def change(request: Request) -> Response:
     """Change the jobs that a form selects; if that can't be undone, ask for confirmation with their number first."""
     site, fields = site_of(request), await form(request)
     back = back_of(request, fields)
+    fields.setdefault("asked_ms", str(round(time.time() * 1000)))
     try:
         what, which = _request(fields)
     except Mistake as mistake:
@@ -60,7 +61,7 @@ async def change(request: Request) -> Response:
     if fields.get("sure"):
         return await _carry_out(request, what, which, back, undo if isinstance(undo, PutAgain) else None)
     outlook = partial(_outlook, what=what, which=which, kept_bytes=kept_bytes)
-    would, lost = await site.questions.ask(person_of(request), outlook)
+    would, lost, why = await site.questions.ask(person_of(request), outlook)
     which = which.model_copy(update={"up_to_id": would.last_id})
     if not would.done:
         return redirect(request, back, _result_text(what["do"], would))
@@ -70,7 +71,8 @@ async def change(request: Request) -> Response:
         return await _carry_out(request, what, which, back, undo)
     fields |= {"up_to_id": str(would.last_id or 0), "sure": "1"}
     context = {"what": what, "described": description(which), "outcome": would, "fields": fields, "back": back}
-    return render(request, "sure.html", {**context, "why": _why_asked(what["do"], lost, would.done, kept_bytes)})
+    why = why or _why_asked(what["do"], lost, would.done, kept_bytes)
+    return render(request, "sure.html", {**context, "why": why})
 
 
 def _undo_of(what: Record, db: Location | None) -> UndoJobs | PutAgain:
@@ -175,7 +177,9 @@ def _result_text(do: str, outcome: Result) -> str:
     if do == "again":
         as_new = "as a new job with a new id" if outcome.done == 1 else "as new jobs with new ids"
         missing = f"; of {outcome.skipped:,} the history has no body any more" if outcome.skipped else ""
-        return f"{done}, {as_new}{missing}"
+        there = len(outcome.unchanged_ids)
+        once = f"; the same body is there already of {there:,}, {ONCE.format('the tube')}" if there else ""
+        return f"{done}, {as_new}{once}{missing}"
     if not outcome.skipped:
         return done
     why = "left unchanged" if do != "undo" else "has changed since" if outcome.skipped == 1 else "have changed since"
@@ -244,9 +248,16 @@ async def schedule(request: Request) -> Response:
         return await _set_schedule(request, name, fields)
     if do not in {"run", "unset"}:
         raise ConfigError("do: missing")
-    what = {"name": name, **on_behalf(request)}
-    reply = await site.questions.ask_once(person_of(request), lambda live: live.ask(f"{do}-schedule", what))
-    message = f"Job {reply['id']} was put by {name}" if do == "run" else f"The schedule {name} was removed"
+    person, by = person_of(request), on_behalf(request)
+    if do == "run":
+        job_id, is_new = await site.questions.ask_once(person, partial(run_schedule, name=name, person=by))
+        if not is_new:
+            message = f"Nothing was put: job {job_id} has this body already, {ONCE.format('the tube')}"
+            return redirect(request, back_of(request, fields), message)
+        message = f"Job {job_id} was put by {name}"
+    else:
+        await site.questions.ask_once(person, lambda live: live.ask("unset-schedule", {"name": name, **by}))
+        message = f"The schedule {name} was removed"
     note(request, message, back_of(request, fields))
     return redirect(request, back_of(request, fields), message)
 
@@ -264,57 +275,6 @@ async def _set_schedule(request: Request, name: str, fields: dict[str, str]) -> 
     message = f"The schedule {name} was set"
     note(request, message, back)
     return redirect(request, back, message)
-
-
-async def put(request: Request) -> Response:
-    """Put a job by hand, or one that is there again, edited."""
-    questions, person = site_of(request).questions, person_of(request)
-    if request.method != "POST":
-        return render(request, "put.html", {"fields": await _fields_to_put(request), "wrong": WrongForm()})
-    fields = await form(request)
-    try:
-        pri, ttr_s = number(fields, "pri", U32_MAX), whole_seconds(fields, "ttr")
-        old = number(fields, "old", U64_MAX)
-        job = {
-            "tube": tube_name(fields, "tube") or "default",
-            "pri": PRI if pri is None else pri,
-            "delay_s": whole_seconds(fields, "delay") or 0,
-            "ttr_s": TTR_S if ttr_s is None else ttr_s,
-            "body": text_in(fields, "body"),
-        }
-        what = {"jobs": [job], **on_behalf(request)}
-        reply = await questions.ask_once(person, lambda live: live.ask("put-jobs", what))
-    except BeanliteError as error:
-        name, why = (error.name, error.why) if isinstance(error, Mistake) else ("", str(error))
-        context = {"fields": fields, "wrong": WrongForm("/put", name, why, fields)}
-        return render(request, "put.html", context, 422)
-    page, message = f"{root_of(request)}/job/{reply['ids'][0]}", "The job was put"
-    if reply["ids"] == [old]:  # by the policy unique; this is the only job, so it is not to be deleted
-        return redirect(
-            request, page, f"Nothing was put: job {old} has this body already, and {job['tube']} takes each body once"
-        )
-    note(request, f"put into {job['tube']}: job {reply['ids'][0]}", page)
-    if old is not None and fields.get("delete"):
-        state, by = fields.get("old_state", ""), on_behalf(request)
-        message = await questions.ask_once(person, partial(delete_old, job_id=old, state=state, person=by))
-    return redirect(request, page, message)
-
-
-async def _fields_to_put(request: Request) -> dict[str, str]:
-    """Return what the form to put a job begins with. BeanliteError: the job that is to be put again can't be edited."""
-    site, job_id = site_of(request), number(request.query_params, "from", U64_MAX)
-    if job_id is None:
-        return {"tube": request.query_params.get("tube", "default")}
-    check_id(job_id)
-    if site.hide_bodies:
-        raise BeanliteError("bodies are hidden here")
-    job = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
-    if job is not None:
-        return fields_of(job)
-    deleted = await deleted_job(request, job_id)
-    if deleted is None:
-        raise BeanliteError(f"job {job_id} has gone")
-    return fields_of_deleted(job_id, deleted)
 
 
 async def back_up(request: Request) -> Response:
@@ -371,9 +331,11 @@ def _how(do: str, fields: dict[str, str]) -> Record:
     return {}
 
 
-def _outlook(live: Live, what: Record, which: Filter, kept_bytes: int) -> tuple[Result, int]:
-    """Return how many jobs a change would change, and how many of these could not be brought back."""
+def _outlook(live: Live, what: Record, which: Filter, kept_bytes: int) -> tuple[Result, int, str]:
+    """Return how many jobs a change would change, how many of these could not be brought back, and perhaps why."""
     outcome = count(live, what, which)
     if kept_bytes:
-        return outcome, not_kept(live, which, outcome.done, kept_bytes)
-    return outcome, unrecoverable(live, what, which, outcome.done) if outcome.done else 0
+        return outcome, not_kept(live, which, outcome.done, kept_bytes), ""
+    lost = unrecoverable(live, what, which, outcome.done) if outcome.done else 0
+    too_old, why = expiring(live, what, which) if outcome.done and not lost else (0, "")
+    return outcome, lost or too_old, f"They can't be brought back: {why}." if too_old else ""

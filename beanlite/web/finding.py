@@ -14,7 +14,7 @@ from beanlite.console import listing, query
 from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.grouping import FACTS, grouping_of, paths_of
 from beanlite.console.several import Servers
-from beanlite.console.units import count
+from beanlite.console.units import count, zone_of
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.notices import Mistake, WrongForm
@@ -62,7 +62,7 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
     which = find.which
     groups, page, matching, of_all = None, listing.Page([], None), "", ""
     if find.mistake is None and find.by is not None:
-        key, again = (tube, find.line, find.group), LIVE not in request.headers
+        key, again = (tube, find.line, find.zone, find.group), LIVE not in request.headers
         groups = await site.counts.of(key, person_of(request), which, find.by, again=again)
         # Of a user with fewer rights, and with these criteria, only some of the jobs are looked at.
         if groups.ended_s is None and rights_of(request).everything and not which.criteria().keys() & _NARROWING:
@@ -97,12 +97,17 @@ class _Find:
         self.line = line_of(fields)
         """The filter, without the tube whose page it is."""
         self.columns, self.group = (fields.get(name, "").strip()[:2000] for name in ("columns", "group"))
+        self.zone = ""
+        """The zone of the moments in the filter, if it has any; empty if that is the zone of this process."""
         self.mistake: Mistake | None = None
         self.paths: list[str] = []
         self.by: Record | None = None
         self.which = filter_by(tube=tube)
         try:
-            self.which = filter_of({"q": self.line, "tube": tube or ""})
+            zone = fields.get("zone", "")
+            self.which = filter_of({"q": self.line, "tube": tube or "", "zone": zone})
+            if zone_of(zone) and (self.which.since_at is not None or self.which.until_at is not None):
+                self.zone = zone
             self._read_paths()
         except Mistake as mistake:
             self.mistake = mistake
@@ -133,7 +138,7 @@ class _Find:
     def query(self) -> dict[str, str]:
         """What a link has in it that leads to the same."""
         sort = self.sort if self.is_sorted else ""
-        return {"q": self.line, "columns": self.columns, "group": self.group, "sort": sort}
+        return {"q": self.line, "zone": self.zone, "columns": self.columns, "group": self.group, "sort": sort}
 
     def with_state(self, state: str) -> dict[str, str]:
         """Return the query of the same in another state; of any, if it is empty."""

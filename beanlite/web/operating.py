@@ -9,7 +9,7 @@ from beanlite.console.filters import Record
 from beanlite.console.query import values_of
 from beanlite.console.stored import PastView
 from beanlite.console.tables import details
-from beanlite.console.units import parse_moment
+from beanlite.console.units import parse_moment, zone_of
 from beanlite.core.access import READER, Rights
 from beanlite.core.events import PAUSE
 from beanlite.errors import ConfigError
@@ -53,25 +53,35 @@ class Asked:
     body: str
     """Values in the bodies of jobs that were deleted."""
     one_by_one: bool
+    zone: str
+    """The zone of ``since``."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> "Asked":
         """Return what the query of a page asks for."""
-        by, tube, since, body = (query.get(name, "").strip()[:TEXT_MAX] for name in ("by", "tube", "since", "body"))
-        return cls(by, tube, since, body, bool(query.get("each")))
+        names = ("by", "tube", "since", "body", "zone")
+        by, tube, since, body, zone = (query.get(name, "").strip()[:TEXT_MAX] for name in names)
+        return cls(by, tube, since, body, bool(query.get("each")), zone if since else "")
 
     @property
     def query(self) -> dict[str, str]:
         """The query of a page that asks for this."""
         each = "1" if self.one_by_one else ""
-        return {"by": self.by, "tube": self.tube, "since": self.since, "body": self.body, "each": each}
+        return {
+            "by": self.by,
+            "tube": self.tube,
+            "since": self.since,
+            "zone": self.zone,
+            "body": self.body,
+            "each": each,
+        }
 
     def conditions(self, now_s: float, *, hides: bool) -> Record:
         """Return the conditions that events meet. Mistake: the moment can't be read, or the values; or are hidden."""
         which: Record = {"operators": True, "by": self.by, "tube": self.tube}
         if self.since:
             try:
-                which["since_at"] = parse_moment(self.since, now_s)
+                which["since_at"] = parse_moment(self.since, now_s, zone_of(self.zone))
             except ValueError as error:
                 raise Mistake("since", str(error)) from None
         if self.body:

@@ -17,14 +17,15 @@ from starlette.responses import HTMLResponse
 from beanlite.client.calls import PRI, TTR_S
 from beanlite.console import query, tables, units
 from beanlite.console.changes import DONE_WORDS
-from beanlite.console.filters import STATES, Record, encode_tube, filter_by, job_name
+from beanlite.console.filters import STATES, Record, after, encode_tube, filter_by, job_name
 from beanlite.console.folding import LINES_MAX
 from beanlite.console.units import parse_age
 from beanlite.console.why import LASTING
 from beanlite.core.access import OPERATOR, PRODUCER
-from beanlite.core.job import U32_MAX
+from beanlite.core.job import SECOND_NS, U32_MAX
 from beanlite.core.operator import CONCERNS
 from beanlite.core.policies import KEYS, OFF
+from beanlite.core.queues import OFFER_NS
 from beanlite.core.recurrence import UTC_ZONE
 from beanlite.errors import ConfigError
 from beanlite.journal.columns import SHOWN
@@ -153,6 +154,8 @@ def _environment() -> Environment:
         "DO": {do: do.capitalize() for do in DONE_WORDS} | {"note": "Leave a note on"},
         "LONGEST_FIRST": {"reserved": "in-state"},
         "OFF": OFF,
+        "ZONE": time.tzname[0],
+        "OFFER_S": OFFER_NS // SECOND_NS,
         "POLICY_KEYS": tuple(KEYS),
         "LASTING": LASTING,
         "SYNTAX": query.syntax(),
@@ -312,9 +315,18 @@ def schedule_in(fields: Mapping[str, str]) -> dict[str, object]:
 
 
 def filter_of(fields: Mapping[str, str]) -> Filter:
-    """Return the filter that a form or the query of a page describes. Mistake: it is malformed."""
-    up_to_id = number(fields, "up_to_id", U64_MAX)
+    """Return the filter that a form or the query of a page describes. Mistake: it is malformed.
+
+    It is that of the moment at which it was written, if the form tells that: jobs that have become older since must not
+    grow into it.
+    """
+    up_to_id, now_s = number(fields, "up_to_id", U64_MAX), time.time()
+    asked_ms = number(fields, "asked_ms", U64_MAX)
+    asked_at = now_s if asked_ms is None else min(asked_ms / 1000, now_s)
     try:
-        return filter_by(**query.parse(line_of(fields), time.time()), up_to_id=up_to_id)
+        which = filter_by(
+            **query.parse(line_of(fields), asked_at, units.zone_of(fields.get("zone", ""))), up_to_id=up_to_id
+        )
     except ConfigError as error:
         raise Mistake("q", str(error)) from None
+    return after(which, now_s - asked_at)

@@ -12,6 +12,7 @@ from beanlite.console.changes import Result, parts_of, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.listing import slices as slices_of_list
 from beanlite.console.live import Live
+from beanlite.console.putting import new_of, newest_id
 from beanlite.console.stored import Location, PastView, looking_at
 from beanlite.core.job import SLICE
 from beanlite.errors import BeanliteError
@@ -29,8 +30,6 @@ BODY_MAX: Final = 700_000
 _BODIES_MAX: Final = 600_000
 # How long a job is delayed that is about to be buried again.
 _MEANWHILE_S: Final = 24 * 3600
-# How much older than it seems a job may be: two clocks are compared.
-_MARGIN_S: Final = 0.1
 # How many ids a message names.
 _IDS_TOLD: Final = 10
 # No event has this number.
@@ -142,7 +141,7 @@ class PutAgain:
             bodies = look.bodies(list(rows.values()))
         ids = [job_id for job_id in rows if rows[job_id] in bodies]
         request = [_new_job(self._jobs[job_id], bodies[rows[job_id]]) for job_id in ids]
-        began_s = time.monotonic()
+        last_id = newest_id(live)
         try:
             new_ids = live.ask("put-jobs", {"jobs": request, **person})["ids"]
         except Unreachable as error:  # the next attempt must not put them twice
@@ -152,13 +151,14 @@ class PutAgain:
             told = f"{', '.join(map(str, ids[:_IDS_TOLD]))}{more}"
             raise Unreachable(f"{error}; it is not known whether these were put again: {told}") from error
         facts = [self._jobs.pop(job_id) for job_id in ids]
-        self.new_ids += new_ids
-        outcome.done += len(set(new_ids))
+        new = new_of(new_ids, last_id)
+        self.new_ids += sorted(new)
+        outcome.done += len(new)
+        number_of = dict(zip(reversed(new_ids), reversed(ids), strict=True))  # of the first, if one comes twice
+        outcome.unchanged_ids.update(set(ids) - {number_of[new_id] for new_id in new})
         buried = [new_id for new_id, each in zip(new_ids, facts, strict=True) if each.state == "buried"]
-        if buried:
-            # In a tube whose bodies are unique, an id may be that of a job that was there.
-            new_s = time.monotonic() - began_s + _MARGIN_S
-            which = filter_by(ids=buried, state="delayed", newer_s=new_s)
+        if new.intersection(buried):
+            which = filter_by(ids=sorted(new.intersection(buried)), state="delayed")
             for _ in slices(live, {"do": "bury", **person}, which, Result()):
                 pass
 

@@ -41,6 +41,17 @@ def test_bodies_from_arguments_and_stdin(own_queue, run, monkeypatch, tmp_path):
     assert [last[key] for key in ("tube", "pri", "delay_s", "ttr_s")] == ["new", 3, 3600, 300]
 
 
+def test_bodies_that_are_there_are_told(own_queue, run, monkeypatch, tmp_path):
+    with Live(own_queue.address) as live:
+        live.ask("set-policy", {"pattern": "once", "set": {"unique": "present"}})
+    assert run(own_queue, "put", "--tube", "once", "a", "b") == (0, "13\n14\n", "")
+    (tmp_path / "in").write_bytes(b"a\nnew\nnew\nb\n")
+    with (tmp_path / "in").open() as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        said = "beanlite: 3 jobs were not put: the body is there already (unique), in 13, 15, 14\n"
+        assert run(own_queue, "put", "--tube", "once", "--lines") == (0, "13\n15\n15\n14\n", said)
+
+
 def test_a_file_of_jobs(own_queue, run, tmp_path):
     file = tmp_path / "jobs.jsonl"
     jobs = [{"body": f"b{n}", "tube": "new", "pri": n} for n in range(1200)]

@@ -138,6 +138,15 @@ def test_what_the_server_refuses_has_exit_code_1(run, tmp_path):
     assert (exit_code, err) == (1, f"beanlite: {tmp_path / 'none'} can't be read: No such file or directory\n")
 
 
+def test_run_that_puts_nothing_says_so(run, server):
+    with Live((server.host, server.port)) as live:
+        live.ask("set-policy", {"pattern": "reports", "set": {"unique": "present"}})
+    assert run("set", *NIGHTLY, "--body", "report")[0] == 0
+    assert run("run", "nightly") == (0, "1\n", "")
+    said = "beanlite: 1 job was not put: the body is there already (unique), in 1\n"
+    assert run("run", "nightly") == (0, "1\n", said)
+
+
 def test_server_puts_the_jobs_by_itself(run, server):
     assert run("set", "tick", "--every", "1s", "--tube", "t", "--body", "x", "--overlap")[0] == 0
     with Live((server.host, server.port)) as live:

@@ -66,6 +66,16 @@ def test_deleted_jobs_are_put_again(run, server):
         assert [stats[key] for key in ("tube", "state", "pri", "ttr")] == ['"mail"', "ready", "3", "60"]
 
 
+def test_deleted_job_whose_body_is_there_is_not_put_again(run, server):
+    with Wire(server.connect()) as wire:
+        wire.request("set-policy", pattern="mail", set={"unique": "present"})
+        wire.ask("use mail")
+        assert wire.put(BODY % 3) == 5
+    out = "job 2 is job 6 now\njob 3 is not put: job 5 has its body\n"
+    said = "beanlite: 1 job was not put: the body is there already (unique), in 5\n"
+    assert run("undelete", "--by", "ann") == (0, out, said)
+
+
 def test_all_deleted_jobs_of_batches_are_put_again_in_order(run, monkeypatch):
     monkeypatch.setattr("beanlite.console.putting._BATCH_JOBS", 1)
     pairs = [json.loads(line) for line in run("undelete", "4", "2", "3", "--json")[1].splitlines()]

@@ -97,6 +97,7 @@ def test_short_numbers_have_six_characters_at_most():
     ],
 )  # fmt: skip
 def test_moments_are_read_in_the_zone_of_the_reader(text, moment, monkeypatch):
+    assert units.utc(units.parse_moment(text, 1_795_774_439.0, units.zone_of("Europe/Berlin"))) == moment
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
     try:
@@ -120,9 +121,10 @@ def test_moments_are_read_in_the_zone_of_the_reader(text, moment, monkeypatch):
     ],
 )
 def test_time_of_day_is_the_last_such_when_the_clock_is_changed(now, text, minutes, monkeypatch):
+    now_s = datetime.fromisoformat(now).timestamp()
+    assert (now_s - units.parse_moment(text, now_s, units.zone_of("Europe/Berlin"))) / 60 == minutes
     monkeypatch.setenv("TZ", "Europe/Berlin")
     time.tzset()
-    now_s = datetime.fromisoformat(now).timestamp()
     try:
         assert (now_s - units.parse_moment(text, now_s)) / 60 == minutes
     finally:

@@ -56,6 +56,18 @@ def test_job_that_was_not_put_because_it_is_there_is_kept(web, wire, delete):
     assert wire.stats(f"stats-job {job_id}")["state"] == "ready"
 
 
+def test_old_job_is_kept_if_another_has_the_new_body(web, wire):
+    wire.request("set-policy", pattern="once", set={"unique": "present"})
+    wire.ask("use once")
+    old, other = wire.put(b"AAA"), wire.put(b"BBB")
+    fields = form_of(web.get(f"/put?from={old}"))
+    page = web.post("/put", {**fields, "body": "BBB", "delete": "1"})
+    assert f"Nothing was put: job {other} has this body already, and once takes each body once." in page.text
+    assert wire.ask(f"peek {old}").startswith("FOUND")
+    page = web.post("/put", {"tube": "once", "body": "AAA"})
+    assert f"Nothing was put: job {old} has this body already" in page.text
+
+
 def test_old_job_that_has_changed_is_kept(web, wire):
     job_id = wire.put(b"old")
     fields = form_of(web.get(f"/put?from={job_id}"))

@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from beanlite.web.pages import filter_of
 from tests.support.web import Web
 from tests.support.wire import until
 
@@ -32,6 +33,24 @@ def test_what_fits_is_counted_then_asked_for_then_copied(web, wire):
     done = web.post("/change", asked.fields)
     assert "125 jobs copied" in done.text
     assert (counts(wire), counts(wire, "other")) == ([251, 0, 0], [125, 0, 0])
+
+
+def test_jobs_that_were_not_counted_are_too_young_for_the_answer(web, wire):
+    wire.put(b"job")
+    asked = web.post("/change", {"scope": "all", "q": "tube:default age:>0s", "do": "delete"})
+    assert "Delete 1 job?" in asked.text
+    an_hour_ago = {**asked.fields, "asked_ms": int(asked.fields["asked_ms"]) - 3600_000}
+    assert "0 jobs deleted" in web.post("/change", an_hour_ago).text
+    assert "1 job deleted" in web.post("/change", asked.fields).text
+
+
+def test_filter_of_an_answer_is_that_of_the_question(monkeypatch):
+    asked_s = 1_700_000_000
+    monkeypatch.setattr("beanlite.web.pages.time.time", lambda: asked_s + 7200.0)
+    line = "age:>5s age:<1h in-state:>2min since:1h"
+    now, then = filter_of({"q": line}), filter_of({"q": line, "asked_ms": str(asked_s * 1000)})
+    assert (now.older_s, now.newer_s, now.in_state_s, now.since_at) == (5, 3600, 120, asked_s + 3600)
+    assert (then.older_s, then.newer_s, then.in_state_s, then.since_at) == (7205, 10_800, 7320, asked_s - 3600)
 
 
 def test_only_what_is_ticked_is_deleted(web, wire):
@@ -153,11 +172,29 @@ def test_a_mistake_is_told_in_its_form_which_is_kept(web, wire, path, fields, na
     page = web.post(path, {"back": "/tube/default?state=ready", **fields})
     assert (page.status, page.path.partition("?")[0]) == (200, "/tube/default")
     assert why in page.text
+    assert page.html.count('role="alert"') == 1
     if name:
         (field,) = re.findall(rf'<input name="{name}" value="([^"]*)" [^>]*aria-invalid="true"', page.html)
         assert html.unescape(field) == fields.get(name, "")
     assert counts(wire) == [1, 0, 0]
     assert why not in web.get("/tube/default?state=ready").text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "back", "why"),
+    [
+        ("/change", {"do": "move", "ids": 1 << 40}, f"/job/{1 << 40}", "say to which tube"),
+        ("/pause", {"tube": "gone", "for": "<abc>"}, "/tube/gone", "'<abc>' is not a length of time"),
+        ("/policy", {"pattern": "gone", "key": "ttl", "value": "x"}, "/tube/gone", "refused set-policy"),
+        ("/change", {"do": "kick", "scope": "ticked"}, "/clients", "no job is selected"),
+    ],
+)
+def test_a_mistake_is_told_where_its_form_is_not(web, path, fields, back, why):
+    page = web.post(path, {"back": back, **fields})
+    assert page.path.startswith(back)
+    assert page.html.count('role="alert"') == 1
+    assert why in page.text
+    assert 'role="alert"' not in web.get(back).html
 
 
 def test_a_mistake_keeps_what_was_selected(web, wire):

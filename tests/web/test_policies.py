@@ -100,6 +100,14 @@ def set_schedule(wire, **what):
     wire.request("set-schedule", **{"name": "nightly", "when": "0 3 * * *", "tube": "reports"} | what)
 
 
+def test_refusal_is_told_where_policies_come_from_a_file(tmp_path):
+    file = tmp_path / "policies.toml"
+    file.write_text("")
+    with start_beanlite(tmp_path, "--policies", str(file)) as server, Web(f"127.0.0.1:{server.port}") as web:
+        page = web.post("/policy", {"pattern": "mail", "key": "ttl", "value": "1d", "back": "/policies"})
+        assert "refused set-policy" in page.text
+
+
 def test_schedules_are_listed_run_and_removed(web, wire):
     assert "puts no jobs by itself" in web.get("/policies").text
     set_schedule(wire, body="<go>", zone="Europe/Berlin", by="ann", missed="once")
@@ -119,6 +127,16 @@ def test_schedules_are_listed_run_and_removed(web, wire):
     assert [row[0] for row in rows(page, "schedules")] == ["often"]
     assert web.post("/schedule", {"name": "nightly", "do": "run"}).status == 409
     assert web.post("/schedule", {"name": "often", "do": "delete"}).status == 400
+
+
+def test_run_of_a_schedule_that_puts_nothing_says_so(web, wire):
+    wire.request("set-policy", pattern="reports", set={"unique": "present"})
+    set_schedule(wire, body="go")
+    first = web.post("/schedule", {"name": "nightly", "do": "run", "back": "/policies"})
+    (job_id,) = re.findall("Job ([0-9]+) was put by nightly", first.text)
+    page = web.post("/schedule", {"name": "nightly", "do": "run", "back": "/policies"})
+    assert f"Nothing was put: job {job_id} has this body already" in page.text
+    wire.request("set-policy", policies=[], prune=True)
 
 
 def test_job_of_a_schedule_is_told_without_a_connection(tmp_path):

@@ -181,7 +181,9 @@ def test_job_that_was_put_meanwhile_with_the_same_body_is_left_alone(web, wire):
     page = delete(web, [job_id])
     other = wire.put(b"job", delay_s=1000)
     until(lambda: not wire.request("list-jobs", ids=[other], newer_s=0.5)["jobs"])
-    put_again(web, page)
+    said = put_again(web, page).text
+    assert "0 jobs put again" in said
+    assert "the same body is there already of 1, and the tube takes each body once" in said
     assert [(job["id"], job["state"]) for job in jobs(wire)] == [(other, "delayed")]
     wire.request("set-policy", pattern="default", unset="all")
 

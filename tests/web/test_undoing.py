@@ -164,3 +164,25 @@ def test_oldest_changes_are_forgotten(monkeypatch):
     with pytest.raises(BeanliteError):
         undos.take("", tokens[0])
     assert all(undos.take("", token) for token in tokens[1:])
+
+
+@pytest.mark.parametrize(
+    ("policy", "fate"),
+    [
+        ({"ttl": "2s", "expired": "delete"}, "deleted"),
+        ({"ttl": "2s"}, "buried"),
+        ({"ttl": "2s", "expired": "move:else"}, "moved on to else"),
+    ],
+)
+def test_move_to_where_jobs_are_too_old_is_asked_first(web, wire, policy, fate):
+    wire.request("set-policy", pattern="brief", set=policy)
+    ids = put_in_each_state(wire)
+    asked = web.post("/change", {"ids": ",".join(map(str, ids)), "do": "move", "to": "brief"})
+    assert "Move 4 jobs?" in asked.text
+    said = f"brief has ttl=2s: 3 jobs are too old for it, or will be within a minute, and then {fate}."
+    assert f"They can't be brought back: {said}" in asked.text
+    assert facts(wire, ids[0])[0] == "default"
+    assert "1 job moved" in web.post("/change", {"ids": ids[2], "do": "move", "to": "brief"}).text  # buried
+    wire.request("set-policy", pattern="brief", set={"ttl": "1h"})
+    assert "1 job moved" in web.post("/change", {"ids": ids[0], "do": "move", "to": "brief"}).text
+    wire.request("set-policy", policies=[], prune=True)

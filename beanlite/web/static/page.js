@@ -139,6 +139,15 @@ function copy(button) {
   button.textContent = document.execCommand("copy") ? "copied" : "selected";
 }
 
+// Times are shown in the reader's zone, and so those in a filter are meant in it, too.
+function tellZone() {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  for (const each of document.querySelectorAll("[data-reader]")) {
+    if (each.matches("input")) each.value = zone;
+    else each.textContent = zone;
+  }
+}
+
 // A notice is shown once, and so its token does not stay in the address.
 function forgetNotice() {
   const here = new URL(location.href);
@@ -182,6 +191,7 @@ function onKey(event) {
 
 forgetNotice();
 keepPlace();
+tellZone();
 showTimes(document);
 document.addEventListener("keydown", onKey);
 const helpButton = document.querySelector("[data-help]");

@@ -123,3 +123,11 @@ def test_line_groups_and_mistakes_do_without_scripts(web, visit):
     page.get_by_role("button", name="Find").click()
     page.get_by_role("link", name="web.orders", exact=True).click()
     expect(line_of(page)).to_have_value("state:buried tube:web.orders")
+
+
+def test_times_in_a_filter_are_those_of_the_reader(web, visit):
+    page = visit(web, "/jobs", timezone_id="Asia/Tokyo")
+    line_of(page).fill("since:02:00")
+    line_of(page).press("Enter")
+    page.wait_for_url("**zone=Asia%2FTokyo**")
+    expect(page.get_by_text("Its moments are times in Asia/Tokyo.")).to_be_visible()
