@@ -21,7 +21,7 @@ from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.operating import TEXT_MAX
 from beanlite.web.pages import filter_of, line_of, link, render
 from beanlite.web.questions import Questions, Server_co
-from beanlite.web.site import Site, person_of, rights_of, site_of
+from beanlite.web.site import Site, path_of, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -78,7 +78,7 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
     context |= {
         "jobs": page.records,
         "matching": matching,
-        "more": link(request.url.path, **find.query, after=page.after) if page.after else None,
+        "more": link(path_of(request), **find.query, after=page.after) if page.after else None,
         "which": which,
         "find": find,
         "groups": groups,
@@ -86,7 +86,7 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
         "hides": site.hide_bodies,
     }
     if find.mistake is not None:
-        context["wrong"] = WrongForm(request.url.path, find.mistake.name, find.mistake.why)
+        context["wrong"] = WrongForm(path_of(request), find.mistake.name, find.mistake.why)
     return render(request, template, context, 200 if find.mistake is None else 400)
 
 

@@ -142,8 +142,8 @@ def test_count_that_goes_on_does_not_look_finished(server, monkeypatch):
     async def page():
         site = Site(name="", connect=lambda _, __: Live((server.host, server.port)))
         app = SimpleNamespace(state=SimpleNamespace(site=site))
-        scope = {"type": "http", "method": "GET", "path": "/jobs", "query_string": b"group=customer", "headers": []}
-        request = Request(scope | {"app": app})
+        path = {"path": "/jobs", "raw_path": b"/jobs", "query_string": b"group=customer"}
+        request = Request({"type": "http", "method": "GET", **path, "headers": [], "app": app})
         request.state.user, request.state.rights = User("", may_change=True), UNKNOWN
         try:
             return (await finding.jobs(request)).body.decode()
