@@ -1,9 +1,13 @@
 """Policies and schedules on the pages: what is told of them, and what is changed there."""
 
+import asyncio
+import html
 import re
+import socket
 
 import pytest
 
+from tests.support.inside import serving
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire
@@ -119,6 +123,22 @@ def test_schedules_are_listed_run_and_removed(web, wire):
     assert [row[0] for row in rows(page, "schedules")] == ["often"]
     assert web.post("/schedule", {"name": "nightly", "do": "run"}).status == 409
     assert web.post("/schedule", {"name": "often", "do": "delete"}).status == 400
+
+
+async def test_schedule_that_cannot_run_is_marked(tmp_path):
+    why = "'Europe/Atlantis' is no zone"
+    async with serving(tmp_path / "queue.db") as (server, _):
+        where = server._listener.address
+
+        def page():
+            host, port = where.split(":")
+            with Web(where) as web, Wire(socket.create_connection((host, int(port)))) as wire:
+                set_schedule(wire, body="x", zone="Europe/Berlin")
+                server.parts.engine.scheduler.errors["nightly"] = why
+                return web.get("/policies")
+
+        ((_, _, _, _, following, *_),) = rows(await asyncio.to_thread(page), "schedules")
+    assert html.unescape(following) == why
 
 
 def test_job_of_a_schedule_is_told_without_a_connection(tmp_path):
