@@ -118,7 +118,7 @@ class _Find:
             self.sort = "id"
             self.sort_hint = "sorted by id: queue is for the ready, delayed or buried jobs of one tube"
         self.is_sorted = "sort" in fields
-        self.facts = FACTS
+        self.facts = tuple(fact for fact in FACTS if fact != "tube" or tube is None)
 
     def _read_paths(self) -> None:
         name = "columns"
@@ -144,6 +144,8 @@ class _Find:
         """Return the query of the jobs of a group; None if they can't be looked for."""
         if self.by is None or query.is_cut(value):
             return None
+        if self.group in FACTS and self.group not in self.facts:  # all are of this tube
+            return {**self.query, "group": ""}
         word = query.write(self.group if self.group in FACTS else query.key_of(self.group), value)
         line = query.without(self.line, self.group) if self.group in FACTS else self.line
         return {**self.query, "q": f"{line} {word}".strip(), "group": ""}

@@ -133,6 +133,16 @@ def test_groups_without_a_value_lead_to_notes(web):
     assert "No job has anything" not in web.get("/tube/mail?group=customer").text
 
 
+def test_jobs_of_a_tube_are_not_grouped_by_it(web):
+    page = web.get("/tube/mail?group=tube&q=state%3Aburied")
+    assert '<a href="/tube/mail?q=state%3Aburied">mail</a>' in page.html
+    hint = web.get("/tube/mail?group=error.type").text
+    assert ("by state, why" in hint, "by tube, state" in hint) == (True, False)
+    assert 'placeholder="note, customer"' in page.html
+    assert "A path in a JSON body, or state, why, note" in page.text
+    assert "A path in a JSON body, or tube, state, why, note" in web.get("/jobs").text
+
+
 def test_count_that_goes_on_does_not_look_finished(server, monkeypatch):
     async def hangs(_count, steps):
         steps.close()
