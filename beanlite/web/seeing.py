@@ -305,6 +305,7 @@ async def backups(request: Request) -> Response:
         "succeeded_at": max([stats.get("backup-succeeded-at", 0), *(backup.made_at for backup in backups)]),
         "failed_at": stats.get("backup-failed-at", 0),
         "in_memory": stats.get("binlog-current-index") == 0,
+        "in_postgresql": stats.get("binlog-current-index") and not stats["binlog-max-size"],
         "now": time.time(),
     }
     return render(request, "backups.html", context)

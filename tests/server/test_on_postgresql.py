@@ -17,6 +17,7 @@ from beanlite.journal.postgres import status
 from tests.support.health import ask, metrics, start_watched
 from tests.support.postgres import receiver_of
 from tests.support.servers import free_port
+from tests.support.web import Web
 from tests.support.wire import Wire, until
 
 SOON_S = 10
@@ -126,6 +127,16 @@ def test_file_commands_say_what_is_wrong_and_operators_commands_work(served, dat
         code, said, _ = beanlite("config", "--json")
         assert code == 0
         assert "postgresql" not in said
+
+
+def test_nothing_is_advised_that_only_a_file_has(served, capsys):
+    where = f"127.0.0.1:{served[0].port}"
+    with Web(where) as web:
+        for path, said in (("/backups", "pg_basebackup"), ("/journal", "back PostgreSQL up")):
+            page = web.get(path)
+            assert (said in page.text, "backup_every" in page.text, "-wal" in page.text) == (True, False, False)
+    main(["why", "--connect", where])
+    assert capsys.readouterr().out.endswith(", disk and memory\n")
 
 
 @pytest.mark.parametrize(
