@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from beanlite.beanstalk.client import Unauthorized, Unreachable
-from beanlite.client.calls import PRI, TTR_S
+from beanlite.client.calls import NOTE_BYTES_MAX, PRI, TTR_S
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.filters import Record, filter_by
@@ -362,7 +362,11 @@ def _how(do: str, fields: dict[str, str]) -> Record:
             raise Mistake("pri", "say which")
         return {"pri": pri}
     if do == "note":
-        return {"note": text_in(fields, "note")}
+        note = text_in(fields, "note")
+        size = len(note.encode())
+        if size > NOTE_BYTES_MAX:
+            raise Mistake("note", f"{NOTE_BYTES_MAX:,} bytes at most, and this has {size:,}")
+        return {"note": note}
     if do == "delay":
         delay_s = whole_seconds(fields, "delay")
         if not delay_s:
