@@ -22,7 +22,7 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import delete_old, fields_of, fields_of_deleted
-from beanlite.web.notices import Mistake, WrongForm
+from beanlite.web.notices import Mistake, WrongForm, field_of
 from beanlite.web.pages import filter_of, form, number, render, schedule_in, text_in, tube_name, whole_seconds
 from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
 from beanlite.web.running import WORDS, description
@@ -229,7 +229,8 @@ async def policy(request: Request) -> Response:
     except (Unreachable, Unauthorized):
         raise
     except BeanliteError as error:
-        return tell(request, back_of(request, fields), WrongForm("/policy", "value", str(error), fields))
+        field = field_of(error, ("pattern",), "value")
+        return tell(request, back_of(request, fields), WrongForm("/policy", field, str(error), fields))
     lines = changes_text(reply["changes"]) or ["Nothing has changed"]
     if reply["changes"]:
         note(request, "; ".join(lines), back_of(request, fields))
@@ -259,7 +260,8 @@ async def _set_schedule(request: Request, name: str, fields: dict[str, str]) -> 
     except (Unreachable, Unauthorized):
         raise
     except BeanliteError as error:
-        field, why = (error.name, error.why) if isinstance(error, Mistake) else ("when", str(error))
+        field = field_of(error, ("name", "zone", "tube"), "when")
+        why = error.why if isinstance(error, Mistake) else str(error)
         return tell(request, back, WrongForm("/schedule", field, why, fields))
     message = f"The schedule {name} was set"
     note(request, message, back)

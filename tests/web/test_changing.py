@@ -156,6 +156,7 @@ def test_what_no_form_of_ours_says_is_refused(web, wire, fields):
         ("/pause", {"tube": "default", "for": ""}, "for", "0 ends a pause"),
         ("/policy", {"pattern": "default", "key": "max_tries", "value": "many"}, "value", "refused set-policy"),
         ("/policy", {"pattern": "default", "key": "max_tries", "value": " "}, "value", "say which"),
+        ("/policy", {"pattern": "a b", "key": "max_tries", "value": "5"}, "pattern", "neither the name of a tube nor"),
     ],
 )
 def test_a_mistake_is_told_in_its_form_which_is_kept(web, wire, path, fields, name, why):

@@ -202,6 +202,8 @@ def test_schedule_is_set_and_mistakes_are_told_at_the_field(web, wire):
         ({"name": " "}, "name", "say which"),
         ({"tube": "-x"}, "tube", "no tube can have the name"),
         ({"ttr": "soon"}, "ttr", "soon"),
+        ({"name": "a b"}, "name", "and no blank"),
+        ({"zone": "x" * 65}, "zone", "longer than 64 characters"),
         ({"when": "61 * * * *"}, "when", "refused set-schedule"),
         ({"zone": "Mars/Phobos"}, "when", "Mars/Phobos"),
     ):
