@@ -186,6 +186,10 @@ def test_lengths_of_time_have_their_beginning(web):
     assert re.search("are buried, .*--state buried · since 20", web.get("/tube/mail").text)
 
 
+def test_page_of_tubes_behind_the_last_one_blames_no_name(web):
+    assert "These were all. Show all tubes" in web.get("/?page=2").text
+
+
 def test_refusals_are_in_one_place(web):
     assert "Refused Puts for lack of memory 0 Backups" in web.get("/journal").text
 
