@@ -96,7 +96,9 @@ class _Find:
     def __init__(self, fields: Mapping[str, str], tube: str | None, *, hides: bool) -> None:
         self.line = line_of(fields)
         """The filter, without the tube whose page it is."""
-        self.columns, self.group = (fields.get(name, "").strip()[:2000] for name in ("columns", "group"))
+        self.columns, self.group, self.span = (
+            fields.get(name, "").strip()[:2000] for name in ("columns", "group", "span")
+        )
         self.mistake: Mistake | None = None
         self.paths: list[str] = []
         self.by: Record | None = None
@@ -133,7 +135,7 @@ class _Find:
     def query(self) -> dict[str, str]:
         """What a link has in it that leads to the same."""
         sort = self.sort if self.is_sorted else ""
-        return {"q": self.line, "columns": self.columns, "group": self.group, "sort": sort}
+        return {"span": self.span, "q": self.line, "columns": self.columns, "group": self.group, "sort": sort}
 
     def with_state(self, state: str) -> dict[str, str]:
         """Return the query of the same in another state; of any, if it is empty."""

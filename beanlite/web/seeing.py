@@ -75,7 +75,7 @@ async def overview(request: Request) -> Response:
         "spans": SPANS,
         "like": like,
         "sort": sort,
-        "kept": {},
+        "kept": {"span": query.get("span", "")},
     }
     return render(request, "overview.html", context)
 

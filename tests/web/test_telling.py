@@ -116,6 +116,16 @@ def test_word_that_reads_like_a_condition_is_told(web, line, meant):
     assert meant in page.text.partition("No job fits")[2]
 
 
+def test_filters_and_tabs_keep_the_span_of_the_chart(web):
+    page = find(web, "state:buried", "/tube/mail", span="day")
+    assert page.fields["span"] == "day"
+    assert '<a href="/tube/mail?span=day">All</a>' in page.html
+    assert 'href="/tube/mail?span=day&amp;q=state%3Aready"' in page.html
+    overview = web.get("/?span=day")
+    assert overview.fields["span"] == "day"
+    assert 'href="/?sort=buried&amp;span=day"' in overview.html
+
+
 def test_order_of_the_queue_is_offered_where_there_is_one(web):
     menu = "<option( selected)?>queue</option>"
     assert not re.search(menu, web.get("/jobs").html)
