@@ -121,6 +121,7 @@ def test_filters_and_tabs_keep_the_span_of_the_chart(web):
     assert page.fields["span"] == "day"
     assert '<a href="/tube/mail?span=day">All</a>' in page.html
     assert 'href="/tube/mail?span=day&amp;q=state%3Aready"' in page.html
+    assert 'href="/tube/mail?state=ready&amp;span=day"' in page.html
     overview = web.get("/?span=day")
     assert overview.fields["span"] == "day"
     assert 'href="/?sort=buried&amp;span=day"' in overview.html
