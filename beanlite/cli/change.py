@@ -274,7 +274,8 @@ def _change(share: routing.Share, selection: Filter | None, what: Record, how: H
     if outcome.interrupted:
         return INTERRUPTED
     if which.ids is not None and outcome.done < len(set(which.ids)):
-        raise BeanliteError(f"not all of these jobs could be {word}: {reasons}")
+        these = "not all of these jobs could be" if len(set(which.ids)) > 1 else "the job could not be"
+        raise BeanliteError(f"{these} {word}: {reasons}")
     return 0
 
 
@@ -289,6 +290,8 @@ def _reasons(server: Live, what: Record, which: Filter, outcome: changes.Result)
     for job_id in unchanged:
         job = jobs.get(job_id, {"state": "in another state", "tube": ""})
         why = "in that tube already" if what["do"] == "move" and job["tube"] == what["to"] else job["state"]
+        if (what["do"], why) == ("release", "reserved"):
+            why = "offered and not taken, or was reserved since"
         ids_by_reason.setdefault(why, []).append(job_id)
     missing = sorted(set(which.ids or ()) - outcome.changed - outcome.unchanged_ids)
     if missing:

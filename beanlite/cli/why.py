@@ -65,14 +65,14 @@ def why(
             raise BeanliteError(f"{error}; {_TOPICS[one]}") if one in _TOPICS else error
         if tube is not None and one is None and not diagnosis["tubes"]:
             raise BeanliteError(f"no tube has a name like {tube}")
-        guesses, backups = {}, None
+        guesses, rest = {}, ""
         if not as_json:
-            guesses, backups = telling.misspelt(live, diagnosis), telling.makes_backups(live)
+            guesses, rest = telling.misspelt(live, diagnosis), telling.looked_at(live)
             if one is not None:
                 telling.add_policies(live, diagnosis, one)
     if as_json:
         servers = diagnosis.get("servers")
         tables.print_json([diagnosis] if servers is None else named_each(servers))
     else:
-        telling.print_diagnosis(diagnosis, server.options, guesses, backups=backups)
+        telling.print_diagnosis(diagnosis, server.options, guesses, rest)
     return int(any(finding["severity"] == URGENT for finding in diagnosis["findings"]))

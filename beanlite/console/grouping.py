@@ -108,9 +108,15 @@ def due(source: "Source", which: "Filter") -> Counter[int]:
     criteria = {**which.criteria(), "state": "delayed"}
     if which.state not in {None, "delayed"}:
         raise ConfigError("--group-by due takes delayed jobs only")
-    now_s = time.time()
     jobs = listing.everything(source.list_jobs, criteria, "jobs")
-    return Counter(int(now_s + job["left_s"]) // 60 * 60 for job in jobs)
+    return Counter(int(_due_at(job)) // 60 * 60 for job in jobs)
+
+
+def _due_at(job: Record) -> float:
+    """Return when a delayed job becomes ready: exactly, of one that has waited since it was put."""
+    about_at = time.time() + job["left_s"] + 0.5  # which is cut to whole seconds
+    put_at: float = job["created_at"] + job["delay_s"]
+    return put_at if abs(put_at - about_at) <= 1 else about_at
 
 
 def slices(source: "Source", which: "Filter", by: Record) -> Iterator[Groups]:

@@ -22,15 +22,6 @@ from beanlite.settings.defaults import PAGE_TOKEN, TOKEN
 
 Answer = TypeVar("Answer")
 
-# The counters in the reply to ``stats`` from which the rates of a server are computed. cmd-put does not count jobs that
-# are put in batches.
-COUNTERS: Final = {
-    "puts": ("total-jobs",),
-    "reserves": ("cmd-reserve", "cmd-reserve-with-timeout"),
-    "deletes": ("cmd-delete",),
-    "batches": ("journal-batches",),
-}
-
 # What the protocol's words for a refusal leave open.
 _REFUSALS: Final = {
     "OUT_OF_MEMORY": "the disk is full, max_memory is used up, there are max_tubes tubes, or max_jobs jobs in the tube",

@@ -49,22 +49,19 @@ def add_policies(live: Servers, diagnosis: Record, tube: str) -> None:
             replies[name]["tube"]["policies"] = rows
 
 
-def makes_backups(live: Servers) -> bool | None:
-    """Whether a scheduled backup was ever made, or has failed; None: there is no file to make one of."""
-    servers = live.each(Live.stats).values()
-    if any(stats.get("backup-succeeded-at") or stats.get("backup-failed-at") for stats in servers):
-        return True
-    return False if any(stats["binlog-max-size"] for stats in servers) else None
+def looked_at(live: Servers) -> str:
+    """Return what is looked at besides the tubes: with jobs in memory or in PostgreSQL, a server makes no backups."""
+    replies = live.each(Live.stats).values()
+    if any(stats.get("backup-succeeded-at") or stats.get("backup-failed-at") for stats in replies):
+        return "disk, memory and backups"
+    has_file = any(stats.get("binlog-max-size") for stats in replies)
+    return "disk and memory" + ("; no scheduled backup was ever made" if has_file else "")
 
 
 def print_diagnosis(
-    diagnosis: Record,
-    options_of: Callable[[str | None], str],
-    guesses: Mapping[str, str],
-    *,
-    backups: bool | None = True,
+    diagnosis: Record, options_of: Callable[[str | None], str], guesses: Mapping[str, str], rest: str
 ) -> None:
-    """Print a diagnosis; ``guesses`` are misspelt tubes, ``backups``: as ``makes_backups`` says.
+    """Print a diagnosis; ``guesses`` are misspelt tubes, ``rest`` is what is looked at besides the tubes.
 
     The commands that it names are printed with the options that name the server of a finding.
     """
@@ -75,9 +72,6 @@ def print_diagnosis(
     findings = diagnosis["findings"]
     lines = []
     if all(finding["severity"] == NOTE for finding in findings):
-        rest = "disk, memory and backups" if backups else "disk and memory"
-        if backups is False:
-            rest += "; no scheduled backup was ever made"
         text = f": {examined(diagnosis)}; looked for {_LOOKED_FOR}{rest}"
         lines.append(Text.assemble(("nothing is wrong", "bold green"), text))
     for finding in findings:

@@ -19,6 +19,8 @@ _STEP: Final = re.compile(rf"({_KEY})|{_PLACE}")
 _NEEDLE_MAX: Final = 32
 # The longest text of a value that is told, in characters.
 VALUE_MAX: Final = 200
+# Numbers that are too large, as JSON can have them.
+_INFINITIES: Final = {float("inf"): "1e999", float("-inf"): "-1e999"}
 # What is at a path where there is nothing.
 _NOTHING: Final = object()
 
@@ -153,6 +155,8 @@ def _text(value: Any) -> str | None:  # noqa: ANN401 - as above
         text: str = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     except RecursionError:  # it has just been shallow enough to be parsed
         return "…"
+    if isinstance(value, float) and value in _INFINITIES:
+        text = _INFINITIES[value]
     if len(text) > VALUE_MAX:
         text = text[: VALUE_MAX - 1] + "…"
     return text.encode(errors="replace").decode()  # half a pair of surrogates is not UTF-8

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from beanlite.beanstalk.client import Unauthorized, Unreachable
+from beanlite.client.calls import NOTE_BYTES_MAX
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.expiring import expiring
@@ -22,7 +23,7 @@ from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import ONCE, run_schedule
-from beanlite.web.notices import Mistake, WrongForm
+from beanlite.web.notices import Mistake, WrongForm, field_of
 from beanlite.web.pages import filter_of, form, number, render, schedule_in, text_in, tube_name, whole_seconds
 from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
 from beanlite.web.running import WORDS, description
@@ -233,7 +234,8 @@ async def policy(request: Request) -> Response:
     except (Unreachable, Unauthorized):
         raise
     except BeanliteError as error:
-        return tell(request, back_of(request, fields), WrongForm("/policy", "value", str(error), fields))
+        field = field_of(error, ("pattern",), "value")
+        return tell(request, back_of(request, fields), WrongForm("/policy", field, str(error), fields))
     lines = changes_text(reply["changes"]) or ["Nothing has changed"]
     if reply["changes"]:
         note(request, "; ".join(lines), back_of(request, fields))
@@ -270,7 +272,8 @@ async def _set_schedule(request: Request, name: str, fields: dict[str, str]) -> 
     except (Unreachable, Unauthorized):
         raise
     except BeanliteError as error:
-        field, why = (error.name, error.why) if isinstance(error, Mistake) else ("when", str(error))
+        field = field_of(error, ("name", "zone", "tube"), "when")
+        why = error.why if isinstance(error, Mistake) else str(error)
         return tell(request, back, WrongForm("/schedule", field, why, fields))
     message = f"The schedule {name} was set"
     note(request, message, back)
@@ -322,7 +325,11 @@ def _how(do: str, fields: dict[str, str]) -> Record:
             raise Mistake("pri", "say which")
         return {"pri": pri}
     if do == "note":
-        return {"note": text_in(fields, "note")}
+        note = text_in(fields, "note")
+        size = len(note.encode())
+        if size > NOTE_BYTES_MAX:
+            raise Mistake("note", f"{NOTE_BYTES_MAX:,} bytes at most, and this has {size:,}")
+        return {"note": note}
     if do == "delay":
         delay_s = whole_seconds(fields, "delay")
         if not delay_s:

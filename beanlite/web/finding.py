@@ -21,7 +21,7 @@ from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.operating import TEXT_MAX
 from beanlite.web.pages import filter_of, line_of, link, render
 from beanlite.web.questions import Questions, Server_co
-from beanlite.web.site import Site, person_of, rights_of, site_of
+from beanlite.web.site import Site, path_of, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -78,7 +78,7 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
     context |= {
         "jobs": page.records,
         "matching": matching,
-        "more": link(request.url.path, **find.query, after=page.after) if page.after else None,
+        "more": link(path_of(request), **find.query, after=page.after) if page.after else None,
         "which": which,
         "find": find,
         "groups": groups,
@@ -86,7 +86,7 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
         "hides": site.hide_bodies,
     }
     if find.mistake is not None:
-        context["wrong"] = WrongForm(request.url.path, find.mistake.name, find.mistake.why)
+        context["wrong"] = WrongForm(path_of(request), find.mistake.name, find.mistake.why)
     return render(request, template, context, 200 if find.mistake is None else 400)
 
 
@@ -96,7 +96,9 @@ class _Find:
     def __init__(self, fields: Mapping[str, str], tube: str | None, *, hides: bool) -> None:
         self.line = line_of(fields)
         """The filter, without the tube whose page it is."""
-        self.columns, self.group = (fields.get(name, "").strip()[:2000] for name in ("columns", "group"))
+        self.columns, self.group, self.span = (
+            fields.get(name, "").strip()[:2000] for name in ("columns", "group", "span")
+        )
         self.zone = ""
         """The zone of the moments in the filter, if it has any; empty if that is the zone of this process."""
         self.mistake: Mistake | None = None
@@ -123,7 +125,7 @@ class _Find:
             self.sort = "id"
             self.sort_hint = "sorted by id: queue is for the ready, delayed or buried jobs of one tube"
         self.is_sorted = "sort" in fields
-        self.facts = FACTS
+        self.facts = tuple(fact for fact in FACTS if fact != "tube" or tube is None)
 
     def _read_paths(self) -> None:
         name = "columns"
@@ -138,7 +140,8 @@ class _Find:
     def query(self) -> dict[str, str]:
         """What a link has in it that leads to the same."""
         sort = self.sort if self.is_sorted else ""
-        return {"q": self.line, "zone": self.zone, "columns": self.columns, "group": self.group, "sort": sort}
+        words = {"q": self.line, "zone": self.zone, "columns": self.columns, "group": self.group, "sort": sort}
+        return {"span": self.span, **words}
 
     def with_state(self, state: str) -> dict[str, str]:
         """Return the query of the same in another state; of any, if it is empty."""
@@ -149,6 +152,8 @@ class _Find:
         """Return the query of the jobs of a group; None if they can't be looked for."""
         if self.by is None or query.is_cut(value):
             return None
+        if self.group in FACTS and self.group not in self.facts:  # all are of this tube
+            return {**self.query, "group": ""}
         word = query.write(self.group if self.group in FACTS else query.key_of(self.group), value)
         line = query.without(self.line, self.group) if self.group in FACTS else self.line
         return {**self.query, "q": f"{line} {word}".strip(), "group": ""}

@@ -1,7 +1,7 @@
 """What a page says once: what was done, with a way to undo it, or what is wrong in a form."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -18,6 +18,14 @@ class Mistake(ConfigError):
         super().__init__(f"{name}: {why}")
         self.name = name
         self.why = why
+
+
+def field_of(error: Exception, fields: Collection[str], otherwise: str) -> str:
+    """Return the field that is wrong: of a mistake its own, of a server's refusal the one that it begins with."""
+    if isinstance(error, Mistake):
+        return error.name
+    key = str(error.__cause__).partition(":")[0]
+    return key if key in fields else otherwise
 
 
 @dataclass(frozen=True, slots=True)

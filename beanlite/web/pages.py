@@ -32,7 +32,7 @@ from beanlite.journal.columns import SHOWN
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.notices import Mistake
-from beanlite.web.site import rights_of, root_of, site_of
+from beanlite.web.site import path_of, rights_of, root_of, site_of
 
 # How many values a form may have, and how long a value other than a body may be.
 _FIELDS_MAX: Final = 1100
@@ -197,9 +197,9 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
     user, rights, query = request.state.user, rights_of(request), dict(request.query_params)
     notice = site_of(request).notices.take(query.pop("done", ""))
     common = {
-        "path": request.url.path,
+        "path": path_of(request),
         "query": query,
-        "here": link(request.url.path, **query),
+        "here": link(path_of(request), **query),
         "root": root_of(request),
         "root_of": partial(_root_of_record, root_of(request)),
         "members": site_of(request).members,

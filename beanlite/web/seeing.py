@@ -31,7 +31,7 @@ from beanlite.web.finding import LIVE, ask, show_jobs
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.operating import Asked, Deed, deeds, last_pause
 from beanlite.web.pages import number, render, tube_of
-from beanlite.web.site import UNKNOWN, Site, person_of, rights_of, site_of
+from beanlite.web.site import UNKNOWN, Site, path_of, person_of, rights_of, site_of
 
 Answer = TypeVar("Answer")
 
@@ -75,7 +75,7 @@ async def overview(request: Request) -> Response:
         "spans": SPANS,
         "like": like,
         "sort": sort,
-        "kept": {},
+        "kept": {"span": query.get("span", "")},
     }
     return render(request, "overview.html", context)
 
@@ -255,7 +255,7 @@ async def changes(request: Request) -> Response:
     try:
         context["deeds"], context["unreadable"] = await _deeds(request, asked)
     except Mistake as mistake:
-        context["wrong"] = WrongForm(request.url.path, mistake.name, mistake.why)
+        context["wrong"] = WrongForm(path_of(request), mistake.name, mistake.why)
         status = 400
     return render(request, "changes.html", {**context, "asked": asked, "hides": site.hide_bodies}, status)
 

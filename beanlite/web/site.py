@@ -145,6 +145,12 @@ def root_of(request: Request) -> str:
     return root
 
 
+def path_of(request: Request) -> str:
+    """Return the path of a request as it was sent: browsers take a/../b for b, but not a%2F..%2Fb."""
+    path: bytes = request.scope["raw_path"]
+    return path.decode()
+
+
 def site_of(request: Request) -> Site[Live]:
     """Return the site that a request is for."""
     site: Site[Live] = request.app.state.site

@@ -29,6 +29,7 @@ from beanlite.core.where import PARSED_MAX, VALUE_MAX, Paths, Where
         ("a=[1]", {"a": "[1]"}),
         ("a=NaN", {"a": "NaN"}),
         ("a= 1", {"a": 1}),
+        ("a=1e999", b'{"a": 1e400}'),
         ('a="\\ud800"', {"a": "\ud800"}),
     ],
 )
@@ -94,6 +95,7 @@ def test_body_has_to_have_all_values():
         ("a", b'{"a": "x y"}', "x y"),
         ("a", b'{"a": 4711}', "4711"),
         ("a", b'{"a": null}', "null"),
+        ("a", b'{"a": -1e400}', "-1e999"),
         ("a", b'{"a": true}', "true"),
         ("a", b'{"a": {"b": [1, "\xc3\xa4"]}}', '{"b":[1,"\xe4"]}'),
         ("a.b[1]", b'{"a": {"b": [1, 2]}}', "2"),

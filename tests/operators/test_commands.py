@@ -179,6 +179,17 @@ def test_why_jobs_are_left_as_they_were(line, why, own_queue, run):
     assert (exit_code, err.partition("could be ")[2].partition(": ")[2]) == (1, f"{said}\n")
 
 
+def test_job_that_is_only_offered_is_not_told_to_be_reserved(own_queue, run):
+    with Wire(own_queue.server.connect()) as client:
+        client.ask("use offers")
+        job_id = client.put(b"job")
+        client.ask("watch offers")
+        client.ask("ignore default")
+        assert client.ask("offer 0") == f"OFFERED {job_id} 3"
+        said = f"beanlite: the job could not be released: {job_id} is offered and not taken, or was reserved since\n"
+        assert run(own_queue, "release", str(job_id)) == (1, "0 jobs released, 1 left unchanged\n", said)
+
+
 def test_jobs_that_were_left_unchanged_are_named_with_the_reason(own_queue, run):
     said = "9 jobs buried, 2 left unchanged (1, 2 are buried)\n"
     assert run(own_queue, "bury", "--tube", "mail") == (0, said, "")
@@ -324,7 +335,7 @@ def test_nothing_is_asked_about_no_job(own_queue, run, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
     assert run(own_queue, "delete", "--tube", "other", "--state", "buried") == (0, "0 jobs deleted\n", "")
-    said = "beanlite: not all of these jobs could be deleted: 99 is gone\n"
+    said = "beanlite: the job could not be deleted: 99 is gone\n"
     assert run(own_queue, "delete", "99") == (1, "0 jobs deleted\n", said)
 
 

@@ -1,6 +1,7 @@
 """Jobs grouped, and with columns for what is in their bodies: of a server, and of its file."""
 
 import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -151,6 +152,15 @@ def test_command_says_that_no_body_has_a_path(run, queue):
     assert (code, out.splitlines()[1].split()) == (0, ["(no", "value)", "11", "100.0%"])
     assert err == "No body is JSON with something at error.typ; there is also --group-by note.\n"
     assert run(queue, "jobs", "--tube", "web*", "--group-by", "error.type")[2] == ""
+
+
+def test_job_that_is_due_on_the_full_minute_is_of_that_minute(run, queue):
+    queue.worker.ask("use punctual")
+    due_at = int(time.time()) // 60 * 60 + 7200
+    for _ in range(3):
+        queue.worker.put(b"", delay_s=due_at - int(time.time()))
+    _, out, _ = run(queue, "jobs", "--tube", "punctual", "--group-by", "due", "--json")
+    assert [json.loads(line) for line in out.splitlines()] == [{"due_at": due_at, "jobs": 3}]
 
 
 def test_command_counts_delayed_jobs_by_the_minute(run, queue, capsys):

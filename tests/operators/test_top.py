@@ -16,7 +16,7 @@ from beanlite.console.top.layout import trends
 from beanlite.console.top.sampling import Sampler
 from beanlite.console.top.summary import summary
 from beanlite.console.top.tubes_screen import TubesScreen
-from tests.support.wire import Wire
+from tests.support.wire import Wire, until
 
 SMALL, LARGE = (80, 24), (200, 50)
 
@@ -269,7 +269,7 @@ def test_rates_are_of_the_time_between_two_samples(own_queue, monkeypatch):
     monkeypatch.setattr(sampling, "_PAUSE_FACTOR", 0)
     sampler = Sampler(only(own_queue.address).places[0])
     first = sampler.sample()
-    assert "puts_per_s" not in first.stats
+    assert "batches_per_s" not in first.stats
     with own_queue.server.connect() as client:
         client.sendall(b"use mail\r\nput 0 0 1 1\r\nx\r\n" * 50)
         received = b""
@@ -279,7 +279,7 @@ def test_rates_are_of_the_time_between_two_samples(own_queue, monkeypatch):
     sampler.close()
     passed_s = second.at_s - first.at_s
     (mail,) = [tube for tube in second.tubes if tube["name"] == "mail"]
-    assert second.stats["puts_per_s"] == mail["puts_per_s"] == pytest.approx(50 / passed_s)
+    assert mail["puts_per_s"] == pytest.approx(50 / passed_s)
     assert mail["deletes_per_s"] == 0
     assert len(second.latencies_s) == 2
     last, middle, worst = second.latency
@@ -287,16 +287,28 @@ def test_rates_are_of_the_time_between_two_samples(own_queue, monkeypatch):
     assert 0 < middle <= worst
 
 
-def test_jobs_that_are_put_in_a_batch_are_puts_as_well(own_queue, monkeypatch):
+def test_rates_count_jobs_and_not_commands(own_queue, monkeypatch):
     monkeypatch.setattr(sampling, "_PAUSE_FACTOR", 0)
     sampler = Sampler(only(own_queue.address).places[0])
     sampler.sample()
-    with Live(own_queue.address) as live:
-        live.ask("put-jobs", {"jobs": [{"body": "x", "tube": "mail"}] * 50})
-    sample = sampler.sample()
+    with Live(own_queue.address) as live, Wire(own_queue.server.connect()) as client:
+        live.ask("put-jobs", {"jobs": [{"body": "x", "tube": "batch"}] * 500})
+        (batch,) = [tube for tube in sampler.sample().tubes if tube["name"] == "batch"]
+        assert batch["puts_per_s"] > 0
+        for _ in range(200):
+            assert client.ask("delete 999999") == "NOT_FOUND"
+        client.ask("watch batch")
+        client.ask("ignore default")
+        assert client.ask("reserve-batch 400 0") == "RESERVED_BATCH 400"
+        assert live.ask("change-jobs", {"do": "delete", "tube": "batch", "state": "ready"})["done"] == 100
+
+        def counted():
+            stats = sampler.sample().stats
+            puts, reserves, deletes = (stats[f"{what}_per_s"] for what in ("puts", "reserves", "deletes"))
+            return puts > reserves == pytest.approx(4 * deletes, rel=0.05) and deletes > 0
+
+        until(counted)
     sampler.close()
-    (mail,) = [tube for tube in sample.tubes if tube["name"] == "mail"]
-    assert sample.stats["puts_per_s"] == mail["puts_per_s"] > 0
 
 
 def test_slow_list_of_tubes_is_sampled_seldom_and_all_else_is_not(own_queue, monkeypatch):
@@ -308,7 +320,7 @@ def test_slow_list_of_tubes_is_sampled_seldom_and_all_else_is_not(own_queue, mon
         client.put(b"x")
         second = sampler.sample()
         assert second.tubes is first.tubes
-        assert second.stats["puts_per_s"] > 0
+        assert second.stats["cmd-put"] == first.stats["cmd-put"] + 1
         monkeypatch.setattr(sampler, "_list_at_s", 0.0)
         third = sampler.sample()
     sampler.close()

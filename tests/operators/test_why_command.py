@@ -46,7 +46,7 @@ def test_tube_that_is_shown_does_not_lead_to_itself(capsys, monkeypatch):
     finding = {"kind": "late", "severity": "warning", "text": "late", "seconds": 0, "do": "add workers", "worst": []}
     findings = [{**finding, "command": f"beanlite why {tube}"} for tube in ("mail", "other")]
     monkeypatch.setattr(telling, "facts_of", lambda _: [])
-    telling.print_diagnosis({"findings": findings, "tube": {"name": "mail"}}, lambda _: "", {})
+    telling.print_diagnosis({"findings": findings, "tube": {"name": "mail"}}, lambda _: "", {}, "")
     told = capsys.readouterr().out
     assert ("beanlite why mail" in told, "beanlite why other" in told) == (False, True)
 
@@ -113,5 +113,5 @@ def test_finding_tells_since_when(capsys, monkeypatch):
         "command": None,
     }
     monkeypatch.setattr(telling, "time", SimpleNamespace(time=lambda: 60.0))
-    telling.print_diagnosis({"findings": [finding]}, lambda _: "", {})
+    telling.print_diagnosis({"findings": [finding]}, lambda _: "", {}, "")
     assert "late (since 1970-01-01 00:00:00 UTC)\n" in capsys.readouterr().out

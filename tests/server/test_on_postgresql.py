@@ -136,7 +136,7 @@ def test_scheduled_backups_are_not_missed_where_they_are_refused(served, capsys)
     with Web(connect) as web:
         for path in ("/journal", "/backups"):
             page = web.get(path).text
-            assert ("backup_every" in page, "back the database up" in page) == (False, True)
+            assert ("backup_every" in page, "-wal" in page, "back the database up" in page) == (False, False, True)
 
 
 @pytest.mark.parametrize(

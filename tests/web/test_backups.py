@@ -193,6 +193,8 @@ def test_nothing_to_back_up(tmp_path, file):
     ):
         page = web.get("/backups")
         assert "there is nothing to back up" in page.text
+        server_page = web.get("/journal").text
+        assert ("There is nothing to back up" in server_page, "-wal" in server_page) == (True, False)
         assert "Back up now" not in page.text
 
 

@@ -107,6 +107,16 @@ def test_note_is_left_and_shown_and_taken_away(web, wire):
     assert "Note Body" not in web.get("/jobs").text
 
 
+def test_note_that_is_too_long_is_told_and_kept(web, wire):
+    job_id = wire.put(b"job")
+    note = "é" * 3000
+    page = web.post("/change", {"ids": job_id, "do": "note", "note": note, "back": f"/job/{job_id}"})
+    assert (page.status, page.html.count('role="alert"')) == (200, 1)
+    assert "4,096 bytes at most, and this has 6,000" in page.text
+    (kept,) = re.findall(r'<textarea name="note"[^>]*aria-invalid="true"[^>]*>\s*([^<]*)<', page.html)
+    assert html.unescape(kept) == note
+
+
 def test_a_change_that_takes_long_is_followed(web, wire, server):
     asked = web.post("/change", {"ids": wire.put(b"job"), "do": "copy", "to": "default"})
     server.signal(signal.SIGSTOP)
@@ -165,6 +175,7 @@ def test_what_no_form_of_ours_says_is_refused(web, wire, fields):
         ("/pause", {"tube": "default", "for": ""}, "for", "0 ends a pause"),
         ("/policy", {"pattern": "default", "key": "max_tries", "value": "many"}, "value", "refused set-policy"),
         ("/policy", {"pattern": "default", "key": "max_tries", "value": " "}, "value", "say which"),
+        ("/policy", {"pattern": "a b", "key": "max_tries", "value": "5"}, "pattern", "neither the name of a tube nor"),
     ],
 )
 def test_a_mistake_is_told_in_its_form_which_is_kept(web, wire, path, fields, name, why):

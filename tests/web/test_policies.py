@@ -1,9 +1,13 @@
 """Policies and schedules on the pages: what is told of them, and what is changed there."""
 
+import asyncio
+import html
 import re
+import socket
 
 import pytest
 
+from tests.support.inside import serving
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
 from tests.support.wire import Wire
@@ -139,6 +143,22 @@ def test_run_of_a_schedule_that_puts_nothing_says_so(web, wire):
     wire.request("set-policy", policies=[], prune=True)
 
 
+async def test_schedule_that_cannot_run_is_marked(tmp_path):
+    why = "'Europe/Atlantis' is no zone"
+    async with serving(tmp_path / "queue.db") as (server, _):
+        where = server._listener.address
+
+        def page():
+            host, port = where.split(":")
+            with Web(where) as web, Wire(socket.create_connection((host, int(port)))) as wire:
+                set_schedule(wire, body="x", zone="Europe/Berlin")
+                server.parts.engine.scheduler.errors["nightly"] = why
+                return web.get("/policies")
+
+        ((_, _, _, _, following, *_),) = rows(await asyncio.to_thread(page), "schedules")
+    assert html.unescape(following) == why
+
+
 def test_job_of_a_schedule_is_told_without_a_connection(tmp_path):
     with start_beanlite(tmp_path, "--history", "1h") as server:
         with Wire(server.connect()) as wire:
@@ -200,6 +220,8 @@ def test_schedule_is_set_and_mistakes_are_told_at_the_field(web, wire):
         ({"name": " "}, "name", "say which"),
         ({"tube": "-x"}, "tube", "no tube can have the name"),
         ({"ttr": "soon"}, "ttr", "soon"),
+        ({"name": "a b"}, "name", "and no blank"),
+        ({"zone": "x" * 65}, "zone", "longer than 64 characters"),
         ({"when": "61 * * * *"}, "when", "refused set-schedule"),
         ({"zone": "Mars/Phobos"}, "when", "Mars/Phobos"),
     ):

@@ -75,7 +75,7 @@ def test_tubes_are_sorted_searched_and_paged(web):
     assert "No tube has such a name" in web.get("/?like=nothing").text
 
 
-@pytest.mark.parametrize("name", [".", "..", "...", "../..", "a/../b", "./"])
+@pytest.mark.parametrize("name", [".", "..", "...", "../..", "a/../b", "a/./b", "./"])
 def test_tube_whose_name_is_that_of_a_folder_has_a_page(web, wire, name):
     wire.ask(f"use {name}")
     listed = web.get(f"/?{urllib.parse.urlencode({'like': name})}").html
@@ -83,6 +83,11 @@ def test_tube_whose_name_is_that_of_a_folder_has_a_page(web, wire, name):
     page = web.get(urllib.parse.urljoin("/", path))  # as a browser does
     assert page.status == 200
     assert f"<h1>{name}" in page.html
+    paused = web.post("/pause", {"tube": name, "for": "soon", "back": page.fields["back"]})
+    assert "'soon' is not a length of time" in paused.text
+    links = {paused.path, *re.findall('"(/tube/[^"]+)"', page.html)}
+    paths = {urllib.parse.urljoin("http://page/", link).partition("?")[0] for link in links}
+    assert (len(links) > len(SPANS), paths) == (True, {f"http://page{path}"})
 
 
 def test_a_tube_shows_its_jobs_by_state_and_text(web):

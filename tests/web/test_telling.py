@@ -116,6 +116,17 @@ def test_word_that_reads_like_a_condition_is_told(web, line, meant):
     assert meant in page.text.partition("No job fits")[2]
 
 
+def test_filters_and_tabs_keep_the_span_of_the_chart(web):
+    page = find(web, "state:buried", "/tube/mail", span="day")
+    assert page.fields["span"] == "day"
+    assert '<a href="/tube/mail?span=day">All</a>' in page.html
+    assert 'href="/tube/mail?span=day&amp;q=state%3Aready"' in page.html
+    assert 'href="/tube/mail?state=ready&amp;span=day"' in page.html
+    overview = web.get("/?span=day")
+    assert overview.fields["span"] == "day"
+    assert 'href="/?sort=buried&amp;span=day"' in overview.html
+
+
 def test_order_of_the_queue_is_offered_where_there_is_one(web):
     menu = "<option( selected)?>queue</option>"
     assert not re.search(menu, web.get("/jobs").html)
@@ -133,6 +144,16 @@ def test_groups_without_a_value_lead_to_notes(web):
     assert "No job has anything" not in web.get("/tube/mail?group=customer").text
 
 
+def test_jobs_of_a_tube_are_not_grouped_by_it(web):
+    page = web.get("/tube/mail?group=tube&q=state%3Aburied")
+    assert '<a href="/tube/mail?q=state%3Aburied">mail</a>' in page.html
+    hint = web.get("/tube/mail?group=error.type").text
+    assert ("by state, why" in hint, "by tube, state" in hint) == (True, False)
+    assert 'placeholder="note, customer"' in page.html
+    assert "A path in a JSON body, or state, why, note" in page.text
+    assert "A path in a JSON body, or tube, state, why, note" in web.get("/jobs").text
+
+
 def test_count_that_goes_on_does_not_look_finished(server, monkeypatch):
     async def hangs(_count, steps):
         steps.close()
@@ -142,8 +163,8 @@ def test_count_that_goes_on_does_not_look_finished(server, monkeypatch):
     async def page():
         site = Site(name="", connect=lambda _, __: Live((server.host, server.port)))
         app = SimpleNamespace(state=SimpleNamespace(site=site))
-        scope = {"type": "http", "method": "GET", "path": "/jobs", "query_string": b"group=customer", "headers": []}
-        request = Request(scope | {"app": app})
+        path = {"path": "/jobs", "raw_path": b"/jobs", "query_string": b"group=customer"}
+        request = Request({"type": "http", "method": "GET", **path, "headers": [], "app": app})
         request.state.user, request.state.rights = User("", may_change=True), UNKNOWN
         try:
             return (await finding.jobs(request)).body.decode()
@@ -174,6 +195,10 @@ def test_lengths_of_time_have_their_beginning(web):
     assert re.search('data-label="In state"><time datetime="[^"]*" data-age title="since 20', page.html)
     assert re.search("Buried for [0-9]+ s, since 20[0-9]", web.get("/job/1").text)
     assert re.search("are buried, .*--state buried · since 20", web.get("/tube/mail").text)
+
+
+def test_page_of_tubes_behind_the_last_one_blames_no_name(web):
+    assert "These were all. Show all tubes" in web.get("/?page=2").text
 
 
 def test_refusals_are_in_one_place(web):

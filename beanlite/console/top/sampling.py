@@ -11,7 +11,6 @@ from typing import Final
 from beanlite.client import calls
 from beanlite.console import listing
 from beanlite.console.filters import Record
-from beanlite.console.live import COUNTERS
 from beanlite.console.several import Place, reach, reach_only, summed
 from beanlite.core.findings import NOTE, SEVERITIES
 
@@ -23,7 +22,9 @@ TREND: Final = 10
 _IDLE: Final = (0.0, 0.0)
 # For how many samples latencies are kept: about a minute.
 _LATENCIES: Final = 60
-_SERVER_RATES: Final = {f"{what}_per_s": keys for what, keys in COUNTERS.items()}
+# What the server tells itself: commands don't tell how many jobs are reserved in batches, or deleted by operators.
+_FLOW_RATES: Final = ("puts_per_s", "reserves_per_s", "deletes_per_s")
+_SERVER_RATES: Final = {"batches_per_s": ("journal-batches",)}
 # After listing the tubes, wait this many times as long as it took before listing them again, to spare servers with
 # many.
 _PAUSE_FACTOR: Final = 10
@@ -40,7 +41,7 @@ class Sample:
 
     at_s: float
     stats: Record
-    """The reply to ``stats``, and rates since the previous sample."""
+    """The reply to ``stats``, batches per second since the previous sample, and jobs per second of the last ten."""
     tubes: list[Record]
     """All tubes, likewise; the same list as in the previous sample, unless it was time to list them again.
 
@@ -69,6 +70,8 @@ class Sampler:
         self._before: Sample | None = None
         self._list_at_s = 0.0
         """When it is time to list the tubes again."""
+        self._flow: Record = {}
+        """How many jobs come and go, as of when the tubes were listed."""
         self._findings: list[Record] = []
         self._diagnose_at_s = 0.0
         """When it is time to ask again what is wrong."""
@@ -85,13 +88,15 @@ class Sampler:
         if before is not None:
             stats |= _rates(stats, before.stats, _SERVER_RATES, at_s - before.at_s)
         if before is None or at_s >= self._list_at_s:
+            flow = self._server.ask("show-flow", {"range": "5min"})
+            self._flow = {rate: flow[rate] for rate in _FLOW_RATES}
             tubes, tubes_at_s = self._list_tubes(before, at_s), at_s
         else:
             tubes, tubes_at_s = before.tubes, before.tubes_at_s
         if at_s >= self._diagnose_at_s:
             self._findings = self._diagnose(at_s)
         mark(tubes, self._findings)
-        self._before = Sample(at_s, stats, tubes, tubes_at_s, self._findings, list(self._latencies_s))
+        self._before = Sample(at_s, stats | self._flow, tubes, tubes_at_s, self._findings, list(self._latencies_s))
         return self._before
 
     def _list_tubes(self, before: Sample | None, at_s: float) -> list[Record]:
