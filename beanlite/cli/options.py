@@ -11,7 +11,7 @@ import typer
 
 from beanlite.cli.paths import as_path, expect_file, instead_of
 from beanlite.errors import ConfigError
-from beanlite.host.signals import terminable
+from beanlite.host.signals import finish, terminable
 
 Db = Annotated[
     str | None,
@@ -70,7 +70,10 @@ def url_of_database(db: str | None, database: str | None, config_file: Path | No
 
 @contextlib.contextmanager
 def counting(unit: str, per_unit: int = 1) -> Iterator[Progress]:
-    """Yield what shows the progress on a terminal, None elsewhere; SIGTERM ends the command as Ctrl-C does."""
+    """Yield what shows the progress on a terminal, None elsewhere; SIGTERM ends the command as Ctrl-C does.
+
+    After the block neither of them does.
+    """
     on_terminal = sys.stderr.isatty()
 
     def show(count: int) -> None:
@@ -79,6 +82,7 @@ def counting(unit: str, per_unit: int = 1) -> Iterator[Progress]:
     try:
         with terminable():
             yield show if on_terminal else None
+            finish()  # the exit code of an interrupted command would have a script do it again
     finally:
         if on_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
