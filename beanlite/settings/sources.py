@@ -5,7 +5,7 @@ Later sources win: defaults, the TOML file, the environment (``BEANLITE_PORT`` f
 
 import os
 import re
-import tomllib
+import reprlib
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from beanlite.errors import ConfigError, missing
 from beanlite.settings.config import Settings, flag, variable
 from beanlite.settings.defaults import ENV_PREFIX, PAGE_TOKEN, SERVERS, TOKEN
+from beanlite.settings.toml_file import parse_toml
 from beanlite.settings.values import default_db, is_postgresql
 
 # Kubernetes sets these in each container for a service whose name begins with beanlite; they are not settings.
@@ -78,7 +79,9 @@ def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings |
             key = str(each["loc"][0])
             source = flag(key) if key in flags else _below_flags(key, file, in_environment)
             description = Settings.model_fields[key].description
-            errors.append(f"{source}: {key} = {each['input']!r} is not allowed; {key}: {description}")
+            value = each["input"]
+            text = reprlib.repr(value) if isinstance(value, (dict, list)) else repr(value)  # it may be nested deeply
+            errors.append(f"{source}: {key} = {text} is not allowed; {key}: {description}")
         return None, errors
     if not any("db" in source for source in (flags, in_file, in_environment)):
         # Not by model_copy, which would count it among the settings that were given.
@@ -167,12 +170,11 @@ def _read_variables(keys: set[str]) -> dict[str, object]:
 
 def _read(file: Path) -> dict[str, object]:
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        return parse_toml(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{file}: the configuration file can't be read: {error.strerror}") from error
     except ValueError as error:  # malformed TOML, or not UTF-8
         raise ConfigError(f"{file}: the configuration file is not TOML: {error}") from error
-    return values
 
 
 def _variables() -> tuple[set[str], list[str]]:

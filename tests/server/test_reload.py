@@ -150,6 +150,8 @@ def test_what_needs_a_restart_is_said_each_time(reload):
     ("text", "why"),
     [
         ("max_tubes = 1\nmax_watched = 0", "max_watched = 0 is not allowed"),
+        pytest.param(f"max_tubes = {'[' * 5000}", "is not TOML: it is nested too deeply", id="nested lists"),
+        pytest.param(f"max_tubes{'.a' * 5000} = 1", "max_tubes = {'a': {'a': ", id="nested tables"),
         ("max_tubes = 1\nbackup_keep = 1\nbackup_every = '1h'", "backup_every and backup_dir need each other"),
         ("max_tubes = ", "is not TOML"),
     ],
