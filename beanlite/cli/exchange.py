@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +16,7 @@ from beanlite.cli.options import (
     Database,
     Db,
     Force,
+    beside_text,
     counting,
     ids_text,
     measure,
@@ -132,11 +133,13 @@ def import_(
 
             dump.load(into, url, new_ids=new_ids)
             name = address.public_url(url)
+            result = replace(result, left=None)  # it was beside the file that is gone
     if as_json:
         print_done(json.dumps({"file": name, **asdict(result)}))
     else:
         others = units.settings(result.pauses, result.policies, result.schedules)
-        print_done(f"{name}: {', '.join([units.jobs(result.jobs), *others[:-1]])} and {others[-1]} imported")
+        counts = f"{', '.join([units.jobs(result.jobs), *others[:-1]])} and {others[-1]}"
+        print_done(f"{name}: {counts} imported{beside_text(result.left)}")
 
 
 def import_binlog(
@@ -173,6 +176,4 @@ def import_binlog(
     if ids := result.without_body:
         jobs = units.jobs(len(ids))
         lines.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {ids_text(ids)}")
-    if result.left:
-        lines.append(f"beside the database there is still {result.left}; it belongs to it")
-    print_done("\n".join(lines))
+    print_done("\n".join(lines) + beside_text(result.left))

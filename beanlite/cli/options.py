@@ -96,6 +96,11 @@ def measure(work: Callable[[Progress], Result], unit: str, per_unit: int = 1) ->
     return result, round(time.monotonic() - began_s, 3)
 
 
+def beside_text(left: str | None) -> str:
+    """Return the line that follows on what was filled if something is left beside it."""
+    return "" if left is None else f"\nbeside the database there is still {left}; it belongs to it"
+
+
 def ids_text(ids: list[int]) -> str:
     """List ids of jobs, the first ones if there are many."""
     return ", ".join(map(str, ids[:IDS_SHOWN])) + (", …" if len(ids) > IDS_SHOWN else "")
