@@ -3,6 +3,7 @@
 import fcntl
 import json
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -76,6 +77,15 @@ def test_import_and_salvage_tell_what_is_left_beside_the_database(queue, tmp_pat
         monkeypatch.setattr(salvage._Saving, "save", watched)
         assert main(["salvage", str(queue), "new.db"]) == 0
         assert capsys.readouterr().out.endswith(left)
+
+
+def test_only_an_import_into_postgresql_needs_a_temporary_folder(queue, capsys, monkeypatch):
+    export_to_file(queue, Path("queue.jsonl"))
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    assert main(["import", "queue.jsonl", "--db", "new.db"]) == 0
+    assert main(["import", "queue.jsonl", "--database", "postgresql://nobody@localhost/none"]) == 1
+    why = "no temporary folder can be made: No such file or directory; TMPDIR names the place for it"
+    assert capsys.readouterr().err == f"beanlite: nothing was imported: {why}\n"
 
 
 def test_what_is_done_but_can_not_be_printed_is_done(queue):
