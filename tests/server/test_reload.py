@@ -165,6 +165,29 @@ def test_a_wrong_file_changes_nothing(server, reload, text, why):
     assert reload("") == ["reloaded"]
 
 
+def test_what_is_read_only_once_or_has_no_end_changes_nothing(server, reload, file):
+    def refusal():
+        before = len(server.log_text())
+        server.signal(signal.SIGHUP)
+        until(lambda: "reloaded" in server.log_text()[before:])
+        assert "not reloaded: settings unchanged" in server.log_text()[before:]
+        return server.log_text()[before:]
+
+    reload("max_tubes = 3\n")
+    file.unlink()
+    os.mkfifo(file)
+    assert "is no regular file, and is not read again" in refusal()
+    for device in ("/dev/zero", "/dev/null"):
+        file.unlink()
+        file.symlink_to(device)
+        assert "is no regular file, and is not read again" in refusal()
+    file.unlink()
+    file.touch()
+    assert "is empty; a comment alone is a file without settings" in refusal()
+    with Wire(server.connect()) as wire:
+        assert [wire.ask("watch a"), wire.ask("watch b"), wire.ask("watch c")][-1] == "OUT_OF_MEMORY"
+
+
 def test_closed_terminal_stops_the_server(tmp_path):
     command = [sys.executable, "-m", "beanlite", "--no-journal", "--socket", str(tmp_path / "socket")]
     pid, terminal = pty.fork()
