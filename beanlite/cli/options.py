@@ -53,6 +53,8 @@ def path_of_db(db: str | None, config_file: Path | None, command: str | None = N
     if db is None and settings.database is not None:
         advice = "--db names a file" if command is None else instead_of(command)
         raise ConfigError(f"settings keep jobs in PostgreSQL; {advice}")
+    if not settings.journal:
+        raise ConfigError("settings keep jobs in memory only; --db names a file")
     return settings.db
 
 
