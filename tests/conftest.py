@@ -112,8 +112,14 @@ def _signals_are_heard():
 
 @pytest.fixture(autouse=True)
 def _signals_are_let_in_again():
-    """Unblock signals: a server that ran in this process leaves them blocked, and new processes would inherit that."""
+    """Unblock signals, and heed them: a server or a command that ran in this process no longer does.
+
+    New processes would inherit that.
+    """
+    before = {number: signal.getsignal(number) for number in signals.STOPS}
     yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
     signals.hear()
 
 

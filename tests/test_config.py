@@ -54,7 +54,7 @@ def test_an_empty_variable_counts_as_none(monkeypatch):
     monkeypatch.setenv("BEANLITE_PORT", "")
     monkeypatch.setenv("BEANLITE_SOCKET", "")
     assert (sources.load().port, sources.load().socket) == (11300, None)
-    assert sources.origins()["port"] == "default"
+    assert sources.examine().origins["port"] == "default"
 
 
 @pytest.mark.parametrize("name", ["db", "socket", "backup_dir"])

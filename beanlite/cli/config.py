@@ -11,7 +11,7 @@ from beanlite.cli.serve import flags_of, options_of_serve, signature_with
 from beanlite.errors import ConfigError
 from beanlite.host.stderr import last_words
 from beanlite.settings.config import Settings
-from beanlite.settings.sources import load, mistakes, origins
+from beanlite.settings.sources import examine
 
 EPILOG = "Exit codes: 0 the settings are right; 2 a setting or flag is wrong."
 EXAMPLES = """
@@ -33,13 +33,16 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     file, an environment variable or a flag.
     """
     flags = flags_of(options, lambda warning: last_words(f"beanlite: {warning}"))
+    settings, errors, origins = examine(config_file, flags)
     if check:
-        errors = mistakes(config_file, flags) or _mistakes_in_files(load(config_file, flags))
+        if settings is not None and not errors:
+            errors = _mistakes_in_files(settings)
         for mistake in errors:
             last_words(f"beanlite: {mistake}")
         return ConfigError.exit_code if errors else 0
-    settings = load(config_file, flags)
-    rows = [(key, getattr(settings, key), source) for key, source in origins(config_file, flags).items()]
+    if errors:
+        raise ConfigError(errors[0])
+    rows = [(key, getattr(settings, key), source) for key, source in origins.items()]
     if as_json:
         print(json.dumps({key: {"value": value, "source": source} for key, value, source in rows}, default=str))
         return 0

@@ -2,7 +2,9 @@
 
 import json
 import sys
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +18,7 @@ from beanlite.cli.options import (
     Database,
     Db,
     Force,
+    beside_text,
     counting,
     ids_text,
     measure,
@@ -26,7 +29,7 @@ from beanlite.cli.paths import as_new_file, as_path
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import reader
 from beanlite.console import units
-from beanlite.errors import ConfigError
+from beanlite.errors import BeanliteError, ConfigError
 from beanlite.journal.lines import read_lines
 
 EPILOG: Final = {
@@ -122,9 +125,7 @@ def import_(
     target = path_of_db(db, config_file) if url is None else None
     from beanlite.journal.sqlite.tools.load import load
 
-    with reader(file) as source, counting("lines") as progress, TemporaryDirectory(prefix="beanlite-import-") as folder:
-        # Lines for PostgreSQL go into a file first, which checks them as it does its own.
-        into = Path(folder, "queue.db") if target is None else target
+    with reader(file) as source, counting("lines") as progress, _file_for(target) as into:
         result = load(read_lines(source), into, new_ids=new_ids, progress=progress)
         name = str(target)
         if url is not None:
@@ -132,11 +133,28 @@ def import_(
 
             dump.load(into, url, new_ids=new_ids)
             name = address.public_url(url)
+            result = replace(result, left=None)  # it was beside the file that is gone
     if as_json:
         print_done(json.dumps({"file": name, **asdict(result)}))
     else:
         others = units.settings(result.pauses, result.policies, result.schedules)
-        print_done(f"{name}: {', '.join([units.jobs(result.jobs), *others[:-1]])} and {others[-1]} imported")
+        counts = f"{', '.join([units.jobs(result.jobs), *others[:-1]])} and {others[-1]}"
+        print_done(f"{name}: {counts} imported{beside_text(result.left)}")
+
+
+@contextmanager
+def _file_for(target: Path | None) -> Iterator[Path]:
+    """Yield the file that takes the lines: for PostgreSQL a temporary one, which checks them as it does its own."""
+    if target is not None:
+        yield target
+        return
+    try:
+        folder = TemporaryDirectory(prefix="beanlite-import-")
+    except OSError as error:
+        why = f"no temporary folder can be made: {error.strerror}"
+        raise BeanliteError(f"nothing was imported: {why}; TMPDIR names the place for it") from error
+    with folder as name:
+        yield Path(name, "queue.db")
 
 
 def import_binlog(
@@ -173,6 +191,4 @@ def import_binlog(
     if ids := result.without_body:
         jobs = units.jobs(len(ids))
         lines.append(f"lost: {jobs} of which the binlog has changes, but not their bodies: {ids_text(ids)}")
-    if result.left:
-        lines.append(f"beside the database there is still {result.left}; it belongs to it")
-    print_done("\n".join(lines))
+    print_done("\n".join(lines) + beside_text(result.left))

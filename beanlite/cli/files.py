@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from beanlite.cli.options import AsJson, ConfigFile, Db, Force, ids_text, measure, path_of_db, url_of_database
+from beanlite.cli.options import (
+    AsJson,
+    ConfigFile,
+    Db,
+    Force,
+    beside_text,
+    ids_text,
+    measure,
+    path_of_db,
+    url_of_database,
+)
 from beanlite.cli.paths import as_new_file, as_path, expect_file, path_given
 from beanlite.cli.printing import print_done
 from beanlite.console import units
@@ -240,7 +250,7 @@ def salvage(
         print_done(json.dumps({"file": str(dest), **asdict(result), "seconds": seconds}))
     else:
         others = ", ".join(units.settings(result.pauses, result.policies, result.schedules))
-        print_done(f"{dest}: {units.jobs(result.jobs)}, {others}, {seconds} s")
+        print_done(f"{dest}: {units.jobs(result.jobs)}, {others}, {seconds} s{beside_text(result.left)}")
     if result.is_all:
         return
     raise JournalRefused("; ".join([*_losses(source, result), *_in_doubt(result)]))

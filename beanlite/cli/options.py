@@ -13,7 +13,7 @@ from beanlite.cli.paths import as_path, expect_file, instead_of
 from beanlite.console.filters import JobId
 from beanlite.core.phrases import jobs_text
 from beanlite.errors import ConfigError
-from beanlite.host.signals import terminable
+from beanlite.host.signals import finish, terminable
 
 Db = Annotated[
     str | None,
@@ -55,6 +55,8 @@ def path_of_db(db: str | None, config_file: Path | None, command: str | None = N
     if db is None and settings.database is not None:
         advice = "--db names a file" if command is None else instead_of(command)
         raise ConfigError(f"settings keep jobs in PostgreSQL; {advice}")
+    if not settings.journal:
+        raise ConfigError("settings keep jobs in memory only; --db names a file")
     return settings.db
 
 
@@ -72,7 +74,10 @@ def url_of_database(db: str | None, database: str | None, config_file: Path | No
 
 @contextlib.contextmanager
 def counting(unit: str, per_unit: int = 1) -> Iterator[Progress]:
-    """Yield what shows the progress on a terminal, None elsewhere; SIGTERM ends the command as Ctrl-C does."""
+    """Yield what shows the progress on a terminal, None elsewhere; SIGTERM ends the command as Ctrl-C does.
+
+    After the block neither of them does.
+    """
     on_terminal = sys.stderr.isatty()
 
     def show(count: int) -> None:
@@ -81,6 +86,7 @@ def counting(unit: str, per_unit: int = 1) -> Iterator[Progress]:
     try:
         with terminable():
             yield show if on_terminal else None
+            finish()  # the exit code of an interrupted command would have a script do it again
     finally:
         if on_terminal:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
@@ -100,6 +106,11 @@ def tell_those_there(ids: list[JobId]) -> None:
         jobs, were = jobs_text(len(ids)), "was" if len(ids) == 1 else "were"
         those = ids_text(list(dict.fromkeys(ids)))
         print(f"beanlite: {jobs} {were} not put: the body is there already (unique), in {those}", file=sys.stderr)
+
+
+def beside_text(left: str | None) -> str:
+    """Return the line that follows on what was filled if something is left beside it."""
+    return "" if left is None else f"\nbeside the database there is still {left}; it belongs to it"
 
 
 def ids_text(ids: Sequence[int]) -> str:

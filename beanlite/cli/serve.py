@@ -203,7 +203,7 @@ def serve(*, config_file: Path | None, version: bool, **options: Any) -> int:  #
     from beanlite.server.start import run  # only here, after the flags are checked
 
     try:
-        return run(settings, load)
+        return run(settings, partial(load, again=True))
     except JournalRefused as error:
         if is_default and settings.file is not None:
             from beanlite.cli.place import with_advice

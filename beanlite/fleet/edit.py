@@ -2,12 +2,12 @@
 
 import os
 import re
-import tomllib
 from pathlib import Path
 from typing import Final
 
 from beanlite.errors import ConfigError
 from beanlite.fleet.servers import Fleet
+from beanlite.settings.toml_file import parse_toml
 
 _VERSION: Final = re.compile(r"^version[ \t]*=[ \t]*[0-9]+", re.MULTILINE)
 _MOVED: Final = re.compile(r"^\[moved\][^\n]*\n", re.MULTILINE)
@@ -23,10 +23,10 @@ def write_move(path: Path, tube: str, source: str, target: str) -> Fleet:
     new_text = _with_version(_with_move(text, tube, source, target), fleet.version + 1)
     move = {"from": source, "to": target}
     try:
-        contents = tomllib.loads(new_text)
-    except tomllib.TOMLDecodeError:
+        contents = parse_toml(new_text)
+    except ValueError:
         contents = {}
-    before = tomllib.loads(text)
+    before = parse_toml(text)
     if contents != {**before, "version": fleet.version + 1, "moved": {**before.get("moved", {}), tube: move}}:
         raise ConfigError(
             f"{path} is written in a way that is only changed by hand: set version = {fleet.version + 1}, and in"

@@ -46,12 +46,19 @@ def handling(handler: Callable[..., Any] | signal.Handlers, *numbers: signal.Sig
         yield
     finally:
         for number, earlier in before.items():
-            signal.signal(number, earlier)
+            if signal.getsignal(number) == handler:  # otherwise `finish` has ended this
+                signal.signal(number, earlier)
 
 
 def unheard() -> AbstractContextManager[None]:
     """Ignore the signals that end a command, because what it was to do is done and only has to be finished."""
     return handling(signal.SIG_IGN, *STOPS)
+
+
+def finish() -> None:
+    """Ignore the signals that end a command from now on: it has done everything, and only tells of it."""
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def terminable() -> AbstractContextManager[None]:

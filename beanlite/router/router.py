@@ -206,19 +206,24 @@ class Router:
             if mark != self._mark or self._looks.is_set():
                 self._mark = mark
                 self._looks.clear()
-                self._read_again()
+                try:
+                    self._read_again()
+                except ConfigError as error:
+                    log.error("file of servers not taken; the one before stays", error=error)
+                except Exception as bug:  # noqa: BLE001 - later files are to be taken all the same
+                    log.error("file of servers not taken", exc=bug)
 
     def _read_again(self) -> None:
+        """Read the file, and route by it. ConfigError: something is wrong, and nothing has changed."""
         before, self._contexts = self._contexts, {}
         try:
             fleet = Fleet.load(self._files.servers)
             addresses = self._addresses_of(fleet)
             tls = self._read_tls()
             self._make_room(fleet)
-        except ConfigError as error:
+        except BaseException:
             self._contexts = before
-            log.error("file of servers not taken; the one before stays", error=error)
-            return
+            raise
         if self._handshakes is not None and tls is not None:
             self._handshakes.renew(Certificates(tls, {}, {}))
         self._map.change(fleet)

@@ -27,8 +27,11 @@ def _examine(file: Path) -> tuple[Values, list[str]]:
     """Return the values that are right, and all mistakes."""
     try:
         tables = read_toml(file, "policies")
-    except ConfigError as error:
+        is_empty = not tables and not file.stat().st_size
+    except (ConfigError, OSError) as error:  # it may be gone by now
         return {}, [str(error)]
+    if is_empty:  # as it is while it is written
+        return {}, [f"{file}: the file of policies is empty; a comment alone is a file without policies"]
     values: Values = {}
     errors: list[str] = []
     for pattern, table in tables.items():

@@ -5,17 +5,20 @@ Later sources win: defaults, the TOML file, the environment (``BEANLITE_PORT`` f
 
 import os
 import re
-import tomllib
-from collections.abc import Callable, Mapping
+import reprlib
+import stat
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from beanlite.errors import ConfigError, missing
 from beanlite.settings.config import Settings, flag, variable
 from beanlite.settings.defaults import ENV_PREFIX, PAGE_TOKEN, SERVERS, TOKEN
+from beanlite.settings.toml_file import parse_toml
 from beanlite.settings.values import default_db, is_postgresql
 
 # Kubernetes sets these in each container for a service whose name begins with beanlite; they are not settings.
@@ -25,28 +28,31 @@ _OF_A_SERVICE = re.compile(
 )
 
 
-def load(file: Path | None = None, flags: Mapping[str, object] | None = None) -> Settings:
+class Examined(NamedTuple):
+    """What the sources have."""
+
+    settings: Settings | None
+    """None if a value is not allowed."""
+    mistakes: list[str]
+    """Everything that is wrong, one line for each mistake."""
+    origins: dict[str, str]
+    """Where each setting comes from: ``default``, the path of the file, the name of a variable, or a flag."""
+
+
+def load(file: Path | None = None, flags: Mapping[str, object] | None = None, *, again: bool = False) -> Settings:
     """Combine the settings from the TOML file, the environment and the flags.
 
-    `flags` has only the flags that were given, by the names of the settings.
+    `flags` has only the flags that were given, by the names of the settings. `again`: the server runs by them already.
     Raises ConfigError for a file that can't be read, an unknown key or a value that isn't allowed.
     """
-    settings, errors = _examine(file, flags or {})
-    if errors:
-        raise ConfigError(errors[0])
+    settings, mistakes, _ = examine(file, flags, again=again)
+    if mistakes:
+        raise ConfigError(mistakes[0])
     assert settings is not None
     return settings
 
 
-def mistakes(file: Path | None = None, flags: Mapping[str, object] | None = None) -> list[str]:
-    """Return everything that is wrong with the settings, one line for each mistake."""
-    return _examine(file, flags or {})[1]
-
-
-def origins(file: Path | None = None, flags: Mapping[str, object] | None = None) -> dict[str, str]:
-    """Return where each setting comes from: ``default``, the path of the file, the name of a variable, or a flag."""
-    flags = flags or {}
-    in_file = _read(file) if file else {}
+def _origins(file: Path | None, in_file: Iterable[str], flags: Mapping[str, object]) -> dict[str, str]:
     in_environment = _variables()[0]
     sources = dict.fromkeys(Settings.model_fields, "default") | {"db": default_db()[1]}
     sources |= dict.fromkeys(in_file, str(file))
@@ -57,17 +63,19 @@ def origins(file: Path | None = None, flags: Mapping[str, object] | None = None)
     return sources
 
 
-def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings | None, list[str]]:
-    """Read and check everything; returns the settings, or None if a value is not allowed, and all mistakes."""
+def examine(file: Path | None = None, flags: Mapping[str, object] | None = None, *, again: bool = False) -> Examined:
+    """Read and check everything as ``load`` does. The file, which may be a pipe, is read once."""
+    flags = flags or {}
     errors: list[str] = []
     in_file: dict[str, object] = {}
     try:
-        in_file = _read(file) if file else {}
+        in_file = _read(file, again=again) if file else {}
     except ConfigError as error:
         errors.append(str(error))
     unknown = [key for key in in_file if key not in Settings.model_fields]
     errors += [f"{file}: unknown key {key}" + _did_you_mean(key, str) for key in unknown]
     in_file = {key: value for key, value in in_file.items() if key not in unknown}
+    origins = _origins(file, in_file, flags)
     in_environment, unknown_variables = _variables()
     errors += unknown_variables
     try:
@@ -78,8 +86,10 @@ def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings |
             key = str(each["loc"][0])
             source = flag(key) if key in flags else _below_flags(key, file, in_environment)
             description = Settings.model_fields[key].description
-            errors.append(f"{source}: {key} = {each['input']!r} is not allowed; {key}: {description}")
-        return None, errors
+            value = each["input"]
+            text = reprlib.repr(value) if isinstance(value, (dict, list)) else repr(value)  # it may be nested deeply
+            errors.append(f"{source}: {key} = {text} is not allowed; {key}: {description}")
+        return Examined(None, errors, origins)
     if not any("db" in source for source in (flags, in_file, in_environment)):
         # Not by model_copy, which would count it among the settings that were given.
         settings = Settings.model_construct(settings.model_fields_set, **dict(settings) | {"db": default_db()[0]})
@@ -88,7 +98,7 @@ def _examine(file: Path | None, flags: Mapping[str, object]) -> tuple[Settings |
         if "db" in flags and is_so:  # who names a file would lose what they believe to be in it
             other = flag(key) if key in flags else f"{text} ({_below_flags(key, file, in_environment)})"
             errors.append(f"--db and {other} exclude each other")
-    return settings, errors + _contradictions(settings)
+    return Examined(settings, errors + _contradictions(settings), origins)
 
 
 def _below_flags(key: str, file: Path | None, in_environment: set[str]) -> str:
@@ -165,14 +175,18 @@ def _read_variables(keys: set[str]) -> dict[str, object]:
     return {key: value for key, value in values.items() if key in keys}  # not Kubernetes's
 
 
-def _read(file: Path) -> dict[str, object]:
+def _read(file: Path, *, again: bool) -> dict[str, object]:
     try:
-        values = tomllib.loads(file.read_text(encoding="utf-8"))
+        if again and not stat.S_ISREG(file.stat().st_mode):  # of a pipe nothing more comes, or what has no end
+            raise ConfigError(f"{file}: the configuration file is no regular file, and is not read again")
+        text = file.read_text(encoding="utf-8")
+        if again and not text:  # as it is while it is written
+            raise ConfigError(f"{file}: the configuration file is empty; a comment alone is a file without settings")
+        return parse_toml(text)
     except OSError as error:
         raise ConfigError(f"{file}: the configuration file can't be read: {error.strerror}") from error
     except ValueError as error:  # malformed TOML, or not UTF-8
         raise ConfigError(f"{file}: the configuration file is not TOML: {error}") from error
-    return values
 
 
 def _variables() -> tuple[set[str], list[str]]:

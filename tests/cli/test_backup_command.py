@@ -10,6 +10,7 @@ import pytest
 from beanlite.cli import main
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.tools.backup import BackupResult
+from tests.support.journal_files import snapshot
 from tests.support.streams import DONE_UNPRINTED, onto_full_disk, without_reader
 
 pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
@@ -50,6 +51,18 @@ def test_backup_copies_the_named_database_though_journal_is_off(queue, capsys, m
     monkeypatch.setenv("BEANLITE_JOURNAL", "false")
     assert main(["backup", "copy.db", "--db", str(queue)]) == 0
     assert capsys.readouterr().out.startswith("copy.db: 0 jobs, ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["backup copy.db", "restore queue.db", "compact", "export", "import none.jsonl", "import-binlog .", "history"],
+)
+def test_a_file_that_no_server_uses_is_taken_only_if_it_is_named(line, queue, capsys, monkeypatch):
+    monkeypatch.setenv("BEANLITE_JOURNAL", "false")
+    before = snapshot(queue.parent)
+    assert main(line.split()) == 2
+    assert capsys.readouterr() == ("", "beanlite: settings keep jobs in memory only; --db names a file\n")
+    assert snapshot(queue.parent) == before
 
 
 @pytest.mark.parametrize(("terminal", "shown"), [(True, "\r5 MiB\r\x1b[K"), (False, "")])

@@ -1,6 +1,7 @@
 """``beanlite config``: what holds, where it comes from, and every mistake."""
 
 import json
+import os
 
 import pytest
 
@@ -48,6 +49,23 @@ def test_the_flag_that_has_replaced_a_socket_is_named(file, flags, source, capsy
     file.write_text('socket = "y"\n')
     assert cli.main(["config", "--config", str(file), "--json", *flags.split()]) == 0
     assert json.loads(capsys.readouterr().out)["socket"]["source"] == source
+
+
+def test_pipe_of_settings_is_read_once(capfd):
+    def piped(text):
+        read, write = os.pipe()
+        os.write(write, text)
+        os.close(write)
+        return read, f"/dev/fd/{read}"
+
+    end, name = piped(b"max_tubes = 2\n")
+    assert cli.main(["config", "--config", name, "--json"]) == 0
+    os.close(end)
+    assert json.loads(capfd.readouterr().out)["max_tubes"] == {"value": 2, "source": name}
+    end, name = piped(b"policies = '/nonexistent'\n")
+    assert cli.main(["config", "--config", name, "--check"]) == 2
+    os.close(end)
+    assert "/nonexistent: the file of policies can't be read" in capfd.readouterr().err
 
 
 def test_every_mistake_has_a_line(file, monkeypatch, capfd):

@@ -3,13 +3,17 @@
 import fcntl
 import json
 import sys
+import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from beanlite.cli import main
 from beanlite.journal import lines
-from tests.support.journal_files import make
+from beanlite.journal.sqlite.tools import salvage
+from tests.support.journal_files import export_to_file, make
+from tests.support.sqlite_tool import outsider
 from tests.support.streams import (
     DONE_UNPRINTED,
     from_broken,
@@ -50,7 +54,38 @@ def test_through_a_pipe(queue, capfdbinary, monkeypatch):
         monkeypatch.setattr(sys, "stdin", exported)
         assert main(["import", "-", "--db", str(queue), "--new-ids", "--json"]) == 0
     result = json.loads(capfdbinary.readouterr().out)
-    assert result == {"file": str(queue), "jobs": 9, "pauses": 0, "policies": 0, "schedules": 0}
+    assert result == {"file": str(queue), "jobs": 9, "pauses": 0, "policies": 0, "schedules": 0, "left": None}
+
+
+def test_import_and_salvage_tell_what_is_left_beside_the_database(queue, tmp_path, capsys, monkeypatch):
+    left = "\nbeside the database there is still a -wal that a reader is using; it belongs to it\n"
+    export_to_file(queue, tmp_path / "queue.jsonl")
+    make(tmp_path / "old.db", batches=1)
+    with outsider(tmp_path / "old.db") as do:
+        do("BEGIN; SELECT 'done' FROM jobs LIMIT 0;")
+        assert main(["import", "queue.jsonl", "--new-ids", "--db", "old.db"]) == 0
+        assert capsys.readouterr().out == f"old.db: 9 jobs and 0 pauses imported{left}"
+        assert main(["import", "queue.jsonl", "--new-ids", "--db", "old.db", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["left"] == "a -wal that a reader is using"
+    with ExitStack() as reading:
+        save = salvage._Saving.save
+
+        def watched(saving, progress):
+            reading.enter_context(outsider(tmp_path / "new.db"))("BEGIN; SELECT 'done' FROM jobs LIMIT 0;")
+            save(saving, progress)
+
+        monkeypatch.setattr(salvage._Saving, "save", watched)
+        assert main(["salvage", str(queue), "new.db"]) == 0
+        assert capsys.readouterr().out.endswith(left)
+
+
+def test_only_an_import_into_postgresql_needs_a_temporary_folder(queue, capsys, monkeypatch):
+    export_to_file(queue, Path("queue.jsonl"))
+    monkeypatch.setattr(tempfile, "tempdir", "/nonexistent")
+    assert main(["import", "queue.jsonl", "--db", "new.db"]) == 0
+    assert main(["import", "queue.jsonl", "--database", "postgresql://nobody@localhost/none"]) == 1
+    why = "no temporary folder can be made: No such file or directory; TMPDIR names the place for it"
+    assert capsys.readouterr().err == f"beanlite: nothing was imported: {why}\n"
 
 
 def test_what_is_done_but_can_not_be_printed_is_done(queue):

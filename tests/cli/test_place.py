@@ -144,7 +144,7 @@ def test_the_directory_of_a_unit_is_taken_where_nobody_names_a_place(tmp_path, m
     monkeypatch.setenv("STATE_DIRECTORY", f"{tmp_path}:/elsewhere")
     assert main([]) == 0
     assert server.file == tmp_path / "beanlite.db"
-    assert sources.origins()["db"] == "STATE_DIRECTORY"
+    assert sources.examine().origins["db"] == "STATE_DIRECTORY"
     assert main(["-b", str(tmp_path / "named.db")]) == 0
     assert server.file == tmp_path / "named.db"
 

@@ -1,6 +1,7 @@
 """Dated names sort by time, and only our own backups are ever deleted."""
 
 import errno
+import fcntl
 import os
 import time
 from pathlib import Path
@@ -8,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from beanlite.journal.sqlite.file import dated, wholefile
+from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.dated import dated_backups, delete_left, delete_oldest, stamp
 from beanlite.journal.sqlite.file.wholefile import partial_of
-from tests.support.journal_files import make
+from tests.support.journal_files import make, writer
 
 DAY_S = 86400
 FIRST_S = 1_795_383_296.789
@@ -114,6 +116,32 @@ def test_a_link_is_left_alone(source, folder):
     link.symlink_to(source)
     delete_oldest(folder, source, 1, newest)
     assert names(folder) == [link.name, newest.name]
+
+
+def test_one_that_a_server_holds_is_left_alone(source, folder):
+    (first, _), (second, _), (newest, _) = dated_backups(folder, source)
+    first.unlink()
+    with writer(first, "idle"):
+        deleted, failures = delete_oldest(folder, source, 1, newest)
+    assert deleted == [second]
+    assert [(failure.filename, failure.strerror) for failure in failures] == [
+        (str(first), "a server or another command holds it")
+    ]
+    deleted, failures = delete_oldest(folder, source, 1, newest)
+    assert (deleted, [failure.filename for failure in failures]) == ([], [str(first)])
+    open_database(first).close()  # what is in its -wal is in the file then
+    assert delete_oldest(folder, source, 1, newest) == ([first], [])
+
+
+def test_one_that_nobody_can_lock_is_deleted(source, folder, monkeypatch):
+    newest, _ = dated_backups(folder, source)[-1]
+
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert len(delete_oldest(folder, source, 1, newest)[0]) == 2
+    assert names(folder) == [newest.name]
 
 
 def test_what_a_killed_backup_has_left_goes_with_the_next(source, folder):

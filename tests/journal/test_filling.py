@@ -1,7 +1,10 @@
 """Filling a database from another source: it gets all jobs or none, whatever happens meanwhile."""
 
+import errno
+import os
 import signal
 import sqlite3
+import subprocess
 from contextlib import closing
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from beanlite.journal.sqlite.tools import filling as filling_module
 from beanlite.journal.sqlite.tools.filling import filling
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import files_of_at_most, writer
+from tests.support.needs import need
 
 
 def job(job_id, body=b"body", **columns):
@@ -139,6 +143,31 @@ def test_a_disk_that_fills_up(is_new, path):
         assert list(path.parent.iterdir()) == []
     fill(path, [job(1)])
     assert select(path, "count(*) FROM jobs") == [(1,)]
+
+
+def test_a_disk_without_room_for_an_empty_database_stays_empty(tmp_path):
+    need(os.geteuid() == 0, "only root can mount")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=92k", "none", str(folder)], check=True)
+    try:
+        with pytest.raises(JournalRefused, match="no space left on the disk"):
+            fill(folder / "queue.db", [job(1)])
+        assert list(folder.iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_with_too_many_open_files_nothing_is_left(path, monkeypatch):
+    def refuse(_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", refuse)
+    with pytest.raises(JournalRefused, match="can't be used: Too many open files"):
+        fill(path, [job(1)])
+    assert list(path.parent.iterdir()) == []
+    monkeypatch.undo()
+    fill(path, [job(1)])
 
 
 def test_a_signal_after_the_commit_is_too_late(path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from beanlite.errors import JournalRefused
 from beanlite.journal.sqlite.tools.restore import restore, undo_restore
 from tests.journal.test_restore import damage, ids, source, target
-from tests.support.journal_files import ROOT, make, make_killed
+from tests.support.journal_files import ROOT, make, make_killed, writer
 
 __all__ = ["source", "target"]  # fixtures
 
@@ -118,3 +118,16 @@ def jobs_in(folder):
         return ids(folder / "queue.db")[0]
     except JournalRefused:
         return None  # only a file that was damaged before may still be
+
+
+def test_what_a_server_holds_of_an_unfinished_restore_stays(source, target):
+    make(target, batches=4)
+    unfinished = target.with_name("queue.db.replaced-20200101T000000.000Z")
+    partial = target.with_name(".queue.db.restored-20200101T000000.000Z.abc.partial")
+    partial.touch()
+    with writer(unfinished, "idle"):
+        restore(source, target)
+    assert len(ids(unfinished)[0]) == 30
+    assert partial.exists()  # an undo passes over it because of this
+    restore(source, target)
+    assert not unfinished.exists()

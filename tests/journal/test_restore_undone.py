@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.errors import BeanliteError
+from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.tools.restore import restore, undo_restore
 from tests.journal.test_restore import ids, kept_by, names, source, target
-from tests.support.journal_files import make
+from tests.support.journal_files import make, writer
 
 __all__ = ["source", "target"]  # fixtures
 
@@ -53,6 +54,33 @@ def test_a_signal_while_what_came_back_is_removed_is_too_late(source, target, mo
     result = undo_restore(target)
     assert names(target) == ["queue.db", kept_by(result).name]
     assert ids(target) == (list(range(1, 13)), 12)
+
+
+def test_undo_refuses_what_a_server_holds(source, target):
+    make(target, batches=4)
+    kept = kept_by(restore(source, target))
+    kept.unlink()
+    with writer(kept, "idle"), pytest.raises(JournalRefused, match=rf"a server or another command holds {kept}"):
+        undo_restore(target)
+    assert kept.exists()
+    assert ids(target)[0] == [1, 2, 3]
+    undo_restore(target)
+    assert len(ids(target)[0]) == 30  # those in its -wal, too
+
+
+def test_no_server_starts_on_what_an_undo_is_about_to_remove(source, target, monkeypatch):
+    make(target, batches=4)
+    kept, unlink = kept_by(restore(source, target)), Path.unlink
+
+    def started(path, **how):
+        if path == kept:
+            with pytest.raises(JournalRefused, match="a server or another command holds"):
+                open_database(kept)
+        unlink(path, **how)
+
+    monkeypatch.setattr(Path, "unlink", started)
+    undo_restore(target)
+    assert not kept.exists()
 
 
 def test_nothing_to_undo(target):

@@ -269,11 +269,15 @@ def test_server_with_one_more_address_disturbs_no_client(shifted):
         assert int(after) - int(before) <= 3  # of which one is of this test, and the others look for the server
 
 
-def test_file_of_servers_that_is_wrong_is_not_taken(fleet, wire):
-    (fleet.directory / "servers.toml").write_text("version = 0\n")
+@pytest.mark.parametrize("text", ["version = 0", "version = " + "[" * 5000], ids=["old", "nested"])
+def test_file_of_servers_that_is_wrong_is_not_taken(text, fleet, wire):
+    file = fleet.directory / "servers.toml"
+    file.write_text(text)
     fleet.process.send_signal(signal.SIGHUP)
     until(lambda: "file of servers not taken" in fleet.log_text())
     assert wire.put(b"x") % 64 in {1, 2, 3}
+    servers_file(file, fleet.upstreams, TUBES, version=2)
+    until(lambda: wire.stats()["router-map-version"] == "2")
 
 
 def test_drained_client_and_stopped_router_lose_nothing(fleet):

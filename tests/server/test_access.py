@@ -204,7 +204,7 @@ def test_rules_that_come_with_a_reload_end_clients_that_they_limit(tmp_path):
     rules = tmp_path / "access.toml"
     rules.write_text(allow("net:127.0.0.1", ["a"]))
     settings = tmp_path / "beanlite.toml"
-    settings.write_text("")
+    settings.write_text("# everybody may everything\n")
     with start_beanlite(tmp_path, "--no-journal", "--config", str(settings)) as server, Wire(server.connect()) as wire:
         wire.put(b"x")
         settings.write_text(f'access = "{rules}"\n')
@@ -212,7 +212,7 @@ def test_rules_that_come_with_a_reload_end_clients_that_they_limit(tmp_path):
         assert wire.is_closed()
         with Wire(server.connect()) as limited:
             assert limited.ask("use b") == "UNAUTHORIZED"
-            settings.write_text("")
+            settings.write_text("# everybody may everything\n")
             server.signal(signal.SIGHUP)
             until(lambda: server.log_text().count("reloaded") == 2)
             assert limited.ask("use b") == "USING b"

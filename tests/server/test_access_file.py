@@ -107,6 +107,11 @@ def test_pipe_is_no_file_of_access(file):
     assert mistakes_in(file) == [f"{file}: the file of access is no regular file"]
 
 
+def test_file_of_access_that_is_nested_deeply_is_not_read(file):
+    file.write_text("allow = " + "[" * 5000)
+    assert mistakes_in(file) == [f"{file}: the file of access is not TOML: it is nested too deeply"]
+
+
 def test_config_check_reports_each_mistake_in_the_file(file, capfd, tmp_path):
     file.write_text(allow("x", ["a"], "boss"))
     settings = tmp_path / "beanlite.toml"

@@ -33,13 +33,14 @@ def test_file_has_a_table_for_each_pattern(file):
         (b"mail.*", "fair"): "true",
         (b"reports", "ttl"): "1d",
     }
-    file.write_text("")
+    file.write_text("# none\n")
     assert read_policies(file) == {}
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("", "the file of policies is empty; a comment alone is a file without policies"),
         ("=", "the file of policies is not TOML: Invalid statement (at line 1, column 1)"),
         ("[a]\n[a]", "the file of policies is not TOML: "),
         ("max_tries = 5", 'max_tries is not in a table, such as ["mail.*"]'),
@@ -154,7 +155,7 @@ def test_policies_stay_when_the_setting_goes_and_operators_set_them(tmp_path, fi
         body = json.dumps(request).encode()
         assert wire.ask(f"set-policy {len(body)}", body).startswith("REFUSED ")
         assert f"policies come from {file}" in json.loads(wire.body)["error"]
-        settings.write_text("")
+        settings.write_text("# none\n")
         reloaded(server)
         assert list(listed(wire)) == ["* ttl=1d"]
         wire.request("set-policy", **request)
@@ -208,7 +209,7 @@ def test_file_that_memory_is_too_small_for_leaves_policies_unchanged(core, file,
 
 
 def test_reload_takes_no_policies_for_which_memory_is_too_small(tmp_path, file):
-    file.write_text("")
+    file.write_text("# none\n")
     flags = ("--no-journal", "--max-connections", "500", "--max-memory", "16MiB", "--policies", str(file))
     with start_beanlite(tmp_path, *flags) as server, Wire(server.connect()) as wire:
         for _ in range(60):

@@ -150,6 +150,8 @@ def test_what_needs_a_restart_is_said_each_time(reload):
     ("text", "why"),
     [
         ("max_tubes = 1\nmax_watched = 0", "max_watched = 0 is not allowed"),
+        pytest.param(f"max_tubes = {'[' * 5000}", "is not TOML: it is nested too deeply", id="nested lists"),
+        pytest.param(f"max_tubes{'.a' * 5000} = 1", "max_tubes = {'a': {'a': ", id="nested tables"),
         ("max_tubes = 1\nbackup_keep = 1\nbackup_every = '1h'", "backup_every and backup_dir need each other"),
         ("max_tubes = ", "is not TOML"),
     ],
@@ -161,6 +163,29 @@ def test_a_wrong_file_changes_nothing(server, reload, text, why):
     with Wire(server.connect()) as wire:
         assert wire.ask("watch b") == "WATCHING 2"
     assert reload("") == ["reloaded"]
+
+
+def test_what_is_read_only_once_or_has_no_end_changes_nothing(server, reload, file):
+    def refusal():
+        before = len(server.log_text())
+        server.signal(signal.SIGHUP)
+        until(lambda: "reloaded" in server.log_text()[before:])
+        assert "not reloaded: settings unchanged" in server.log_text()[before:]
+        return server.log_text()[before:]
+
+    reload("max_tubes = 3\n")
+    file.unlink()
+    os.mkfifo(file)
+    assert "is no regular file, and is not read again" in refusal()
+    for device in ("/dev/zero", "/dev/null"):
+        file.unlink()
+        file.symlink_to(device)
+        assert "is no regular file, and is not read again" in refusal()
+    file.unlink()
+    file.touch()
+    assert "is empty; a comment alone is a file without settings" in refusal()
+    with Wire(server.connect()) as wire:
+        assert [wire.ask("watch a"), wire.ask("watch b"), wire.ask("watch c")][-1] == "OUT_OF_MEMORY"
 
 
 def test_closed_terminal_stops_the_server(tmp_path):

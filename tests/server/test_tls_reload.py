@@ -126,7 +126,7 @@ def test_a_key_of_another_certificate_is_named(authority):
     ],
 )
 def test_settings_that_do_not_fit_each_other(flags, error):
-    assert sources.mistakes(flags=flags) == [error]
+    assert sources.examine(flags=flags).mistakes == [error]
 
 
 def test_config_check_says_when_certificates_end(authority, capfd):

@@ -3,17 +3,20 @@
 The names sort by time, which is UTC with milliseconds: queue-20261122T213456.789Z.db.
 """
 
+import errno
+import fcntl
 import os
 import re
 import time
 from calendar import timegm
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.file.fileformat import check_file, open_regular
+from beanlite.journal.sqlite.file.fileformat import check_file, open_regular, wal_size
 from beanlite.journal.sqlite.file.wholefile import remove_left
 
 _STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
@@ -71,11 +74,34 @@ def delete_oldest(folder: Path, source: Path, keep: int, newest: Path) -> tuple[
     deleted = []
     for file in surplus:
         try:
-            file.unlink(missing_ok=True)
+            _delete(file)
             deleted.append(file)
+        except FileNotFoundError:
+            continue  # another backup has deleted it meanwhile
         except OSError as error:  # it is another user's, for example; the others take up room as well
             failures.append(error)
     return deleted, failures
+
+
+def _delete(backup: Path) -> None:
+    """Delete a backup unless jobs were added to it. OSError: it can't be deleted."""
+    with unheld(backup):
+        if wal_size(backup):
+            raise OSError(errno.EBUSY, "a server that held it was killed, and its -wal has changes", str(backup))
+        backup.unlink(missing_ok=True)
+
+
+@contextmanager
+def unheld(file: Path) -> Iterator[None]:
+    """Lock servers out of a file in this block. BlockingIOError: one holds it. OSError: it can't be opened."""
+    with os.fdopen(open_regular(file), "rb", buffering=0) as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, as NFS has others only of files to write to
+        except BlockingIOError:
+            raise BlockingIOError(errno.EAGAIN, "a server or another command holds it", str(file)) from None
+        except OSError:
+            pass  # where nothing can be locked, no server runs
+        yield
 
 
 def _is_ours(file: Path) -> bool:

@@ -13,7 +13,7 @@ from beanlite.host import signals
 from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, NAMES, TIMES
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.file.fileformat import shm_of, text_of, wal_of
+from beanlite.journal.sqlite.file.fileformat import refused, shm_of, text_of, wal_of, wal_size
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
 
@@ -54,6 +54,14 @@ class Filling:
         self.connection.execute("UPDATE meta SET last_id = max(last_id, ?)", (last_id,))
 
 
+def _remove_empty(path: Path) -> None:
+    """Remove what SQLite has left beside a file that is gone, unless something is in it."""
+    with suppress(OSError):
+        if not wal_size(path):
+            for file in (wal_of(path), shm_of(path)):
+                file.unlink(missing_ok=True)
+
+
 @contextmanager
 def filling(path: Path) -> Iterator[Filling]:
     """Open a database, creating it if it is missing, for a transaction that is committed at the end of the block.
@@ -63,12 +71,18 @@ def filling(path: Path) -> Iterator[Filling]:
     """
     path = Path(os.path.realpath(path))
     is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error if access is denied
-    database = open_database(path, whole=True)  # only a server tells what is lost, and keeps a copy
+    try:
+        database = open_database(path, whole=True)  # only a server tells what is lost, and keeps a copy
+    except BaseException:
+        if is_new and not os.path.lexists(path):  # it was begun, and removed
+            _remove_empty(path)
+        raise
     queue = Filling(database.connection)
     is_new = is_new and queue.is_unused()  # another program may have made it just before it was locked
     with ExitStack() as finishing:
-        finishing.callback(os.close, os.dup(database.file))  # keeps our lock until a new file is removed again
         try:
+            with refused(path):
+                finishing.callback(os.close, os.dup(database.file))  # keeps our lock until a new file is removed again
             database.connection.execute("BEGIN IMMEDIATE")
             database.connection.execute("UPDATE meta SET jobs = NULL")
             yield queue

@@ -43,12 +43,14 @@ _WRONG_ROW: Final = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The numbers of jobs, pauses, policies and schedules that were imported."""
+    """The numbers of jobs, pauses, policies and schedules that were imported, and what is left beside the file."""
 
     jobs: int
     pauses: int
     policies: int
     schedules: int
+    left: str | None
+    """What is left beside the file and why: it belongs to it. None if nothing is."""
 
 
 class _Wrong(Exception):
@@ -67,7 +69,7 @@ def load(
     with filling(target) as queue, refused(target):
         loading = _Loading(queue.connection, new_ids=new_ids)
         loading.load(lines, progress)
-    return LoadResult(loading.jobs, loading.pauses, loading.policies, len(loading.schedules))
+    return LoadResult(loading.jobs, loading.pauses, loading.policies, len(loading.schedules), queue.leftover)
 
 
 class _Loading:

@@ -7,13 +7,13 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Callable
-from contextlib import closing, nullcontext, suppress
+from contextlib import ExitStack, closing, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.host import signals
-from beanlite.journal.sqlite.file.dated import dated_files, stamp
+from beanlite.journal.sqlite.file.dated import dated_files, stamp, unheld
 from beanlite.journal.sqlite.file.fileformat import (
     APPLICATION_ID,
     HEADER_BYTES,
@@ -72,9 +72,10 @@ def undo_restore(target: Path, progress: Callable[[int], None] | None = None) ->
     """
     target = Path(os.path.realpath(target))
     _last_replaced(target)  # if there is none, or it can't be told, that is what is wrong
-    result = _replace(target, lambda: _last_replaced(target), progress)
-    source = Path(result.restored)
-    with signals.unheard():  # a large file takes a while to remove, and another undo would undo this one
+    with ExitStack() as held:
+        result = _replace(target, lambda: _hold(_last_replaced(target), held), progress)
+        source = Path(result.restored)
+        held.enter_context(signals.unheard())  # a large file takes a while to remove, and another undo would undo this
         try:
             for file in (source, wal_of(source), shm_of(source)):
                 file.unlink(missing_ok=True)
@@ -82,6 +83,18 @@ def undo_restore(target: Path, progress: Callable[[int], None] | None = None) ->
             why = f"{source} can't be removed: {error.strerror}"
             raise BeanliteError(f"{target} is as it was before the restore, but {why}") from error
     return result
+
+
+def _hold(aside: Path, held: ExitStack) -> Path:
+    """Lock servers out of what was set aside until it is removed: what they add after it is copied would be lost.
+
+    Returns its path. JournalRefused: a server holds it.
+    """
+    try:
+        held.enter_context(unheld(aside))
+    except BlockingIOError as error:
+        raise JournalRefused(f"a server or another command holds {aside}; stop it") from error
+    return aside
 
 
 def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int], None] | None) -> RestoreResult:
@@ -131,7 +144,13 @@ def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
     with signals.unheard():
         for aside, _ in earlier:
             for partial in target.parent.glob(f".{glob.escape(_copy_path(aside).name)}.*.partial"):
-                _remove(aside)
+                try:
+                    with unheld(aside):
+                        _remove(aside)
+                except FileNotFoundError:
+                    _remove(aside)  # what is left beside it
+                except BlockingIOError:
+                    continue  # the next restore finds it again
                 sync(target.parent)
                 partial.unlink(missing_ok=True)
                 Path(f"{partial}-journal").unlink(missing_ok=True)

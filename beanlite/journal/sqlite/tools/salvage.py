@@ -130,6 +130,8 @@ class SalvageResult:
     """The number of jobs at the orderly stop, if the file has not been served since."""
     doubtful: list[int] = field(default_factory=list)
     """The ids of saved jobs that may have been deleted before, because another page is identical to theirs."""
+    left: str | None = None
+    """What is left beside the new database and why: it belongs to it. None if nothing is."""
 
     @property
     def is_all(self) -> bool:
@@ -155,6 +157,7 @@ def salvage(source: Path, dest: Path, progress: Callable[[int], None] | None = N
         settings = result.pauses + result.policies + result.schedules
         if not (result.jobs or result.lost or settings or result.last_id is not None):
             raise JournalRefused(f"{source} has nothing that can be saved")
+    result.left = queue.leftover
     return result
 
 
