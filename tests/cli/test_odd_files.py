@@ -13,6 +13,7 @@ import pytest
 
 from beanlite import cli
 from beanlite.cli import main
+from tests.support.binlogs import begin, write
 from tests.support.journal_files import make
 
 NOBODY = 65534
@@ -72,6 +73,22 @@ def test_what_is_no_regular_file_is_one_line(kind, line, code, request, folder, 
     assert said.count("\n") == 1
     assert sorted(folder.iterdir()) == before
     assert stat.S_IFMT((folder / "odd").stat().st_mode) == kind
+
+
+@pytest.mark.usefixtures("pipe")
+@pytest.mark.parametrize("name", ["binlog.1", "lock"])
+def test_fifo_among_the_files_of_a_binlog_is_one_line(name, folder, capsys):
+    log = folder / "log"
+    write(log, begin())
+    (log / name).unlink(missing_ok=True)
+    Path("odd").rename(log / name)
+    lines = ["import-binlog log --db new.db", *(["serve -b log/ --port 0"] if name == "binlog.1" else [])]
+    for line in lines:
+        assert main(line.split()) == 1
+        err = capsys.readouterr().err
+        assert "it is not a regular file" in err
+        assert err.count("\n") == 1
+    assert sorted(each.name for each in log.iterdir()) == sorted({"binlog.1", name})
 
 
 @pytest.mark.parametrize("line", ["verify .", "salvage . new.db"])
