@@ -158,6 +158,33 @@ def test_what_is_mistaken_for_another_is_one_line(line, code, said, folder, caps
 
 
 @pytest.mark.parametrize(
+    "line",
+    [
+        "backup queue.db-journal --db queue.db",
+        "backup queue.db-wal --db queue.db --force",
+        "export queue.db-wal --db queue.db",
+        "export queue.db-reserve --db queue.db --force",
+        "salvage queue.db queue.db-shm",
+        "restore queue.db --db queue.db-wal",
+        "import q.jsonl --db queue.db-wal",
+        "import-binlog log --db queue.db-wal",
+        "serve --db queue.db-wal --port 0",
+    ],
+)
+def test_no_file_is_made_that_a_database_would_take_for_its_own(line, folder, capsys):
+    write(folder / "log", begin())
+    before = sorted(folder.iterdir())
+    assert main(line.split()) == 1
+    assert re.match(
+        rf"beanlite: {folder}/queue.db-\w+ (can't be made: it would be taken for a part of|was not replaced: it belongs"
+        rf" to) the database {folder}/queue.db\n$",
+        capsys.readouterr().err,
+    )
+    assert sorted(folder.iterdir()) == before
+    assert main(["verify", "queue.db"]) == 0
+
+
+@pytest.mark.parametrize(
     ("line", "wrong"),
     [
         ("backup '' --db queue.db", "DEST"),
