@@ -16,7 +16,7 @@ def main() -> int:
         from beanlite.host import signals  # noqa: PLC0415 - Ctrl-C during an import is to be no traceback
         from beanlite.settings.defaults import COMPLETES  # noqa: PLC0415 - likewise
 
-        serves = COMPLETES not in os.environ
+        serves = not os.environ.get(COMPLETES)
         if serves:
             signals.hold_early(args)
 

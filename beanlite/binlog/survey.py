@@ -28,6 +28,7 @@ from beanlite.binlog.records import (
     records,
 )
 from beanlite.errors import BeanliteError, BinlogRefused
+from beanlite.journal.sqlite.file.fileformat import open_regular
 from beanlite.journal.sqlite.tools.filling import JobRow
 
 _NAME: Final = re.compile(r"binlog\.(0|[1-9][0-9]*)")
@@ -69,7 +70,7 @@ def lock(directory: Path) -> Iterator[None]:
     file = directory / "lock"
     with ExitStack() as undo:
         try:
-            lock = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+            lock = open_regular(file)
             undo.callback(os.close, lock)
             fcntl.lockf(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except (FileNotFoundError, NotADirectoryError):  # if the directory can't be read, reading it reports the error
@@ -114,7 +115,8 @@ class Survey:
             self._leave_out(file, 0, 0, f"the files between binlog.{self._number} and this one are missing")
         self._number = number
         try:
-            data = file.read_bytes()
+            with os.fdopen(open_regular(file), "rb") as stream:
+                data = stream.read()
         except OSError as error:
             raise BeanliteError(f"{file} can't be read: {error.strerror}") from error
         try:

@@ -93,7 +93,7 @@ def _top() -> None:
 
 def main(args: list[str]) -> int:
     """Carry out a command line, given without the program's name; return the exit code."""
-    completes = COMPLETES in os.environ or args[:1] in (["--install-completion"], ["--show-completion"])
+    completes = bool(os.environ.get(COMPLETES)) or args[:1] in (["--install-completion"], ["--show-completion"])
     if not completes and (not args or (args[0].startswith("-") and args[0] not in _GENERAL)):
         args = ["serve", *args]  # like an init script of beanstalkd
     _print_anything()
@@ -116,15 +116,17 @@ def main(args: list[str]) -> int:
     except MemoryError:
         _fall("beanlite: out of memory; the database is safe", BeanliteError.exit_code)
     except Exception as error:  # noqa: BLE001 - a bug of our own is shown in full
-        message, exit_code = _from_outside(error), BeanliteError.exit_code
+        message, exit_code = _from_outside(error, args), BeanliteError.exit_code
         if not message:
             _fall(traceback.format_exc(), exit_code)
     last_words(f"beanlite: {message}")
     return exit_code
 
 
-def _from_outside(error: Exception) -> str:
+def _from_outside(error: Exception, args: list[str]) -> str:
     """Return what to say of an error that is no bug of ours: of a print, or of any relative path; empty: it is one."""
+    if args[:1] == ["--install-completion"]:  # typer writes into the home, which may not be writable
+        return f"completion can't be installed: {error}"
     if not isinstance(error, OSError) or error.filename is not None:
         return ""
     if error.errno in _PRINT_ERRORS:

@@ -47,7 +47,7 @@ def join_words() -> None:
 
 def command_to_complete(commands: Collection[str]) -> str | None:
     """Return the command whose arguments a shell completes; None: it completes the command itself, or nothing."""
-    if COMPLETES not in os.environ:
+    if not os.environ.get(COMPLETES):
         return None
     join_words()
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")

@@ -25,7 +25,7 @@ from beanlite.cli.options import (
     path_of_db,
     url_of_database,
 )
-from beanlite.cli.paths import as_new_file, as_path
+from beanlite.cli.paths import as_new_file, as_path, check_new
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import reader
 from beanlite.console import units
@@ -81,7 +81,9 @@ def export(
     """
     if str(dest) == "-":  # as for import
         dest = None
-    if force and dest is None:
+    if dest is not None:
+        check_new(dest)
+    elif force:
         raise ConfigError("--force: there is no DEST to replace")
     from beanlite.journal.sqlite.tools import dump as sqlite
 
@@ -123,6 +125,8 @@ def import_(
     """
     url = url_of_database(db, database, config_file)
     target = path_of_db(db, config_file) if url is None else None
+    if target is not None:
+        check_new(target)
     from beanlite.journal.sqlite.tools.load import load
 
     with reader(file) as source, counting("lines") as progress, _file_for(target) as into:
@@ -179,6 +183,7 @@ def import_binlog(
     ready.
     """
     path = path_of_db(db, config_file)
+    check_new(path)
     from beanlite.binlog.importing import import_binlog as fill
 
     result, seconds = measure(lambda progress: fill(directory, path, salvage=salvage, progress=progress), "%")

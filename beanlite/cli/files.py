@@ -22,7 +22,7 @@ from beanlite.cli.options import (
     path_of_db,
     url_of_database,
 )
-from beanlite.cli.paths import as_new_file, as_path, expect_file, path_given
+from beanlite.cli.paths import as_new_file, as_path, check_new, expect_file, path_given
 from beanlite.cli.printing import print_done
 from beanlite.console import units
 from beanlite.errors import BeanliteError, ConfigError, JournalRefused, JournalUnreadable
@@ -115,7 +115,9 @@ def backup(
     folder = file if os.path.isdir(file) else None  # noqa: PTH112 - Path.is_dir raises an error without permission
     if folder is None and (keep is not None or dest.endswith("/")):
         raise ConfigError(f"{dest} is not a folder")
-    if folder is not None:
+    if folder is None:
+        check_new(file)
+    else:
         if force:
             raise ConfigError(f"--force: {dest} is a folder, in which each backup has a name of its own")
         file = dated.dated_path(folder, source, time.time())
@@ -160,6 +162,7 @@ def restore(
     if (file is None) != undo:
         raise ConfigError("name either a FILE or --undo")
     target = path_of_db(db, config_file, "restore")
+    check_new(target)
     from beanlite.journal.sqlite.tools import restore as journal
 
     restoring = partial(journal.undo_restore, target) if file is None else partial(journal.restore, file, target)
@@ -243,6 +246,7 @@ def salvage(
     id are saved to DEST; totals and history are not. Jobs of which only a part is left are listed.
     """
     expect_file(source, "salvage")
+    check_new(dest)
     from beanlite.journal.sqlite.tools.salvage import salvage as save
 
     result, seconds = measure(partial(save, source, dest), "%")

@@ -1,12 +1,15 @@
 """Paths on the command line."""
 
+import os
 from pathlib import Path
 from typing import Final
 
 import typer
 
-from beanlite.errors import ConfigError
+from beanlite.errors import BeanliteError, ConfigError
 
+# What ends the names of the files that SQLite and a server keep beside a database.
+_BESIDE: Final = ("-wal", "-shm", "-journal", "-reserve")
 # What PostgreSQL has instead of a command for database files.
 _INSTEAD: Final = {
     "backup": "back it up with pg_dump or pg_basebackup, or write its jobs to a file with beanlite export",
@@ -51,3 +54,12 @@ def as_new_file(text: object) -> Path:
     if path.endswith(("/", "/.")):
         raise typer.BadParameter(f"{path} can only be a folder, and a file is to be named")
     return Path(path)
+
+
+def check_new(path: Path) -> None:
+    """Raise BeanliteError if a file by this name, which is to be made, would be taken for a part of a database."""
+    name = os.path.realpath(path)
+    for end in _BESIDE:
+        database = name.removesuffix(end)
+        if database != name and not os.path.lexists(name) and os.path.isfile(database):  # noqa: PTH113 - never an error
+            raise BeanliteError(f"{name} can't be made: it would be taken for a part of the database {database}")

@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from beanlite.cli.paths import check_new
 from beanlite.errors import ConfigError, JournalRefused
 from beanlite.host import log
 from beanlite.journal.sqlite.file.fileformat import size_of, wal_of
@@ -17,7 +18,7 @@ _NAME_ONE: Final = (
 
 
 def check_place(db: Path, *, is_default: bool) -> None:
-    """Check the place of a database before the start. JournalRefused, ConfigError: it can't be what is meant.
+    """Check the place of a database before the start. BeanliteError: it can't be what is meant.
 
     ``is_default``: nobody has named it.
     """
@@ -35,6 +36,7 @@ def check_place(db: Path, *, is_default: bool) -> None:
                 f"there is no {path}: if a directory was meant, make it, or mount its disk; the name of a new database"
                 " file has an ending, such as .db"
             )
+        check_new(path)
         _refuse_to_pass_over_binlog(path)
 
 

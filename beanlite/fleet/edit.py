@@ -2,6 +2,7 @@
 
 import os
 import re
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ def write_move(path: Path, tube: str, source: str, target: str) -> Fleet:
     ConfigError: the file can't be read or written, or is written such that a person has to do it.
     """
     fleet = Fleet.load(path)
-    text = path.read_text(encoding="utf-8")
+    text = path.read_bytes().decode()  # each line keeps the end that it has
     new_text = _with_version(_with_move(text, tube, source, target), fleet.version + 1)
     move = {"from": source, "to": target}
     try:
@@ -41,28 +42,41 @@ def write_move(path: Path, tube: str, source: str, target: str) -> Fleet:
 
 def _replace(path: Path, text: str) -> None:
     """Replace a file whole or not at all; it stays as readable as it is, to a router of another user as well."""
-    partial = path.with_name(f"{path.name}.partial")
     was = path.stat()
-    partial.write_text(text, encoding="utf-8")
-    new = partial.stat()
-    if (new.st_uid, new.st_gid) != (was.st_uid, was.st_gid):
-        os.chown(partial, was.st_uid, was.st_gid)
-    partial.chmod(was.st_mode)
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".partial")
+    partial = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            new = os.fstat(descriptor)
+            if (new.st_uid, new.st_gid) != (was.st_uid, was.st_gid):
+                os.fchown(descriptor, was.st_uid, was.st_gid)
+            os.fchmod(descriptor, was.st_mode)
+            file.write(text.encode())
+            file.flush()
+            os.fsync(descriptor)
+        partial.rename(path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _with_move(text: str, tube: str, source: str, target: str) -> str:
-    line = f'"{tube}" = {{ from = "{source}", to = "{target}" }}\n'
+    end = "\r\n" if "\r\n" in text else "\n"
+    line = f'"{tube}" = {{ from = "{source}", to = "{target}" }}{end}'
     old = re.compile(rf'^(?:"{re.escape(tube)}"|{re.escape(tube)})[ \t]*=[ \t]*\{{[^}}\n]*\}}[^\n]*\n?', re.MULTILINE)
     text = old.sub("", text)
     heading = _MOVED.search(text)
     if heading is None:
-        return f"{text.rstrip()}\n\n[moved]\n{line}"
+        return f"{text.rstrip()}{end}{end}[moved]{end}{line}"
     return f"{text[: heading.end()]}{line}{text[heading.end() :]}"
 
 
 def _with_version(text: str, version: int) -> str:
     line = f"version = {version}"
-    return _VERSION.sub(line, text, count=1) if _VERSION.search(text) else f"{line}\n{text}"
+    end = "\r\n" if "\r\n" in text else "\n"
+    return _VERSION.sub(line, text, count=1) if _VERSION.search(text) else f"{line}{end}{text}"

@@ -222,6 +222,6 @@ def test_a_directory_without_a_binlog(tmp_path, db):
 def test_a_file_that_cannot_be_read(log, db):
     write(log, begin() + record(1, b"one"))
     (log / "binlog.2").mkdir()
-    with pytest.raises(BeanliteError, match=r"binlog\.2 can't be read: Is a directory"):
+    with pytest.raises(BeanliteError, match=r"binlog\.2 can't be read: it is a directory"):
         import_binlog(log, db)
     assert list(log.parent.iterdir()) == [log]

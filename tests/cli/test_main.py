@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from beanlite.cli import main
 from tests.support.journal_files import make
 from tests.support.servers import free_port
 
@@ -41,6 +42,24 @@ def test_a_shell_that_completes_a_line_starts_no_server(tmp_path):
     assert done.stdout.split() == ["--db"]
     assert "beanlite.server" not in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_variable_of_completion_that_is_empty_changes_nothing(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "_BEANLITE_COMPLETE": ""}
+    ask = [sys.executable, "-m", "beanlite", "-p", "0", "--no-such-flag"]
+    done = subprocess.run(ask, capture_output=True, check=False, text=True, cwd=tmp_path, env=environment)
+    assert "No such option: --no-such-flag" in done.stderr
+    assert done.stderr.endswith("; beanlite serve --help tells how\n")
+
+
+def test_completion_that_can_not_be_installed_is_one_line(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    assert main(["--install-completion", "bash"]) == 1
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+    assert err.startswith("beanlite: completion can't be installed: ")
+    assert f"{tmp_path}/file" in err
 
 
 def test_serve_is_imported_alone():

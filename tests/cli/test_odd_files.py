@@ -13,6 +13,7 @@ import pytest
 
 from beanlite import cli
 from beanlite.cli import main
+from tests.support.binlogs import begin, write
 from tests.support.journal_files import make
 
 NOBODY = 65534
@@ -72,6 +73,22 @@ def test_what_is_no_regular_file_is_one_line(kind, line, code, request, folder, 
     assert said.count("\n") == 1
     assert sorted(folder.iterdir()) == before
     assert stat.S_IFMT((folder / "odd").stat().st_mode) == kind
+
+
+@pytest.mark.usefixtures("pipe")
+@pytest.mark.parametrize("name", ["binlog.1", "lock"])
+def test_fifo_among_the_files_of_a_binlog_is_one_line(name, folder, capsys):
+    log = folder / "log"
+    write(log, begin())
+    (log / name).unlink(missing_ok=True)
+    Path("odd").rename(log / name)
+    lines = ["import-binlog log --db new.db", *(["serve -b log/ --port 0"] if name == "binlog.1" else [])]
+    for line in lines:
+        assert main(line.split()) == 1
+        err = capsys.readouterr().err
+        assert "it is not a regular file" in err
+        assert err.count("\n") == 1
+    assert sorted(each.name for each in log.iterdir()) == sorted({"binlog.1", name})
 
 
 @pytest.mark.parametrize("line", ["verify .", "salvage . new.db"])
@@ -138,6 +155,33 @@ def test_what_is_mistaken_for_another_is_one_line(line, code, said, folder, caps
     assert said in err
     assert err.count("\n") == 1
     assert sorted(folder.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "backup queue.db-journal --db queue.db",
+        "backup queue.db-wal --db queue.db --force",
+        "export queue.db-wal --db queue.db",
+        "export queue.db-reserve --db queue.db --force",
+        "salvage queue.db queue.db-shm",
+        "restore queue.db --db queue.db-wal",
+        "import q.jsonl --db queue.db-wal",
+        "import-binlog log --db queue.db-wal",
+        "serve --db queue.db-wal --port 0",
+    ],
+)
+def test_no_file_is_made_that_a_database_would_take_for_its_own(line, folder, capsys):
+    write(folder / "log", begin())
+    before = sorted(folder.iterdir())
+    assert main(line.split()) == 1
+    assert re.match(
+        rf"beanlite: {folder}/queue.db-\w+ (can't be made: it would be taken for a part of|was not replaced: it belongs"
+        rf" to) the database {folder}/queue.db\n$",
+        capsys.readouterr().err,
+    )
+    assert sorted(folder.iterdir()) == before
+    assert main(["verify", "queue.db"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """``beanlite restore`` and ``beanlite compact``: what they print, and how they end."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,15 @@ def test_a_served_database_is_left_alone(line, capsys):
     with writer(Path("live.db").absolute(), "idle"):
         assert main(line.split()) == 3
     assert "a server or another command holds" in capsys.readouterr().err
+
+
+def test_restore_over_an_empty_file_keeps_its_owner_and_mode():
+    """As over any other file: the server's user may have made it, and root restores."""
+    file = Path("new.db")
+    file.touch()
+    file.chmod(0o640)
+    owner = (4711, 4712) if os.getuid() == 0 else (os.getuid(), os.getgid())
+    os.chown(file, *owner)
+    assert main(["restore", "copy.db", "--db", "new.db"]) == 0
+    facts = file.stat()
+    assert ((facts.st_uid, facts.st_gid), facts.st_mode & 0o777, facts.st_size > 0) == (owner, 0o640, True)

@@ -12,7 +12,7 @@ from beanlite.cli import main
 from beanlite.journal.sqlite.file.replay import changed_bodies
 from beanlite.journal.sqlite.tools import verify
 from beanlite.journal.sqlite.tools.reading import reading
-from tests.support.journal_files import LARGE, flip, make
+from tests.support.journal_files import LARGE, ROOT, flip, make
 
 # Holds a lock on a file until its stdin ends.
 HOLDS = """
@@ -109,3 +109,12 @@ def test_one_that_can_be_read_no_further(body, exit_code, said, queue, capsys, m
     assert out.count("DAMAGED") == (exit_code == 3)
     why = f"{queue} can't be used: Input/output error; check the disk"
     assert err == f"beanlite: {queue} {said}can't be checked: {why}\n"
+
+
+def test_installation_that_can_not_be_read_says_nothing_of_the_file(queue, tmp_path):
+    (tmp_path / "beanlite").symlink_to(ROOT / "beanlite")  # without the migrations beside it
+    command = [sys.executable, "-m", "beanlite", "verify", str(queue)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = f"beanlite: {queue} can't be checked: installation can't be read: {tmp_path}/beanlite/"
+    assert ran.stderr.startswith(said)
+    assert (ran.stdout, ran.returncode) == ("", 1)

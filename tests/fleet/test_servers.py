@@ -8,6 +8,7 @@ import pytest
 from beanlite.errors import ConfigError
 from beanlite.fleet.edit import write_move
 from beanlite.fleet.servers import Fleet
+from tests.support.journal_files import files_of_at_most
 
 THREE = """
     version = 7
@@ -149,3 +150,32 @@ def test_changed_file_keeps_its_owner_its_mode_and_the_link_to_it(tmp_path):
     facts = file.stat()
     assert ((facts.st_uid, facts.st_gid), facts.st_mode & 0o777) == (owner, 0o640)
     assert Fleet.load(file).version == 8
+
+
+def test_file_that_can_not_be_replaced_stays_alone_and_as_it_was(tmp_path):
+    file = tmp_path / "servers.toml"
+    text = THREE.replace("    ", "")
+    file.write_text(text)
+    with files_of_at_most(len(text)), pytest.raises(ConfigError, match="can't be written"):
+        write_move(file, "web", "one", "two")
+    assert [each.name for each in tmp_path.iterdir()] == ["servers.toml"]
+    assert file.read_text() == text
+
+
+def test_what_is_beside_the_changed_file_stays(tmp_path):
+    file, victim, trap = tmp_path / "servers.toml", tmp_path / "victim", tmp_path / "servers.toml.partial"
+    file.write_text(THREE.replace("    ", ""))
+    victim.write_text("kept")
+    trap.symlink_to(victim.name)
+    write_move(file, "web", "one", "two")
+    assert not file.is_symlink()
+    assert victim.read_text() == "kept"
+    assert sorted(tmp_path.iterdir()) == [file, trap, victim]
+
+
+@pytest.mark.parametrize("text", [THREE, THREE.replace("version = 7", ""), f"{THREE}[moved]\n"])
+def test_changed_file_keeps_the_ends_of_its_lines(tmp_path, text):
+    file = tmp_path / "servers.toml"
+    file.write_bytes(text.replace("    ", "").replace("\n", "\r\n").encode())
+    assert write_move(file, "web", "one", "two").home(b"web").name == "two"
+    assert file.read_bytes().count(b"\n") == file.read_bytes().count(b"\r\n")

@@ -95,6 +95,7 @@ def test_one_that_can_not_be_read_is_left_alone(source, folder, monkeypatch):
         ("queue-20200101T000000.000Z.db", b"not a database, but somebody's"),
         ("queue-20200101T000000.000Z.db", b""),
         ("queue-20200101T000000.000Z.db", b"SQLite format 3\0".ljust(4096, b"\0")),
+        ("queue-20200101T000000.000Z.db", b"SQLite format 3\0".ljust(68, b"\0") + b"bean"),
         ("other-20200101T000000.000Z.db", None),
         ("queue-20200101.db", None),
         ("queue-20200230T000000.000Z.db", None),
@@ -106,7 +107,19 @@ def test_what_is_not_ours_is_left_alone(source, folder, name, content):
     newest, _ = dated_backups(folder, source)[-1]
     (folder / name).write_bytes(newest.read_bytes() if content is None else content)
     delete_oldest(folder, source, 1, newest)
+    (folder.parent / name).hardlink_to(folder / name)
+    delete_oldest(folder, source, 1, newest)
     assert names(folder) == sorted([name, newest.name])
+
+
+def test_backups_with_another_name_are_deleted_as_others_are(source, folder, tmp_path):
+    """Snapshots of the folder share their files with it, as ``cp -al`` makes them."""
+    backups = [file for file, _ in dated_backups(folder, source)]
+    copies = [tmp_path / file.name for file in backups]
+    for file, copy in zip(backups, copies, strict=True):
+        copy.hardlink_to(file)
+    assert delete_oldest(folder, source, 1, backups[-1]) == (backups[:-1], [])
+    assert all(copy.stat().st_size for copy in copies)
 
 
 def test_a_link_is_left_alone(source, folder):

@@ -187,6 +187,24 @@ def test_the_backup_unit_makes_a_backup(system):
     assert re.search(r"^jobs +ok +2 ready$", said, re.MULTILINE), said
 
 
+def test_socket_and_backups_are_where_the_pages_have_them(system):
+    """And another unit, which stops, leaves them alone."""
+    for file in system.path("/var/backups/beanlite").glob("*.db"):  # after one of these none is due for an hour
+        file.unlink()
+    settings = system.path(SETTINGS).read_text()
+    lines = ['socket = "/run/beanlite/queue.sock"', 'backup_every = "1h"', 'backup_dir = "/var/backups/beanlite"']
+    system.path(SETTINGS).write_text("\n".join([settings, *lines]))
+    system.path("/etc/beanlite/one.toml").write_text('socket = "/run/beanlite-one/queue.sock"\n')
+    system.run("systemctl", "restart", SERVICE, ONE)
+    until(lambda: "backup made file=/var/backups/beanlite/" in system.log(SERVICE))
+    assert system.path("/run/beanlite").stat().st_mode & 0o777 == 0o750
+    for stopped, at in ((ONE, "/run/beanlite"), (SERVICE, "/run/beanlite-one")):
+        system.run("systemctl", "restart", SERVICE, ONE)
+        system.run("systemctl", "stop", stopped)
+        said = system.run("beanlite", "stats", "--connect", f"unix:{at}/queue.sock").stdout
+        assert "current-jobs-ready" in said
+
+
 def test_page_is_served_and_knows_its_users_in_the_sandbox(system):
     system.path("/root/ask.py").write_text(ASK.read_text())
     system.path(USERS).write_text(password_line("ann", "operator", "horse") + "\n")

@@ -12,6 +12,7 @@ import pytest
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
 PAGE = PACKAGING.parent / "docs/coming-from-beanstalkd.md"
+RECOVERY = PACKAGING.parent / "docs/recovery.md"
 DEBIANS = Path("/lib/systemd/system/beanstalkd.service")
 SERVICES = ["beanlite.service", "beanlite-backup.service", "beanlite@.service", "beanlite-backup@.service"]
 UNITS = [*SERVICES, "beanlite.socket", "beanlite-backup.timer", "beanlite-backup@.timer"]
@@ -20,6 +21,7 @@ OWN = (
     ("/etc/beanlite/beanlite.toml", "/etc/beanlite/%i.toml"),
     ("/var/lib/beanlite", "/var/lib/beanlite/%i"),
     ("StateDirectory=beanlite", "StateDirectory=beanlite/%i"),
+    ("RuntimeDirectory=beanlite", "RuntimeDirectory=beanlite-%i"),  # it goes with its unit, and what is in it, too
     (
         "ExecStart=/usr/bin/beanlite backup /var/backups/beanlite",
         "ExecStart=/usr/bin/beanlite backup /var/backups/beanlite/%i",
@@ -70,6 +72,20 @@ def test_template_differs_from_its_unit_only_in_paths(name):
 def test_no_unit_is_skipped_without_a_word(name):
     """A condition that is not met is no failure: the timer of a backup would be green though none is made."""
     assert "\nCondition" not in (PACKAGING / name).read_text()
+
+
+@pytest.mark.parametrize("name", ["docs/coming-from-beanstalkd.md", "docs/network.md"])
+def test_socket_of_a_page_is_in_a_folder_that_the_unit_makes(name):
+    unit = (PACKAGING / "beanlite.service").read_text()
+    (folder,) = re.findall("^RuntimeDirectory=(.*)$", unit, re.MULTILINE)
+    text = (PACKAGING.parent / name).read_text()
+    assert set(re.findall(r'socket = "(.*?)"', text)) == {f"/run/{folder}/queue.sock"}
+
+
+def test_server_may_write_backups_where_the_page_has_them():
+    (folder,) = re.findall('^backup_dir = "(.*)"$', RECOVERY.read_text(), re.MULTILINE)
+    for name in ("beanlite.service", "beanlite@.service"):
+        assert f"\nReadWritePaths=-{folder}\n" in (PACKAGING / name).read_text()
 
 
 def test_a_start_that_can_not_succeed_is_not_tried_again():

@@ -149,6 +149,7 @@ def boot(directory: Path) -> Iterator[Machine]:
         leader = None
         try:
             leader = _booted(nspawn, notify, console)
+            notify.close()  # the machine goes on to notify, and would halt once a few messages are not read
             yield Machine(leader)
         finally:
             _end(nspawn, leader, cgroup)

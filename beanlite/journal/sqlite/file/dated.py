@@ -16,7 +16,15 @@ from typing import Final
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
-from beanlite.journal.sqlite.file.fileformat import check_file, open_regular, wal_size
+from beanlite.journal.sqlite.file.fileformat import (
+    APPLICATION_ID,
+    HEADER_BYTES,
+    check_file,
+    claimed_size,
+    open_regular,
+    read_at,
+    wal_size,
+)
 from beanlite.journal.sqlite.file.wholefile import remove_left
 
 _STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
@@ -110,12 +118,21 @@ def _is_ours(file: Path) -> bool:
     except OSError:
         return False
     try:
+        status = os.fstat(descriptor)
+        if status.st_nlink > 1:  # a snapshot of the folder shares it: it can't be served, but it is a backup
+            return _has_our_header(read_at(descriptor, HEADER_BYTES, 0), status.st_size)
         check_file(descriptor, file, len(find_migrations()))
         return os.fstat(descriptor).st_size > 0
     except (JournalRefused, OSError):
         return False
     finally:
         os.close(descriptor)
+
+
+def _has_our_header(header: bytes, size: int) -> bool:
+    """Whether a file of this size, in bytes, is by its header a whole database of ours, and not of a newer version."""
+    is_ours = header.startswith(b"SQLite format 3\0") and int.from_bytes(header[68:72]) == APPLICATION_ID
+    return is_ours and int.from_bytes(header[60:64]) <= len(find_migrations()) and 0 < claimed_size(header) <= size
 
 
 def delete_left(folder: Path, source: Path) -> list[OSError]:

@@ -92,9 +92,8 @@ def take_place(
     late to keep the target, as the text says then; ``partial`` is gone then.
     """
     before = os.fstat(lock.descriptor)
-    if before.st_size:
-        partial.chmod(stat.S_IMODE(before.st_mode))
-        give_to_owner(partial, before)
+    partial.chmod(stat.S_IMODE(before.st_mode))
+    give_to_owner(partial, before)
     new = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
     lock.undo.callback(os.close, new)
     fcntl.flock(new, fcntl.LOCK_EX)  # otherwise a server could start before the following steps are done
