@@ -174,6 +174,8 @@ def put(body: bytes | str, pri: int, delay_s: int, ttr_s: int) -> Call[int]:
     """Return a put. ValueError: a number is out of range."""
     if isinstance(body, str):
         body = body.encode()
+    elif not isinstance(body, bytes):  # a buffer, whose len() counts items that may be wider than a byte
+        body = bytes(memoryview(body))
     if pri is not PRI or delay_s != 0 or ttr_s is not TTR_S:  # what most puts have is right
         in_range("pri", pri)
         in_range("delay_s", delay_s)
