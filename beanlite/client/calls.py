@@ -41,7 +41,7 @@ class Shape(Generic[T]):
         *,
         has_body: bool = False,
         returns_body: bool = False,
-        refusal: bytes = b"",
+        refusal: bytes | None = None,
     ) -> None:
         """``read`` gets the words of the line, and the body if the reply has one.
 

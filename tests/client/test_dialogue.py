@@ -179,6 +179,14 @@ def test_other_protocols_are_recognised(reply):
     assert dialogue.unexpected
 
 
+@pytest.mark.parametrize("call", [calls.delete(1), calls.put("", 0, 0, 1), calls.use("a"), calls.auth("a")])
+def test_empty_line_is_no_reply(call):
+    dialogue = Dialogue()
+    dialogue.send(call, 0)
+    ((_, error),) = dialogue.receive(b"\r\n")
+    assert isinstance(error, UnexpectedReply)
+
+
 def test_reply_to_nothing_is_recognised():
     dialogue = Dialogue()
     assert dialogue.receive(b"UNAUTHORIZED\r\n") == []
