@@ -150,6 +150,10 @@ async def work_async(job):
     return None
 
 
+async def work_in_task(job):
+    await asyncio.gather(work_async(job))
+
+
 class Caller:
     async def __call__(self, job):
         await work_async(job)

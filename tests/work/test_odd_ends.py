@@ -16,6 +16,17 @@ def test_error_without_text_does_not_end_the_worker(work, wire, function, kind):
     assert work.lines()[0]["error"] == f"{kind.title()}: its text can't be shown"
 
 
+def test_exit_in_a_task_of_the_function_does_not_end_the_worker(work, wire):
+    job_id = wire.put(b"exits x")
+    wire.put(b"quick y")
+    worker = work.begin("work_in_task", "--tries", "1")
+    until(lambda: worker.poll() is not None or len(work.outcomes()) == 2)
+    assert (work.outcomes(), state(wire, job_id)) == (["buried", "done"], "buried")
+    assert work.lines()[0]["error"] == "SystemExit: as it is meant to"
+    worker.terminate()
+    assert worker.wait(30) == 0
+
+
 @pytest.mark.parametrize("function", ["return_oddly", "return_oddly_async"])
 @pytest.mark.parametrize(("kind", "outcome"), [("proxy", "done"), ("begun", "buried")])
 def test_odd_result_does_not_end_the_worker(work, wire, function, kind, outcome):
