@@ -1,5 +1,7 @@
 """Errors and results whose own code fails, or exits, do not end the worker."""
 
+import json
+
 import pytest
 
 from tests.clients.test_workers import state
@@ -25,6 +27,18 @@ def test_exit_in_a_task_of_the_function_does_not_end_the_worker(work, wire):
     assert work.lines()[0]["error"] == "SystemExit: as it is meant to"
     worker.terminate()
     assert worker.wait(30) == 0
+
+
+@pytest.mark.parametrize("function", ["work", "work_async"])
+@pytest.mark.parametrize("wrapper", ["Tee(sys.stdout)", "codecs.getwriter('utf-8')(sys.stdout.detach())"])
+def test_module_that_wraps_stdout_does_not_silence_the_worker(work, wire, function, wrapper):
+    with (work.folder / "app.py").open("a") as module:
+        module.write(f"\nimport codecs\nsys.stdout = {wrapper}\n")
+    wire.put(b"prints x")
+    work.begin(function)
+    until(lambda: (work.folder / "out").read_text().endswith("}\n"))
+    *_, line = (work.folder / "out").read_text().splitlines()
+    assert json.loads(line)["outcome"] == "done"
 
 
 @pytest.mark.parametrize("function", ["return_oddly", "return_oddly_async"])
