@@ -46,6 +46,7 @@ class Channel(asyncio.BufferedProtocol):
         self._when_free = when_free
         self._dialogue = Dialogue()
         self._transport: asyncio.Transport
+        self._socket: socket.socket
         self._made_at: float
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._flushes = False
@@ -162,9 +163,8 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def number(self) -> int:
-        """The number of its socket."""
-        sock: socket.socket = self._transport.get_extra_info("socket")
-        return sock.fileno()
+        """The number of its socket; -1: it is closed."""
+        return self._socket.fileno()
 
     def let_go(self) -> None:
         """Count one job less that is reserved on it."""
@@ -200,6 +200,7 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take note of the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        self._socket = transport.get_extra_info("socket")  # now: a transport of TLS that is ending has none
         self._made_at = self._loop.time()
         _CHANNELS.add(self)
 
@@ -263,7 +264,8 @@ def _let_go_in_fork() -> None:
     if _CHANNELS:
         null = os.open(os.devnull, os.O_RDWR)
         for channel in _CHANNELS:
-            os.dup2(null, channel.number, inheritable=False)  # not closed: their objects will do that
+            if channel.number >= 0:
+                os.dup2(null, channel.number, inheritable=False)  # not closed: their objects will do that
         os.close(null)
 
 
