@@ -28,6 +28,10 @@ T = TypeVar("T")
 _RECEIVE_BYTES: Final = 1 << 14
 # The errors of a connection that the server has closed.
 _ENDS: Final = (ConnectionError, ssl.SSLEOFError)
+# Where errors of sockets are raised.
+_OWN_MODULES: Final = frozenset({__name__, "socket", "ssl"})
+# The system takes a longer time for a much shorter one: it counts milliseconds in 32 bits.
+_LIMIT_MAX_S: Final = 2_000_000
 # What is this small Python has at hand.
 _LINE_BYTES: Final = 256
 
@@ -192,13 +196,17 @@ class Wire:
     def _lost(self, error: OSError) -> list[Answer]:
         """Return the answers: what the server has said before it closed the connection, and errors."""
         answers: list[Answer] = []
-        self.failure = error
-        if isinstance(error, _ENDS):
-            try:
-                answers = self._dialogue.receive(self.socket.recv(_RECEIVE_BYTES))
-            except OSError as last:  # an alert of TLS tells more
-                self.failure = last
-        self.close()
+        try:
+            _raise_if_foreign(error)
+            self.failure = error
+            if isinstance(error, _ENDS):
+                try:
+                    answers = self._dialogue.receive(self.socket.recv(_RECEIVE_BYTES))
+                except OSError as last:  # an alert of TLS tells more
+                    _raise_if_foreign(last)
+                    self.failure = last
+        finally:
+            self.close()
         return answers + self._dialogue.lose()
 
     def _allow(self, waits_s: float | None) -> None:
@@ -217,8 +225,23 @@ def connect_wire(where: Target, timeout_s: float | None) -> Wire:
             wire.close()
             raise
     except (OSError, ConnectionLost, UnexpectedReply) as error:
+        _raise_if_foreign(error)
         raise CannotConnect(f"no server can be reached at {where}: {reason(error)}") from error
     return wire
+
+
+def _raise_if_foreign(error: Exception) -> None:
+    """Raise an error that is not the socket's own: a handler of a signal has raised it to interrupt the command.
+
+    What the system reports has a number. A timeout, and what this module raises, have none.
+    """
+    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or error.errno is not None:
+        return
+    at = error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_globals.get("__name__") not in _OWN_MODULES:
+            raise error
+        at = at.tb_next
 
 
 def _connected(where: Target, within_s: float) -> socket.socket:
