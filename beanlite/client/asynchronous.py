@@ -28,6 +28,7 @@ from beanlite.client.calls import AHEAD_MAX, BATCH_MAX, PRI, TTR_S, Call, Peeked
 from beanlite.client.dialogue import DEFAULT
 from beanlite.client.errors import (
     ClientError,
+    ConnectionLost,
     Declined,
     NotIgnored,
     NotSent,
@@ -55,6 +56,8 @@ class Queue:
             if self._used != DEFAULT:
                 await channel.ask(calls.use(self._used), self._used)
             await channel.watch(self._watched)
+        except ConnectionLost as error:
+            raise self._pool.cannot_connect(error) from error
         except BaseException:
             channel.abort()
             raise

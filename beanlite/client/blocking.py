@@ -32,6 +32,7 @@ from beanlite.client.errors import (
     NotSent,
     SomePutsFailed,
     TimedOut,
+    cannot_connect,
 )
 from beanlite.client.reserved_blocking import BlockingJob, give_back
 from beanlite.client.target import Target, targets, wait_s
@@ -60,6 +61,8 @@ class BlockingQueue:
             if use != DEFAULT:
                 self._wire.ask(calls.use(use), use)
             self._wire.watch(self._watched)
+        except ConnectionLost as error:
+            raise cannot_connect(self._targets[0], error) from error
         except BaseException:
             self._wire.close()
             raise

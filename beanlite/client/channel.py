@@ -13,7 +13,6 @@ from beanlite.client.calls import Call
 from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, JobCount
 from beanlite.client.errors import (
     BadFormat,
-    CannotConnect,
     ClientError,
     ConnectionLost,
     Declined,
@@ -21,7 +20,7 @@ from beanlite.client.errors import (
     TimedOut,
     UnexpectedReply,
     UnknownCommand,
-    reason,
+    cannot_connect,
 )
 from beanlite.client.target import CONNECT_S, KEEPALIVE, Target, no_such_host
 
@@ -283,9 +282,6 @@ def _hand_out(answers: list[Answer], cause: Exception | None = None) -> None:
             token.set_result(result)
 
 
-_REFUSED: Final = "no server can be reached at {}: {}"
-
-
 async def connect_channel(target: Target, when_free: Callable[[Channel], None]) -> Channel:
     """Connect, and show the token and the name. CannotConnect; Unauthorized: the token is not accepted."""
     channel = Channel(when_free)
@@ -303,9 +299,9 @@ async def connect_channel(target: Target, when_free: Callable[[Channel], None]) 
                     channel.abort()
                 raise
     except TimeoutError as error:
-        raise CannotConnect(_REFUSED.format(target, f"no answer within {CONNECT_S:.0f} s")) from error
+        raise cannot_connect(target, TimeoutError(f"no answer within {CONNECT_S:.0f} s")) from error
     except (OSError, ConnectionLost, UnexpectedReply) as error:
-        raise CannotConnect(_REFUSED.format(target, reason(error))) from error
+        raise cannot_connect(target, error) from error
     return channel
 
 

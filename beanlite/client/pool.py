@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Final
 
 from beanlite.client.channel import Channel, connect_channel
-from beanlite.client.errors import CannotConnect, ConnectionLost, NotSent, TimedOut
+from beanlite.client.errors import CannotConnect, ConnectionLost, NotSent, TimedOut, cannot_connect
 from beanlite.client.target import CONNECT_S, Target, wait_s
 
 _LOG: Final = logging.getLogger("beanlite.client")
@@ -142,6 +142,10 @@ class Pool:
         self._channels.add(channel)
         channel.ended.add_done_callback(lambda ended: self._lost(channel, from_there=ended.result()))
         return channel
+
+    def cannot_connect(self, error: Exception) -> CannotConnect:
+        """Return the error for what has ended the first connection before it could be used."""
+        return cannot_connect(self._targets[0], error)
 
     def _lost(self, channel: Channel, *, from_there: bool) -> None:
         self._channels.discard(channel)

@@ -11,14 +11,13 @@ from beanlite.client.calls import Call
 from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, JobCount
 from beanlite.client.errors import (
     BadFormat,
-    CannotConnect,
     ClientError,
     ConnectionLost,
     Declined,
     TimedOut,
     UnexpectedReply,
     UnknownCommand,
-    reason,
+    cannot_connect,
 )
 from beanlite.client.target import CONNECT_S, KEEPALIVE, Target, no_such_host
 
@@ -226,7 +225,7 @@ def connect_wire(where: Target, timeout_s: float | None) -> Wire:
             raise
     except (OSError, ConnectionLost, UnexpectedReply) as error:
         _raise_if_foreign(error)
-        raise CannotConnect(f"no server can be reached at {where}: {reason(error)}") from error
+        raise cannot_connect(where, error) from error
     return wire
 
 

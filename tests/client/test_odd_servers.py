@@ -123,6 +123,15 @@ async def test_put_ends_when_its_tube_is_answered_oddly():
         blocking.close()
 
 
+@pytest.mark.parametrize("ways", [{"use": "x"}, {"watch": "x"}])
+async def test_end_amid_the_first_commands_is_no_connection(ways):
+    async with Odd() as server:
+        with pytest.raises(CannotConnect, match=server.url):
+            await asyncio.to_thread(partial(connect_blocking, server.url, **ways))
+        with pytest.raises(CannotConnect, match=server.url):
+            await connect(server.url, **ways).__aenter__()
+
+
 async def test_half_closed_connection_is_made_again():
     async with Odd(None, b"INSERTED 7\r\n") as server, connect(server.url) as queue:
         with pytest.raises(PutUnknown):
