@@ -106,8 +106,9 @@ class Queue:
             part = puts[at : at + BATCH_MAX]
             try:
                 results += await self._ask_all(part, tube)
-            except ClientError as error:
-                results += [error] * len(part)
+            except ClientError as error:  # there is no connection: the others would wait for one again, each in vain
+                results += [error] * (len(puts) - at)
+                break
         ids, errors = calls.outcome(results)
         if errors:
             raise SomePutsFailed(ids, errors)

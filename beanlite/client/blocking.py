@@ -107,8 +107,9 @@ class BlockingQueue:
             part = puts[at : at + BATCH_MAX]
             try:
                 results += self._ask_all(part, self._used if tube is None else tube)
-            except ClientError as error:
-                results += [error] * len(part)
+            except ClientError as error:  # there is no connection: the others would wait for one again, each in vain
+                results += [error] * (len(puts) - at)
+                break
         ids, errors = calls.outcome(results)
         if errors:
             raise SomePutsFailed(ids, errors)
