@@ -145,7 +145,7 @@ class Queue:
         TimedOut: no job came. If this is cancelled, no job stays reserved.
         """
         if timeout_s is not None:
-            calls.in_range("timeout_s", math.ceil(timeout_s))
+            calls.check_wait(timeout_s)
         until = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         (job,) = await self._reserved(self._watched, until)
         return job

@@ -165,6 +165,12 @@ def in_range(what: str, number: int, most: int = _NUMBER_MAX) -> None:
         raise ValueError(f"{what} is from 0 to {most}, not {number}")
 
 
+def check_wait(timeout_s: float) -> None:
+    """ValueError: no reserve can wait so long."""
+    if not -1 < timeout_s <= _NUMBER_MAX:  # a little less than 0 is what is left of a time that is over
+        raise ValueError(f"timeout_s is from 0 to {_NUMBER_MAX}, not {timeout_s}")
+
+
 def _id(number: int) -> int:
     in_range("the id of a job", number, _ID_MAX)
     return number

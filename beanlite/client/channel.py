@@ -17,12 +17,11 @@ from beanlite.client.errors import (
     ConnectionLost,
     Declined,
     NotSent,
-    TimedOut,
     UnexpectedReply,
     UnknownCommand,
     cannot_connect,
 )
-from beanlite.client.target import CONNECT_S, KEEPALIVE, Target, no_such_host
+from beanlite.client.target import CONNECT_S, KEEPALIVE, Target, failed_in_row, no_such_host
 
 T = TypeVar("T")
 
@@ -53,6 +52,8 @@ class Channel(asyncio.BufferedProtocol):
         self.ended: asyncio.Future[bool] = self._loop.create_future()
         """Its end: whether that came from the other side."""
         self.is_lost = False
+        self.failed_before = 0
+        """How many in a row could not be made, or ended, before it."""
         self.watched = frozenset({DEFAULT})
         """The tubes that the server has confirmed as watched."""
         self.held = 0
@@ -151,14 +152,18 @@ class Channel(asyncio.BufferedProtocol):
                 await self.ask(calls.note(job_id, text))
 
     def raise_if_last(self, until: float | None) -> None:
-        """Return if another connection may do better than this one, which has ended.
+        """Return if another connection may do better than this one, which has ended; as that of `Dialogue`."""
+        self._dialogue.raise_if_last(self._made_at, until)
 
-        UnexpectedReply: what came was none. TimedOut: this one was made when the time was over.
-        """
-        if self._dialogue.unexpected is not None:
-            raise self._dialogue.unexpected
-        if until is not None and self._made_at > until:
-            raise TimedOut("no job came: the connection has ended again")
+    @property
+    def failed_in_row(self) -> int:
+        """How many connections in a row have failed, now that this one has ended."""
+        since_s = self._loop.time() - self._made_at
+        return failed_in_row(self.failed_before, since_s, has_answered=self._dialogue.has_answered)
+
+    def greeted(self) -> None:
+        """Take note that the greeting is over."""
+        self._dialogue.has_answered = False
 
     @property
     def number(self) -> int:
@@ -294,6 +299,7 @@ async def connect_channel(target: Target, when_free: Callable[[Channel], None]) 
                 if target.name is not None:
                     await _if_known(channel.ask(calls.call_itself(target.name)))
                 await channel.ask(calls.list_tube_used())
+                channel.greeted()
             except BaseException:
                 if hasattr(channel, "_transport"):
                     channel.abort()

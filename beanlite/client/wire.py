@@ -14,7 +14,6 @@ from beanlite.client.errors import (
     ClientError,
     ConnectionLost,
     Declined,
-    TimedOut,
     UnexpectedReply,
     UnknownCommand,
     cannot_connect,
@@ -53,7 +52,7 @@ class Wire:
         self.knows_batches = True
         """Whether the server may know them."""
         self.socket = _connected(where, connect_s)
-        self._made_at = time.monotonic()
+        self.made_at = time.monotonic()
 
     def greet(self, where: Target) -> None:
         """Show the token and the name. Unauthorized: the token is not accepted."""
@@ -62,7 +61,9 @@ class Wire:
         if where.name is not None:
             self._if_known(calls.call_itself(where.name))
         self.ask(calls.list_tube_used())
-        self.socket.settimeout(self._timeout_s)
+        self._dialogue.has_answered = False
+        self.socket.settimeout(None)
+        self._allow(0)
 
     def _if_known(self, call: Call[None]) -> None:
         try:
@@ -96,15 +97,14 @@ class Wire:
             with suppress(Declined):  # what becomes of the job is more important
                 self.ask(calls.note(job_id, text))
 
-    def raise_if_last(self, until: float | None) -> None:
-        """Return if another connection may do better than this one, which has ended.
+    @property
+    def has_answered(self) -> bool:
+        """Whether the server has answered a command since the greeting."""
+        return self._dialogue.has_answered
 
-        UnexpectedReply: what came was none. TimedOut: this one was made when the time was over.
-        """
-        if self._dialogue.unexpected is not None:
-            raise self._dialogue.unexpected
-        if until is not None and self._made_at > until:
-            raise TimedOut("no job came: the connection has ended again")
+    def raise_if_last(self, until: float | None, over: type[ClientError]) -> None:
+        """Return if another connection may do better than this one, which has ended; as that of `Dialogue`."""
+        self._dialogue.raise_if_last(self.made_at, until, over)
 
     def close(self) -> None:
         """Close the connection."""
@@ -211,13 +211,14 @@ class Wire:
     def _allow(self, waits_s: float | None) -> None:
         """Have the next answer take so long, beyond the time that any may take."""
         if self._timeout_s is not None:
-            self.socket.settimeout(None if waits_s is None else waits_s + self._timeout_s)
+            limit_s = None if waits_s is None else waits_s + self._timeout_s
+            self.socket.settimeout(None if limit_s is None or limit_s > _LIMIT_MAX_S else limit_s)
 
 
 def connect_wire(where: Target, timeout_s: float | None) -> Wire:
     """Connect, and show the token and the name. CannotConnect; Unauthorized: the token is not accepted."""
     try:
-        wire = Wire(where, timeout_s)
+        wire = Wire(where, timeout_s, CONNECT_S if timeout_s is None else min(CONNECT_S, timeout_s))
         try:
             wire.greet(where)
         except BaseException:

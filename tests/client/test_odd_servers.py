@@ -35,6 +35,7 @@ class Odd:
         self._replies = list(replies)
         self._always = always
         self.connections = 0
+        self._writers = set()
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -43,9 +44,16 @@ class Odd:
 
     async def __aexit__(self, *_error):
         self._server.close()
+        self.cut()
+
+    def cut(self):
+        """End all connections."""
+        for writer in self._writers:
+            writer.close()
 
     async def _serve(self, reader, writer):
         self.connections += 1
+        self._writers.add(writer)
         with contextlib.suppress(OSError):
             while line := await reader.readline():
                 if line.startswith(b"list-tube-used"):
