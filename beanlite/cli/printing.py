@@ -42,7 +42,7 @@ class SharedStdout(io.TextIOWrapper):
 
     def __init__(self) -> None:
         """Become the stdout of the process."""
-        before = sys.stdout if isinstance(sys.stdout, io.TextIOWrapper) else _nowhere()  # closed before the start
+        before = sys.stdout if isinstance(sys.stdout, io.TextIOWrapper) else _plain()
         encoding, errors, by_line = before.encoding, before.errors, before.line_buffering
         super().__init__(before.detach(), encoding, errors, line_buffering=by_line)
         self._lock = threading.RLock()
@@ -64,6 +64,11 @@ class SharedStdout(io.TextIOWrapper):
             elif sys.stdout is self:
                 sys.stdout = _nowhere()
                 print(f"beanlite: {failure}: stdout is closed", file=sys.stderr)
+
+
+def _plain() -> io.TextIOWrapper:
+    """Return the stdout that another object has taken the place of, unless it was closed before the start."""
+    return _nowhere() if sys.__stdout__ is None else open(1, "w", encoding="utf-8", closefd=False)
 
 
 def _nowhere() -> io.TextIOWrapper:

@@ -1,14 +1,15 @@
 """``beanlite work``."""
 
 import asyncio
+import contextlib
 import gc
 import json
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -110,7 +111,19 @@ def work(
             await metrics.serve(worker, *listen_at)
         return await worker.run()
 
-    return asyncio.run(run())
+    return _run(run())
+
+
+def _run(working: Coroutine[Any, Any, int]) -> int:
+    """Run to the end, and return the exit code."""
+    with asyncio.Runner() as runner:
+        loop = runner.get_loop()
+        life = loop.create_task(working)
+        while not life.done():
+            # What a task of the function's own raises ends the loop; whoever awaits the task gets it, too.
+            with contextlib.suppress(SystemExit, KeyboardInterrupt):
+                loop.run_until_complete(life)
+        return life.result()
 
 
 def _check(tubes: list[str], timeout_s: float) -> None:

@@ -28,6 +28,7 @@ from beanlite.client.calls import AHEAD_MAX, BATCH_MAX, PRI, TTR_S, Call, Peeked
 from beanlite.client.dialogue import DEFAULT
 from beanlite.client.errors import (
     ClientError,
+    ConnectionLost,
     Declined,
     NotIgnored,
     NotSent,
@@ -55,6 +56,8 @@ class Queue:
             if self._used != DEFAULT:
                 await channel.ask(calls.use(self._used), self._used)
             await channel.watch(self._watched)
+        except ConnectionLost as error:
+            raise self._pool.cannot_connect(error) from error
         except BaseException:
             channel.abort()
             raise
@@ -103,8 +106,9 @@ class Queue:
             part = puts[at : at + BATCH_MAX]
             try:
                 results += await self._ask_all(part, tube)
-            except ClientError as error:
-                results += [error] * len(part)
+            except ClientError as error:  # there is no connection: the others would wait for one again, each in vain
+                results += [error] * (len(puts) - at)
+                break
         ids, errors = calls.outcome(results)
         if errors:
             raise SomePutsFailed(ids, errors)
@@ -141,7 +145,7 @@ class Queue:
         TimedOut: no job came. If this is cancelled, no job stays reserved.
         """
         if timeout_s is not None:
-            calls.in_range("timeout_s", math.ceil(timeout_s))
+            calls.check_wait(timeout_s)
         until = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
         (job,) = await self._reserved(self._watched, until)
         return job

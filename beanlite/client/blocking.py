@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from beanlite.client import calls
 from beanlite.client.calls import AHEAD_MAX, BATCH_MAX, PRI, TTR_S, Call, PeekedJob, Statistics
@@ -32,12 +32,15 @@ from beanlite.client.errors import (
     NotSent,
     SomePutsFailed,
     TimedOut,
+    cannot_connect,
 )
 from beanlite.client.reserved_blocking import BlockingJob, give_back
-from beanlite.client.target import Target, targets, wait_s
+from beanlite.client.target import Target, failed_in_row, targets, wait_s
 from beanlite.client.wire import Wire, connect_wire
 
 T = TypeVar("T")
+
+_CLOSED: Final = "the queue is closed"
 
 
 class BlockingQueue:
@@ -55,11 +58,15 @@ class BlockingQueue:
         self._used = use
         self._watched = calls.tubes(watch)
         self._is_closed = False
+        self._failures = 0
+        """How many connections in a row could not be made, or ended, before this one."""
         self._wire = self._begin()
         try:
             if use != DEFAULT:
                 self._wire.ask(calls.use(use), use)
             self._wire.watch(self._watched)
+        except ConnectionLost as error:
+            raise cannot_connect(self._targets[0], error) from error
         except BaseException:
             self._wire.close()
             raise
@@ -104,8 +111,9 @@ class BlockingQueue:
             part = puts[at : at + BATCH_MAX]
             try:
                 results += self._ask_all(part, self._used if tube is None else tube)
-            except ClientError as error:
-                results += [error] * len(part)
+            except ClientError as error:  # there is no connection: the others would wait for one again, each in vain
+                results += [error] * (len(puts) - at)
+                break
         ids, errors = calls.outcome(results)
         if errors:
             raise SomePutsFailed(ids, errors)
@@ -135,7 +143,7 @@ class BlockingQueue:
         TimedOut: no job came. DeadlineSoon: a job that we have is in the last second of its ttr.
         """
         if timeout_s is not None:
-            calls.in_range("timeout_s", math.ceil(timeout_s))
+            calls.check_wait(timeout_s)
         until = None if timeout_s is None else time.monotonic() + timeout_s
         (job,) = self._reserved(self._watched, until)
         return job
@@ -173,11 +181,14 @@ class BlockingQueue:
         call: Call[tuple[int, bytes]] | None = None,
     ) -> list[BlockingJob]:
         """Return the next job, or that which another call reserves, and those ahead that there are."""
+        over: type[ClientError] = TimedOut
+        if call is not None:
+            until, over = self._until(), CannotConnect
         while True:
             try:
                 wire = self._connection(until)
             except CannotConnect as error:
-                if until is None:
+                if until is None or call is not None:
                     raise
                 raise TimedOut(str(error)) from None
             left_s = 0 if call is not None else None if until is None else math.ceil(max(0, until - time.monotonic()))
@@ -189,7 +200,7 @@ class BlockingQueue:
             except NotSent:
                 results = []
             if wire.is_lost:  # with all that it has reserved
-                wire.raise_if_last(until)
+                wire.raise_if_last(until, over)
                 continue
             jobs = [BlockingJob(wire, *result) for result in results if not isinstance(result, ClientError)]
             wire.held += len(jobs)
@@ -199,10 +210,13 @@ class BlockingQueue:
             raise results[0]
 
     def _set_watched(self, tubes: frozenset[str]) -> int:
+        until = self._until()
         while True:
+            wire = self._connection(until)
             try:
-                self._connection().watch(tubes)
+                wire.watch(tubes)
             except NotSent:
+                wire.raise_if_last(until, CannotConnect)
                 continue
             self._watched = tubes
             return len(tubes)
@@ -259,35 +273,46 @@ class BlockingQueue:
 
     # -- the connection
 
+    def _until(self) -> float | None:
+        """Return when the time of a command that begins now is over."""
+        return None if self._timeout_s is None else time.monotonic() + self._timeout_s
+
     def _ask(self, call: Call[T], tube: str | None = None) -> T:
+        until = self._until()
         while True:
             wire = self._wire
             if wire.is_lost:
-                wire = self._connection()
+                wire = self._connection(until)
             try:
                 return wire.ask(call, tube)
             except NotSent:
-                continue
+                wire.raise_if_last(until, CannotConnect)
 
     def _ask_all(self, puts: list[Call[int]], tube: str) -> list[int | ClientError]:
+        until = self._until()
         while True:
-            results = self._connection().ask_all(puts, tube)
+            wire = self._connection(until)
+            results = wire.ask_all(puts, tube)
             if not isinstance(results[0], NotSent):  # then all were held back
                 return results
+            wire.raise_if_last(until, CannotConnect)
 
     def _connection(self, until: float | None = None) -> Wire:
         """Return the connection, or a new one if it has ended; try that for so long."""
-        if not self._wire.is_lost:
-            return self._wire
-        if self._is_closed:
-            raise ConnectionLost("the queue is closed")
-        failures = 0 if self._wire.failure is None else 1
-        if until is None and self._timeout_s is not None:
-            until = time.monotonic() + self._timeout_s
+        wire = self._wire
+        if not wire.is_lost:
+            return wire
+        if until is None:
+            until = self._until()
+        failures = 0
+        if wire.failure is not None:
+            since_s = time.monotonic() - wire.made_at
+            failures = failed_in_row(self._failures, since_s, has_answered=wire.has_answered)
         while True:
-            if failures:
+            if failures and not self._is_closed:
                 chance = random.random()  # noqa: S311 - no secret
-                time.sleep(wait_s(failures, chance, len(self._targets)))
+                pause_s = wait_s(failures, chance, len(self._targets))
+                time.sleep(pause_s if until is None else max(0, min(pause_s, until - time.monotonic())))
             try:
                 self._wire = self._connect()
             except CannotConnect:
@@ -295,6 +320,7 @@ class BlockingQueue:
                 if until is not None and time.monotonic() > until:
                     raise
             else:
+                self._failures = failures
                 return self._wire
 
     def _begin(self) -> Wire:
@@ -305,11 +331,18 @@ class BlockingQueue:
         return self._connect()
 
     def _connect(self) -> Wire:
+        """Return a new connection. CannotConnect; Unauthorized; ConnectionLost: a signal's handler has closed it."""
+        if self._is_closed:
+            raise ConnectionLost(_CLOSED)
         try:
-            return connect_wire(self._targets[0], self._timeout_s)
+            wire = connect_wire(self._targets[0], self._timeout_s)
         except CannotConnect:
             self._targets = (*self._targets[1:], self._targets[0])
             raise
+        if self._is_closed:  # meanwhile
+            wire.close()
+            raise ConnectionLost(_CLOSED)
+        return wire
 
 
 def connect_blocking(
@@ -330,8 +363,8 @@ def connect_blocking(
     ``token``: shown to the server, over TLS and a Unix socket only.
     ``name``: what the client calls itself, for the people who look at the queue; beanstalkd is not told.
     ``use``, ``watch``: the tubes that are used and watched at first.
-    ``timeout_s``: how long to wait for an answer, beyond the time of a reserve, and for another connection; None: as
-    long as it takes.
+    ``timeout_s``: how long to wait for a connection, and for an answer, beyond the time of a reserve; None: as long as
+    it takes. A command that changes nothing is repeated until that is over, then once more, and raises CannotConnect.
 
     CannotConnect: no server can be reached. Unauthorized: the token is not accepted. After that a connection that ends
     is made again, with waits that grow to some seconds.

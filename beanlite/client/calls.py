@@ -41,7 +41,7 @@ class Shape(Generic[T]):
         *,
         has_body: bool = False,
         returns_body: bool = False,
-        refusal: bytes = b"",
+        refusal: bytes | None = None,
     ) -> None:
         """``read`` gets the words of the line, and the body if the reply has one.
 
@@ -165,6 +165,12 @@ def in_range(what: str, number: int, most: int = _NUMBER_MAX) -> None:
         raise ValueError(f"{what} is from 0 to {most}, not {number}")
 
 
+def check_wait(timeout_s: float) -> None:
+    """ValueError: no reserve can wait so long."""
+    if not -1 < timeout_s <= _NUMBER_MAX:  # a little less than 0 is what is left of a time that is over
+        raise ValueError(f"timeout_s is from 0 to {_NUMBER_MAX}, not {timeout_s}")
+
+
 def _id(number: int) -> int:
     in_range("the id of a job", number, _ID_MAX)
     return number
@@ -174,6 +180,8 @@ def put(body: bytes | str, pri: int, delay_s: int, ttr_s: int) -> Call[int]:
     """Return a put. ValueError: a number is out of range."""
     if isinstance(body, str):
         body = body.encode()
+    elif not isinstance(body, bytes):  # a buffer, whose len() counts items that may be wider than a byte
+        body = bytes(memoryview(body))
     if pri is not PRI or delay_s != 0 or ttr_s is not TTR_S:  # what most puts have is right
         in_range("pri", pri)
         in_range("delay_s", delay_s)

@@ -13,17 +13,15 @@ from beanlite.client.calls import Call
 from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, JobCount
 from beanlite.client.errors import (
     BadFormat,
-    CannotConnect,
     ClientError,
     ConnectionLost,
     Declined,
     NotSent,
-    TimedOut,
     UnexpectedReply,
     UnknownCommand,
-    reason,
+    cannot_connect,
 )
-from beanlite.client.target import CONNECT_S, KEEPALIVE, Target, no_such_host
+from beanlite.client.target import CONNECT_S, KEEPALIVE, Target, failed_in_row, no_such_host
 
 T = TypeVar("T")
 
@@ -46,6 +44,7 @@ class Channel(asyncio.BufferedProtocol):
         self._when_free = when_free
         self._dialogue = Dialogue()
         self._transport: asyncio.Transport
+        self._socket: socket.socket
         self._made_at: float
         self._buffer = memoryview(bytearray(_RECEIVE_BYTES))
         self._flushes = False
@@ -53,6 +52,8 @@ class Channel(asyncio.BufferedProtocol):
         self.ended: asyncio.Future[bool] = self._loop.create_future()
         """Its end: whether that came from the other side."""
         self.is_lost = False
+        self.failed_before = 0
+        """How many in a row could not be made, or ended, before it."""
         self.watched = frozenset({DEFAULT})
         """The tubes that the server has confirmed as watched."""
         self.held = 0
@@ -151,20 +152,23 @@ class Channel(asyncio.BufferedProtocol):
                 await self.ask(calls.note(job_id, text))
 
     def raise_if_last(self, until: float | None) -> None:
-        """Return if another connection may do better than this one, which has ended.
+        """Return if another connection may do better than this one, which has ended; as that of `Dialogue`."""
+        self._dialogue.raise_if_last(self._made_at, until)
 
-        UnexpectedReply: what came was none. TimedOut: this one was made when the time was over.
-        """
-        if self._dialogue.unexpected is not None:
-            raise self._dialogue.unexpected
-        if until is not None and self._made_at > until:
-            raise TimedOut("no job came: the connection has ended again")
+    @property
+    def failed_in_row(self) -> int:
+        """How many connections in a row have failed, now that this one has ended."""
+        since_s = self._loop.time() - self._made_at
+        return failed_in_row(self.failed_before, since_s, has_answered=self._dialogue.has_answered)
+
+    def greeted(self) -> None:
+        """Take note that the greeting is over."""
+        self._dialogue.has_answered = False
 
     @property
     def number(self) -> int:
-        """The number of its socket."""
-        sock: socket.socket = self._transport.get_extra_info("socket")
-        return sock.fileno()
+        """The number of its socket; -1: it is closed."""
+        return self._socket.fileno()
 
     def let_go(self) -> None:
         """Count one job less that is reserved on it."""
@@ -200,6 +204,7 @@ class Channel(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take note of the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        self._socket = transport.get_extra_info("socket")  # now: a transport of TLS that is ending has none
         self._made_at = self._loop.time()
         _CHANNELS.add(self)
 
@@ -263,7 +268,8 @@ def _let_go_in_fork() -> None:
     if _CHANNELS:
         null = os.open(os.devnull, os.O_RDWR)
         for channel in _CHANNELS:
-            os.dup2(null, channel.number, inheritable=False)  # not closed: their objects will do that
+            if channel.number >= 0:
+                os.dup2(null, channel.number, inheritable=False)  # not closed: their objects will do that
         os.close(null)
 
 
@@ -281,9 +287,6 @@ def _hand_out(answers: list[Answer], cause: Exception | None = None) -> None:
             token.set_result(result)
 
 
-_REFUSED: Final = "no server can be reached at {}: {}"
-
-
 async def connect_channel(target: Target, when_free: Callable[[Channel], None]) -> Channel:
     """Connect, and show the token and the name. CannotConnect; Unauthorized: the token is not accepted."""
     channel = Channel(when_free)
@@ -296,14 +299,15 @@ async def connect_channel(target: Target, when_free: Callable[[Channel], None]) 
                 if target.name is not None:
                     await _if_known(channel.ask(calls.call_itself(target.name)))
                 await channel.ask(calls.list_tube_used())
+                channel.greeted()
             except BaseException:
                 if hasattr(channel, "_transport"):
                     channel.abort()
                 raise
     except TimeoutError as error:
-        raise CannotConnect(_REFUSED.format(target, f"no answer within {CONNECT_S:.0f} s")) from error
+        raise cannot_connect(target, TimeoutError(f"no answer within {CONNECT_S:.0f} s")) from error
     except (OSError, ConnectionLost, UnexpectedReply) as error:
-        raise CannotConnect(_REFUSED.format(target, reason(error))) from error
+        raise cannot_connect(target, error) from error
     return channel
 
 

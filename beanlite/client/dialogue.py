@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from beanlite.client import calls
 from beanlite.client.calls import Call, Shape
-from beanlite.client.errors import ClientError, NotSent, UnexpectedReply, UnknownCommand, declined
+from beanlite.client.errors import ClientError, NotSent, TimedOut, UnexpectedReply, UnknownCommand, declined
 
 
 class JobCount(int):
@@ -41,6 +41,8 @@ class Dialogue:
     def __init__(self) -> None:
         self.unexpected: UnexpectedReply | None = None
         """The error of something that has come and is no reply to what was asked: the dialogue is over."""
+        self.has_answered = False
+        """Whether a command was answered since the greeting."""
         self.used = DEFAULT
         """The tube that the server has confirmed as the one that is used."""
         self._next: str | None = None
@@ -113,6 +115,8 @@ class Dialogue:
                 else:
                     answers.append((token, shape.read(words, body)))
                     self.sent.popleft()
+            if answers:
+                self.has_answered = True
         except (IndexError, ValueError):  # nothing was asked, or there is no number where one has to be
             self._break_off(line, answers)
         return answers
@@ -130,6 +134,16 @@ class Dialogue:
     def _break_off(self, line: bytes, answers: list[Answer]) -> None:
         self.unexpected = UnexpectedReply(f"{line[:_SHOWN]!r} is not a reply to what was asked")
         answers += self.lose(self.unexpected)
+
+    def raise_if_last(self, made_at: float, until: float | None, over: type[ClientError] = TimedOut) -> None:
+        """Return if another connection may do better than this one, which was made then and has ended.
+
+        UnexpectedReply: what came was none. ``over``: this one was made when the time was over.
+        """
+        if self.unexpected is not None:
+            raise self.unexpected
+        if until is not None and made_at > until:
+            raise over("no answer came in time: the connection has ended again")
 
     @property
     def has_alert(self) -> bool:

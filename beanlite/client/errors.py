@@ -148,6 +148,11 @@ DECLINED: Final[dict[bytes, type[Declined]]] = {
 """What each of the protocol's refusals is raised as."""
 
 
+def cannot_connect(where: object, error: Exception) -> CannotConnect:
+    """Return the error for what has kept a client from a server."""
+    return CannotConnect(f"no server can be reached at {where}: {reason(error)}")
+
+
 def reason(error: Exception) -> BaseException:
     """Return what tells more: the error of a connection that has ended, or its cause."""
     cause = error.__cause__

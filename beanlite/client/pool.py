@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Final
 
 from beanlite.client.channel import Channel, connect_channel
-from beanlite.client.errors import CannotConnect, ConnectionLost, NotSent, TimedOut
-from beanlite.client.target import CONNECT_S, Target, wait_s
+from beanlite.client.errors import CannotConnect, ConnectionLost, NotSent, TimedOut, cannot_connect
+from beanlite.client.target import Target, wait_s
 
 _LOG: Final = logging.getLogger("beanlite.client")
 _CLOSED: Final = "the queue is closed"
@@ -32,7 +32,7 @@ class Pool:
         """How many connections in a row could not be made, or ended."""
         self._again = asyncio.Lock()
         self._new_main = asyncio.Lock()
-        self._is_closed = False
+        self._closed = asyncio.Event()
 
     @property
     def is_connected(self) -> bool:
@@ -41,7 +41,7 @@ class Pool:
 
     async def close(self) -> None:
         """Close all connections, for good."""
-        self._is_closed = True
+        self._closed.set()
         channels = list(self._channels)
         for channel in channels:
             channel.close()
@@ -94,31 +94,45 @@ class Pool:
     async def _open(self, until: float | None = None) -> Channel:
         """Return a new connection, however long it takes until there is one. TimedOut: not in time. Unauthorized."""
         try:
-            async with asyncio.timeout_at(None if until is None else until + CONNECT_S):
+            async with asyncio.timeout_at(until) as limit:
                 while True:
                     if self._failures:
                         async with self._again:  # one tries for all
-                            channel = await self._try() if self._failures else None
+                            channel = await self._try(until, limit) if self._failures else None
                     else:
-                        channel = await self._try()
+                        channel = await self._try(until, limit)
                     if channel is not None:
                         return channel
         except TimeoutError:
             raise TimedOut(f"no server could be reached at {self._targets[0]}") from None
 
-    async def _try(self) -> Channel | None:
+    async def _try(self, until: float | None, limit: asyncio.Timeout) -> Channel | None:
+        limit.reschedule(None)  # once its turn has come, each has one attempt
         if self._failures:
-            chance = random.random()  # noqa: S311 - no secret
-            await asyncio.sleep(wait_s(self._failures, chance, len(self._targets)))
+            await self._rest(until)
         try:
             channel = await self.connect()
         except CannotConnect as error:
             if not self._failures:
                 _LOG.warning("%s; connecting again", error)
             self._failures += 1
+            if until is not None and asyncio.get_running_loop().time() >= until:
+                raise TimeoutError from None
+            limit.reschedule(until)
             return None
-        self._failures = 0
+        # Others need not wait now; if this one fails as well, the waits go on growing.
+        channel.failed_before, self._failures = self._failures, 0
         return channel
+
+    async def _rest(self, until: float | None) -> None:
+        """Wait before the next try, but no longer than until then or until all is closed."""
+        pause_s = wait_s(self._failures, random.random(), len(self._targets))  # noqa: S311 - no secret
+        if until is not None:
+            pause_s = min(pause_s, until - asyncio.get_running_loop().time())
+        if pause_s > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._closed.wait()
 
     async def begin(self) -> Channel:
         """Return the first connection, to whichever server there is. CannotConnect; Unauthorized."""
@@ -129,24 +143,30 @@ class Pool:
 
     async def connect(self) -> Channel:
         """Return a new connection. CannotConnect; Unauthorized: the token is not accepted."""
-        if self._is_closed:
+        if self._closed.is_set():
             raise ConnectionLost(_CLOSED)
         try:
             channel = await connect_channel(self._targets[0], self.put_back)
         except CannotConnect:
             self._targets = (*self._targets[1:], self._targets[0])
             raise
-        if self._is_closed:  # meanwhile
+        if self._closed.is_set():  # meanwhile
             channel.abort()
             raise ConnectionLost(_CLOSED)
         self._channels.add(channel)
         channel.ended.add_done_callback(lambda ended: self._lost(channel, from_there=ended.result()))
         return channel
 
+    def cannot_connect(self, error: Exception) -> CannotConnect:
+        """Return the error for what has ended the first connection before it could be used."""
+        return cannot_connect(self._targets[0], error)
+
     def _lost(self, channel: Channel, *, from_there: bool) -> None:
         self._channels.discard(channel)
-        if from_there and not self._failures:
-            self._failures = 1
-            _LOG.warning("a connection to %s has ended; connecting again", self._targets[0])
+        if from_there:
+            failures = max(self._failures, channel.failed_in_row)
+            if failures == 1 and not self._failures:
+                _LOG.warning("a connection to %s has ended; connecting again", self._targets[0])
+            self._failures = failures
         if channel in self._free:
             self._free.remove(channel)

@@ -82,6 +82,15 @@ def no_such_host() -> OSError:
     return socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
+def failed_in_row(before: int, since_s: float, *, has_answered: bool) -> int:
+    """Return how many connections in a row have failed, now that one has ended, which was made so long ago.
+
+    One that has answered nothing has failed as well, unless the longest wait has passed by itself; ``before``: so many
+    had failed before it.
+    """
+    return 1 if has_answered or since_s > _LONGEST_WAIT_S else before + 1
+
+
 def wait_s(failures: int, chance: float, servers: int = 1) -> float:
     """Return how long to wait before the next try to connect, after so many in a row that failed; chance: 0 to 1.
 

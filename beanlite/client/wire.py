@@ -11,14 +11,12 @@ from beanlite.client.calls import Call
 from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, JobCount
 from beanlite.client.errors import (
     BadFormat,
-    CannotConnect,
     ClientError,
     ConnectionLost,
     Declined,
-    TimedOut,
     UnexpectedReply,
     UnknownCommand,
-    reason,
+    cannot_connect,
 )
 from beanlite.client.target import CONNECT_S, KEEPALIVE, Target, no_such_host
 
@@ -28,6 +26,10 @@ T = TypeVar("T")
 _RECEIVE_BYTES: Final = 1 << 14
 # The errors of a connection that the server has closed.
 _ENDS: Final = (ConnectionError, ssl.SSLEOFError)
+# Where errors of sockets are raised.
+_OWN_MODULES: Final = frozenset({__name__, "socket", "ssl"})
+# The system takes a longer time for a much shorter one: it counts milliseconds in 32 bits.
+_LIMIT_MAX_S: Final = 2_000_000
 # What is this small Python has at hand.
 _LINE_BYTES: Final = 256
 
@@ -50,7 +52,7 @@ class Wire:
         self.knows_batches = True
         """Whether the server may know them."""
         self.socket = _connected(where, connect_s)
-        self._made_at = time.monotonic()
+        self.made_at = time.monotonic()
 
     def greet(self, where: Target) -> None:
         """Show the token and the name. Unauthorized: the token is not accepted."""
@@ -59,7 +61,9 @@ class Wire:
         if where.name is not None:
             self._if_known(calls.call_itself(where.name))
         self.ask(calls.list_tube_used())
-        self.socket.settimeout(self._timeout_s)
+        self._dialogue.has_answered = False
+        self.socket.settimeout(None)
+        self._allow(0)
 
     def _if_known(self, call: Call[None]) -> None:
         try:
@@ -93,15 +97,14 @@ class Wire:
             with suppress(Declined):  # what becomes of the job is more important
                 self.ask(calls.note(job_id, text))
 
-    def raise_if_last(self, until: float | None) -> None:
-        """Return if another connection may do better than this one, which has ended.
+    @property
+    def has_answered(self) -> bool:
+        """Whether the server has answered a command since the greeting."""
+        return self._dialogue.has_answered
 
-        UnexpectedReply: what came was none. TimedOut: this one was made when the time was over.
-        """
-        if self._dialogue.unexpected is not None:
-            raise self._dialogue.unexpected
-        if until is not None and self._made_at > until:
-            raise TimedOut("no job came: the connection has ended again")
+    def raise_if_last(self, until: float | None, over: type[ClientError]) -> None:
+        """Return if another connection may do better than this one, which has ended; as that of `Dialogue`."""
+        self._dialogue.raise_if_last(self.made_at, until, over)
 
     def close(self) -> None:
         """Close the connection."""
@@ -192,33 +195,53 @@ class Wire:
     def _lost(self, error: OSError) -> list[Answer]:
         """Return the answers: what the server has said before it closed the connection, and errors."""
         answers: list[Answer] = []
-        self.failure = error
-        if isinstance(error, _ENDS):
-            try:
-                answers = self._dialogue.receive(self.socket.recv(_RECEIVE_BYTES))
-            except OSError as last:  # an alert of TLS tells more
-                self.failure = last
-        self.close()
+        try:
+            _raise_if_foreign(error)
+            self.failure = error
+            if isinstance(error, _ENDS):
+                try:
+                    answers = self._dialogue.receive(self.socket.recv(_RECEIVE_BYTES))
+                except OSError as last:  # an alert of TLS tells more
+                    _raise_if_foreign(last)
+                    self.failure = last
+        finally:
+            self.close()
         return answers + self._dialogue.lose()
 
     def _allow(self, waits_s: float | None) -> None:
         """Have the next answer take so long, beyond the time that any may take."""
         if self._timeout_s is not None:
-            self.socket.settimeout(None if waits_s is None else waits_s + self._timeout_s)
+            limit_s = None if waits_s is None else waits_s + self._timeout_s
+            self.socket.settimeout(None if limit_s is None or limit_s > _LIMIT_MAX_S else limit_s)
 
 
 def connect_wire(where: Target, timeout_s: float | None) -> Wire:
     """Connect, and show the token and the name. CannotConnect; Unauthorized: the token is not accepted."""
     try:
-        wire = Wire(where, timeout_s)
+        wire = Wire(where, timeout_s, CONNECT_S if timeout_s is None else min(CONNECT_S, timeout_s))
         try:
             wire.greet(where)
         except BaseException:
             wire.close()
             raise
     except (OSError, ConnectionLost, UnexpectedReply) as error:
-        raise CannotConnect(f"no server can be reached at {where}: {reason(error)}") from error
+        _raise_if_foreign(error)
+        raise cannot_connect(where, error) from error
     return wire
+
+
+def _raise_if_foreign(error: Exception) -> None:
+    """Raise an error that is not the socket's own: a handler of a signal has raised it to interrupt the command.
+
+    What the system reports has a number. A timeout, and what this module raises, have none.
+    """
+    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or error.errno is not None:
+        return
+    at = error.__traceback__
+    while at is not None:
+        if at.tb_frame.f_globals.get("__name__") not in _OWN_MODULES:
+            raise error
+        at = at.tb_next
 
 
 def _connected(where: Target, within_s: float) -> socket.socket:

@@ -1,5 +1,6 @@
 """The core of the client, without a socket."""
 
+import array
 from typing import Any
 
 import pytest
@@ -178,6 +179,14 @@ def test_other_protocols_are_recognised(reply):
     assert dialogue.unexpected
 
 
+@pytest.mark.parametrize("call", [calls.delete(1), calls.put("", 0, 0, 1), calls.use("a"), calls.auth("a")])
+def test_empty_line_is_no_reply(call):
+    dialogue = Dialogue()
+    dialogue.send(call, 0)
+    ((_, error),) = dialogue.receive(b"\r\n")
+    assert isinstance(error, UnexpectedReply)
+
+
 def test_reply_to_nothing_is_recognised():
     dialogue = Dialogue()
     assert dialogue.receive(b"UNAUTHORIZED\r\n") == []
@@ -236,6 +245,20 @@ def test_impossible_names_of_tubes_are_not_sent(tube):
     with pytest.raises(ValueError, match="no tube can have the name"):
         calls.watch(tube)
     assert (dialogue.take(), dialogue.lose()) == (b"", [])
+
+
+@pytest.mark.parametrize("kind", ["B", "I", "d"])
+def test_body_that_is_a_buffer_is_announced_in_bytes(kind):
+    body: Any = array.array(kind, [1, 2])
+    for call in (calls.put(body, 0, 0, 1), *calls.puts([body], 0, 0, 1)):
+        line, _, rest = call[0].partition(b"\r\n")
+        assert (int(line.split()[-1]), rest) == (len(rest) - 2, body.tobytes() + b"\r\n")
+
+
+@pytest.mark.parametrize("body", [{}, {"a": 1}, [1], 1, None])
+def test_body_that_is_none_is_an_error(body):
+    with pytest.raises(TypeError):
+        calls.put(body, 0, 0, 1)
 
 
 @pytest.mark.parametrize(("pri", "delay_s", "ttr_s"), [(-1, 0, 0), (0, 1 << 32, 0), (0, 0, -5)])

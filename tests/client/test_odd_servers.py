@@ -35,6 +35,7 @@ class Odd:
         self._replies = list(replies)
         self._always = always
         self.connections = 0
+        self._writers = set()
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -43,9 +44,16 @@ class Odd:
 
     async def __aexit__(self, *_error):
         self._server.close()
+        self.cut()
+
+    def cut(self):
+        """End all connections."""
+        for writer in self._writers:
+            writer.close()
 
     async def _serve(self, reader, writer):
         self.connections += 1
+        self._writers.add(writer)
         with contextlib.suppress(OSError):
             while line := await reader.readline():
                 if line.startswith(b"list-tube-used"):
@@ -121,6 +129,15 @@ async def test_put_ends_when_its_tube_is_answered_oddly():
                 await put_many(["x", "y"], "other")
             assert {type(each) for each in error.value.errors.values()} == {UnexpectedReply}
         blocking.close()
+
+
+@pytest.mark.parametrize("ways", [{"use": "x"}, {"watch": "x"}])
+async def test_end_amid_the_first_commands_is_no_connection(ways):
+    async with Odd() as server:
+        with pytest.raises(CannotConnect, match=server.url):
+            await asyncio.to_thread(partial(connect_blocking, server.url, **ways))
+        with pytest.raises(CannotConnect, match=server.url):
+            await connect(server.url, **ways).__aenter__()
 
 
 async def test_half_closed_connection_is_made_again():

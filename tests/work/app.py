@@ -150,6 +150,23 @@ async def work_async(job):
     return None
 
 
+async def work_in_task(job):
+    await asyncio.gather(work_async(job))
+
+
+class Tee:
+    """An object in the place of stdout that is no file."""
+
+    def __init__(self, file):
+        self._file = file
+
+    def write(self, text):
+        return self._file.write(text)
+
+    def flush(self):
+        self._file.flush()
+
+
 class Caller:
     async def __call__(self, job):
         await work_async(job)

@@ -1,5 +1,7 @@
 """Errors and results whose own code fails, or exits, do not end the worker."""
 
+import json
+
 import pytest
 
 from tests.clients.test_workers import state
@@ -14,6 +16,29 @@ def test_error_without_text_does_not_end_the_worker(work, wire, function, kind):
     until(lambda: worker.poll() is not None or work.outcomes())
     assert (work.outcomes(), state(wire, job_id)) == (["buried"], "buried")
     assert work.lines()[0]["error"] == f"{kind.title()}: its text can't be shown"
+
+
+def test_exit_in_a_task_of_the_function_does_not_end_the_worker(work, wire):
+    job_id = wire.put(b"exits x")
+    wire.put(b"quick y")
+    worker = work.begin("work_in_task", "--tries", "1")
+    until(lambda: worker.poll() is not None or len(work.outcomes()) == 2)
+    assert (work.outcomes(), state(wire, job_id)) == (["buried", "done"], "buried")
+    assert work.lines()[0]["error"] == "SystemExit: as it is meant to"
+    worker.terminate()
+    assert worker.wait(30) == 0
+
+
+@pytest.mark.parametrize("function", ["work", "work_async"])
+@pytest.mark.parametrize("wrapper", ["Tee(sys.stdout)", "codecs.getwriter('utf-8')(sys.stdout.detach())"])
+def test_module_that_wraps_stdout_does_not_silence_the_worker(work, wire, function, wrapper):
+    with (work.folder / "app.py").open("a") as module:
+        module.write(f"\nimport codecs\nsys.stdout = {wrapper}\n")
+    wire.put(b"prints x")
+    work.begin(function)
+    until(lambda: (work.folder / "out").read_text().endswith("}\n"))
+    *_, line = (work.folder / "out").read_text().splitlines()
+    assert json.loads(line)["outcome"] == "done"
 
 
 @pytest.mark.parametrize("function", ["return_oddly", "return_oddly_async"])
