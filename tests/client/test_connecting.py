@@ -171,7 +171,7 @@ def path(tmp_path):
     path = tmp_path / "socket"
     command = [sys.executable, "-m", "beanlite", "serve", "--no-journal", "--socket", str(path)]
     with (tmp_path / "log").open("wb") as log, subprocess.Popen(command, cwd=ROOT, stderr=log) as process:
-        until(path.exists)
+        until(lambda: " started " in (tmp_path / "log").read_text())
         yield path
         process.terminate()
 
