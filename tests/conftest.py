@@ -185,9 +185,9 @@ def disk(monkeypatch):
     disk.free.set()
 
 
-@pytest.fixture
-def kept_logging():
-    """Give pytest its log handlers back after a test of something that sets up logging."""
+@pytest.fixture(autouse=True)
+def _logging_is_kept():
+    """Give pytest its log handlers back: a command that ran in this process has set up its own."""
     root, ours = logging.getLogger(), logging.getLogger("beanlite")
     handlers, level = root.handlers[:], root.level
     yield

@@ -20,9 +20,6 @@ class Terminal(io.StringIO):
         return True
 
 
-pytestmark = pytest.mark.usefixtures("kept_logging")
-
-
 @pytest.fixture
 def lines(monkeypatch):
     """Log with the given form and level; returns the lines that came out, without their time."""

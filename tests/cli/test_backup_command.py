@@ -13,7 +13,7 @@ from beanlite.journal.sqlite.tools.backup import BackupResult
 from tests.support.journal_files import snapshot
 from tests.support.streams import DONE_UNPRINTED, onto_full_disk, without_reader
 
-pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture

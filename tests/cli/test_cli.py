@@ -18,7 +18,7 @@ from beanlite.errors import BeanliteError, JournalFailed, JournalRefused, Listen
 from beanlite.host import log
 from beanlite.settings import config
 
-pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 
 @pytest.fixture

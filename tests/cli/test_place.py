@@ -14,7 +14,7 @@ from beanlite.settings import sources
 from tests.support.binlogs import begin, record, write
 from tests.support.journal_files import make
 
-pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 ONE = begin() + record(1, b"one") + record(2, b"two")
 EMPTY = begin() + record(1, b"one") + record(1, size=3, state=0)

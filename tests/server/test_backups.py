@@ -18,8 +18,6 @@ from tests.support.journal_files import make
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
 
-pytestmark = pytest.mark.usefixtures("kept_logging")
-
 
 @pytest.fixture
 def folder(tmp_path):

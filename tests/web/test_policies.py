@@ -106,7 +106,7 @@ def set_schedule(wire, **what):
 
 def test_refusal_is_told_where_policies_come_from_a_file(tmp_path):
     file = tmp_path / "policies.toml"
-    file.write_text("")
+    file.write_text("# none yet\n")
     with start_beanlite(tmp_path, "--policies", str(file)) as server, Web(f"127.0.0.1:{server.port}") as web:
         page = web.post("/policy", {"pattern": "mail", "key": "ttl", "value": "1d", "back": "/policies"})
         assert "refused set-policy" in page.text

@@ -7,7 +7,7 @@ import pytest
 
 from beanlite.cli import main
 
-pytestmark = pytest.mark.usefixtures("kept_logging", "clean_environment")
+pytestmark = pytest.mark.usefixtures("clean_environment")
 
 MODULE = """
 import asyncio
