@@ -139,7 +139,8 @@ def backup(
         print_done("\n".join([summary, *(f"{old}: deleted" for old in older)]))
     if failures:
         more = f", and {len(failures) - 1} more" if failures[1:] else ""
-        raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {failures[0]}{more}")
+        why = f"{failures[0].filename}: {failures[0].strerror}"
+        raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {why}{more}")
 
 
 def restore(

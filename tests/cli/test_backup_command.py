@@ -157,7 +157,7 @@ def test_new_backup_stays_though_an_old_one_can_not_be_deleted(queue, folder, mo
     capsys.readouterr()
     assert main(["backup", str(folder), "--db", str(queue), "--keep", "1", "--json"]) == 1
     out, err = capsys.readouterr()
-    assert re.search(r"is made, but an older backup can't be deleted: .*Permission denied", err)
+    assert re.search(r"is made, but an older backup can't be deleted: [^[]*: Permission denied", err)
     result = json.loads(out)
     assert result["deleted"] == [str(folder / second)]
     assert names(folder) == [first, Path(result["file"]).name]
