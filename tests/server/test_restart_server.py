@@ -13,11 +13,14 @@ import socket
 import struct
 import time
 from itertools import count
+from math import ceil
+from operator import itemgetter
 from typing import NamedTuple
 
 from beanlite.journal.sqlite.served.writer import IDS_AHEAD
 from tests.server.test_restart import SEED, STEPS
 from tests.support.model import Model
+from tests.support.model_policies import SECOND_NS
 from tests.support.model_queues import Job
 from tests.support.servers import start_beanlite
 from tests.support.sessions import CLIENTS_MAX, MAX_JOB_SIZE, NAMES, Chance, explore, weighted
@@ -51,7 +54,7 @@ KINDS = weighted({"send": 20, "connect": 2, "leave": 1})
 FSYNC = ("always", "50ms", "never")
 PROMISES = (b"INSERTED", b"DELETED", b"RELEASED", b"BURIED", b"KICKED", b"PAUSED")
 CLOCK = re.compile(rb"\b(age|time-left): (\d+)")
-CLOCKS_DIFFER_S = 2
+PAUSE = re.compile(rb"\npause: (\d+)\npause-time-left: (\d+)\n|^NOT_FOUND")
 LEFT_OUT = re.compile(rb"^OK \d+|current-(using|watching): \d+")  # a length; counts with the querying client
 
 
@@ -74,6 +77,8 @@ class ServedTwins:
         self.directory = directory
         self.starts = count()
         self.model = Model(time.time_ns(), MAX_JOB_SIZE)
+        self.longest_ns = 0
+        """For so long the server has had a command at most, and may have carried it out later than the model."""
         self.pairs = []
         """Pairs of a connection and the model's client."""
         self.kept = self._all()
@@ -89,8 +94,22 @@ class ServedTwins:
     def play(self, action):
         """Play an action. AssertionError: server and model differ."""
         kind, *what = action
-        self.model.now_ns = time.time_ns()
+        self._tick()
         getattr(self, "_" + kind)(*what)
+
+    def _tick(self):
+        now_ns = time.time_ns()
+        self.longest_ns = max(self.longest_ns, now_ns - self.model.now_ns)
+        self.model.now_ns = now_ns
+
+    def _agree(self, said, expected):
+        """Return whether two replies agree, except in values that depend on the moment of asking."""
+        if not said.startswith(b"OK "):
+            return said == expected
+        texts = {LEFT_OUT.sub(b"", CLOCK.sub(b"", text)) for text in (said, expected)}
+        late_ns = max(self.longest_ns, time.time_ns() - self.model.now_ns)
+        differ_s = 1 + ceil(late_ns / SECOND_NS)  # 1 for the fractions of seconds that replies leave out
+        return len(texts) == 1 and max(times_differ_s(said, expected), default=0) <= differ_s
 
     def compare_all(self):
         """Compare everything that a kill leaves, and at last the order of all queues, which empties them."""
@@ -136,7 +155,7 @@ class ServedTwins:
         for number, (wire, client) in enumerate(self.pairs):
             for expected in client.replies:
                 said = reply(wire)
-                assert agree(said, expected), f"client {number}: the server says {said}, the model {expected}"
+                assert self._agree(said, expected), f"client {number}: the server says {said}, the model {expected}"
         self.kept = self._note()
 
     # -- what the file may have
@@ -207,7 +226,7 @@ class ServedTwins:
     def _restart(self, *alternatives, ids_left_out):
         """Start the server, find out which of the alternatives it has, and compare everything with that."""
         self._start()
-        self.model.now_ns = time.time_ns()
+        self._tick()
         said = {line: self._ask(line) for line in self._looks(alternatives[-1].last_id)}
         found = [self._find(kept, said) for kept in alternatives]
         fitting = [each for each in found if isinstance(each, tuple)]
@@ -215,11 +234,11 @@ class ServedTwins:
         last_id = self.probe.put(b"next", ttr_s=LONG_SECONDS[0]) - 1
         at_last = [each for each in fitting if 0 <= last_id - each[1] <= ids_left_out]
         assert at_last, f"the next id is {last_id + 1}, after {[each[1] for each in fitting]}"
-        jobs, _, pauses = at_last[0]
+        jobs, _, pauses, _ = min(at_last, key=itemgetter(3))
         self.model.restart(jobs, last_id, pauses)
         for line, shown in said.items():
             expected = self.model._carry_out(None, line, b"")
-            assert agree(shown, expected), f"{line}: the server says {shown}, the model {expected}"
+            assert self._agree(shown, expected), f"{line}: the server says {shown}, the model {expected}"
         self.model.send(self.model.connect(), [(b"put 0 0 %d 4" % LONG_SECONDS[0], b"next\r\n")])
         self.model.close(self.model.clients[0])
         self.model.promised.clear()
@@ -242,25 +261,34 @@ class ServedTwins:
         return reply(self.probe)
 
     def _find(self, kept, said):
-        """Return the jobs, the last id and the pauses that the server has; or a text that says what does not fit."""
-        jobs, pauses = [], {}
+        """Return the jobs, the last id and the pauses that the server has, and by how much the times differ in all.
+
+        Or a text that says what does not fit. Of several versions that fit, the nearest in time is taken: the same
+        pause may have been set twice.
+        """
+        jobs, pauses, differ_s = [], {}, 0
         for job_id in (int(line.split()[1]) for line in said if line.startswith(b"stats-job ")):
             shown = said[b"stats-job %d" % job_id]
             restored = [version and self.model.restored(version) for version in kept.jobs.get(job_id, [None])]
-            known = [job for job in restored if agree(shown, self.model.stats_of(job) if job else b"NOT_FOUND\r\n")]
+            stats = [(job, self.model.stats_of(job) if job else b"NOT_FOUND\r\n") for job in reversed(restored)]
+            known = [(sum(times_differ_s(shown, text)), job) for job, text in stats if self._agree(shown, text)]
             if not known:
                 return f"of {restored} the server says {shown}"
-            jobs += filter(None, known[-1:])
+            job_differs_s, job = min(known, key=itemgetter(0))
+            jobs += [job] if job else []
+            differ_s += job_differs_s
         for name in NAMES:
             shown = said[b"stats-tube " + name]
-            versions = kept.pauses.get(name, [None])
-            known = [pause for pause in versions if b"\npause: %d\n" % (pause[0] if pause else 0) in shown]
-            known += [None] if None in versions and shown == b"NOT_FOUND\r\n" else []
+            pause_s, left_s = map(int, PAUSE.search(shown).groups(default=0))
+            versions = [pause or (0, 0) for pause in kept.pauses.get(name, [None])]
+            left = [(max(0, until_ns - self.model.now_ns) // SECOND_NS, (s, until_ns)) for s, until_ns in versions]
+            known = [(abs(left_s - own_s), pause) for own_s, pause in reversed(left) if pause[0] == pause_s]
             if not known:
                 return f"of {versions} the server says {shown}"
-            if known[-1]:
-                pauses[name] = known[-1]
-        return jobs, kept.last_id, pauses
+            pause_differs_s, pause = min(known, key=itemgetter(0))
+            pauses |= {name: pause} if pause_s else {}
+            differ_s += pause_differs_s
+        return jobs, kept.last_id, pauses, differ_s
 
 
 class TwinsOnPostgres(ServedTwins):
@@ -280,13 +308,10 @@ def reply(wire):
     return line + wire.body + b"\r\n" if line.startswith(HAVE_BODY) else line
 
 
-def agree(said, expected):
-    """Return whether two replies agree, except in values that depend on the moment of asking."""
-    if not said.startswith(b"OK "):
-        return said == expected
-    times = [[int(seconds) for _, seconds in CLOCK.findall(text)] for text in (said, expected)]
-    texts = {LEFT_OUT.sub(b"", CLOCK.sub(b"", text)) for text in (said, expected)}
-    return len(texts) == 1 and all(abs(ours - theirs) <= CLOCKS_DIFFER_S for ours, theirs in zip(*times, strict=True))
+def times_differ_s(*texts):
+    """Return by how much each age and time that is left differs in two replies that are equal otherwise."""
+    times = [[int(seconds) for _, seconds in CLOCK.findall(text)] for text in texts]
+    return [abs(ours - theirs) for ours, theirs in zip(*times, strict=True)]
 
 
 def think(rng, twins):
