@@ -39,6 +39,7 @@ def backups_in(folder):
 
 def test_a_server_makes_backups_and_keeps_some(tmp_path, folder):
     flags = ["--backup-every", "1s", "--backup-dir", str(folder), "--backup-keep", "2"]
+    began_s = int(time.time())
     with start_beanlite(tmp_path / "server", *flags) as server, server.connect() as connection:
         wire = Wire(connection)
         wire.put(b"job")
@@ -47,7 +48,7 @@ def test_a_server_makes_backups_and_keeps_some(tmp_path, folder):
         wait_for(lambda: not set(first) & set(backups_in(folder)))
         stats = wire.stats()
         assert server.stop() == 0
-    assert time.time() - 20 < int(stats["backup-succeeded-at"]) <= time.time()
+    assert began_s <= int(stats["backup-succeeded-at"]) <= time.time()
     assert [key for key in stats if key.startswith("backup")] == ["backup-succeeded-at", "backup-failed-at"]
     assert stats["backup-failed-at"] == "0"
     assert len(backups_in(folder)) in {2, 3}  # the stop may have come before the oldest was deleted
