@@ -32,6 +32,8 @@ class Pool:
         """How many connections in a row could not be made, or ended."""
         self._again = asyncio.Lock()
         self._new_main = asyncio.Lock()
+        self._attempts: set[asyncio.Timeout] = set()
+        """Those to connect that are under way."""
         self._closed = asyncio.Event()
 
     @property
@@ -42,6 +44,8 @@ class Pool:
     async def close(self) -> None:
         """Close all connections, for good."""
         self._closed.set()
+        for attempt in self._attempts:
+            attempt.reschedule(0)
         channels = list(self._channels)
         for channel in channels:
             channel.close()
@@ -146,11 +150,18 @@ class Pool:
         if self._closed.is_set():
             raise ConnectionLost(_CLOSED)
         try:
-            channel = await connect_channel(self._targets[0], self.put_back)
+            async with asyncio.timeout(None) as attempt:
+                self._attempts.add(attempt)
+                try:
+                    channel = await connect_channel(self._targets[0], self.put_back)
+                finally:
+                    self._attempts.discard(attempt)
+        except TimeoutError:  # all was closed
+            raise ConnectionLost(_CLOSED) from None
         except CannotConnect:
             self._targets = (*self._targets[1:], self._targets[0])
             raise
-        if self._closed.is_set():  # meanwhile
+        if self._closed.is_set():  # just as it was made
             channel.abort()
             raise ConnectionLost(_CLOSED)
         self._channels.add(channel)

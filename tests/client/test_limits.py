@@ -185,6 +185,20 @@ async def test_close_ends_those_who_wait_for_a_connection(mortal, monkeypatch):
     assert [str(result) for result in results] == ["the queue is closed"] * 3
 
 
+async def test_close_cuts_off_attempts_to_connect(monkeypatch):
+    monkeypatch.setattr("beanlite.client.channel.CONNECT_S", 1000.0)
+    async with Odd(greets=1) as server, connect(server.url) as queue, asyncio.timeout(30):
+        server.cut()
+        while queue.is_connected:
+            await asyncio.sleep(0.001)
+        tasks = [asyncio.ensure_future(each) for each in (queue.stats(), queue.reserve(), queue.reserve())]
+        while server.connections < 2:
+            await asyncio.sleep(0.001)
+        await queue.close()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert [str(result) for result in results] == ["the queue is closed"] * 3
+
+
 async def test_blocking_client_that_is_closed_waits_no_more(mortal, monkeypatch):
     queue = await begin_blocking(mortal.url, timeout_s=5)
     await mortal.kill()

@@ -28,10 +28,11 @@ GREETING = b"USING default\r\n"
 class Odd:
     """A server that greets, and then answers each line with the next of some replies; None: it closes.
 
-    ``always``: what it answers when there are no more.
+    ``always``: what it answers when there are no more. ``greets``: only so many are greeted, if it is not None.
     """
 
-    def __init__(self, *replies, always=None):
+    def __init__(self, *replies, always=None, greets=None):
+        self._greets = greets
         self._replies = list(replies)
         self._always = always
         self.connections = 0
@@ -54,10 +55,11 @@ class Odd:
     async def _serve(self, reader, writer):
         self.connections += 1
         self._writers.add(writer)
+        is_greeted = self._greets is None or self.connections <= self._greets
         with contextlib.suppress(OSError):
             while line := await reader.readline():
                 if line.startswith(b"list-tube-used"):
-                    writer.write(GREETING)
+                    writer.write(GREETING if is_greeted else b"")
                     continue
                 if line.startswith(b"put"):
                     await reader.readline()
