@@ -73,3 +73,7 @@ class Buffers:
         if abs(memory.buffer_bytes - self._granted_bytes) > memory.max_bytes // MOVED_PART:
             self._granted_bytes = memory.buffer_bytes
             self._admission.grant()
+
+    def discard(self, more_bytes: int) -> None:
+        """Count replies that will not be sent as held, as long as they take memory: meanwhile few others are served."""
+        self._memory.held_bytes += more_bytes

@@ -13,7 +13,7 @@ from beanlite.protocol.framing import FramedSession
 class Ending:
     """Ends a connection. Once it is ``leaving``, nothing more is sent to the client."""
 
-    __slots__ = ("_buffers", "_session", "_spare_others", "_transport", "_turns", "leaving")
+    __slots__ = ("_buffers", "_discarded_bytes", "_session", "_spare_others", "_transport", "_turns", "leaving")
 
     def __init__(
         self,
@@ -31,10 +31,18 @@ class Ending:
         self._spare_others = spare_others
         self.leaving = False
         """Set once nothing more is to be sent."""
+        self._discarded_bytes = 0
+        """What was not sent when the client was cut off."""
 
     def cut_off(self) -> None:
         """Close the connection at once, discarding unsent replies."""
         self.leaving = True
+        self._session.forget()
+        if not self._discarded_bytes:
+            # The loop frees these some turns later, and by then others could have been cut off for as many again.
+            self._discarded_bytes = self._transport.get_write_buffer_size()
+            self._buffers.discard(self._discarded_bytes)
+            self._turns.look_at_clock()
         self._transport.abort()
 
     def lose(self) -> None:
@@ -45,6 +53,9 @@ class Ending:
     def leave(self) -> None:
         """Disconnect a client that is gone, in its turn."""
         self._buffers.note(self, 0)
+        if self._discarded_bytes:
+            self._buffers.discard(-self._discarded_bytes)
+            self._turns.resume_soon()
         self._turns.disconnect(self._session.client)
 
     def part(self) -> bool:

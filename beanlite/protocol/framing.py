@@ -146,11 +146,16 @@ class FramedSession(Session):
         if self.blocked is CLOSING:
             return
         self.engine.clients.stop_waiting(self.client)
-        self._parts, self.pending = [], 0
+        self.forget()
         self.kick = None
-        self.drop_aside()
         self.replies.append(last)
         self.blocked = CLOSING
+
+    def forget(self) -> None:
+        """Forget what the client has sent, as far as it is not carried out: it will not be."""
+        self._parts.clear()
+        self.pending = 0
+        self.drop_aside()
 
     @property
     def wants_more(self) -> bool:

@@ -1,7 +1,10 @@
 """What is buffered for all clients together has a bound, and those who have held the most time go first."""
 
 import asyncio
+import contextlib
+import signal
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -78,6 +81,48 @@ def test_half_sent_bodies_close_the_first_client_and_spare_the_rest(tmp_path):
             wire.close()
         until(lambda: other.stats()["memory-buffers"] == "0")
         assert "too much is buffered for slow clients" in server.log_text()
+
+
+def peak_kib(server):
+    """Return the most that has been resident so far."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text(encoding="utf-8")
+    return int(status.partition("VmHWM:")[2].split()[0])
+
+
+def test_crowd_that_is_cut_off_at_once_stays_within_the_bound(tmp_path):
+    """What clients have sent meanwhile is there at once when a server that was halted goes on."""
+    flags = ("--max-memory", "16MiB", "--max-job-size", str(MIB))
+    with contextlib.ExitStack() as crowd:
+        server = crowd.enter_context(start_beanlite(tmp_path, *flags, forked=False))
+        other = crowd.enter_context(Wire(server.connect()))
+        sockets = [crowd.enter_context(server.connect()) for _ in range(300)]
+        until(lambda: other.stats()["current-connections"] == "301")
+        Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # the peak counts from here
+        before_kib = peak_kib(server)
+        server.signal(signal.SIGSTOP)
+        for sock in sockets:
+            sock.setblocking(False)
+            sock.send(b"put 0 0 10 %d\r\n" % MIB + b"x" * 900_000)
+        server.signal(signal.SIGCONT)
+        until(lambda: int(other.stats()["refused-buffers"]) > 100)
+        assert peak_kib(server) - before_kib < 1.25 * 16 * 1024
+
+
+async def test_replies_of_a_client_that_is_cut_off_count_until_it_is_gone(tmp_path):
+    async with serving(tmp_path / "q.db", max_memory=16 * MIB) as (server, _):
+        client, other = await connect(server), await connect(server)
+        memory = server.parts.engine.memory
+        assert await ask(client, b"put 0 0 60 60000\r\n%b\r\n" % (b"x" * 60_000)) == b"INSERTED 1\r\n"
+        (connection, _) = server.parts.roster.connections.values()
+        client[1].transport.pause_reading()
+        client[1].write(b"peek 1\r\n" * 200)
+        await inside.until(lambda: connection.transport.get_write_buffer_size() > 100_000)
+        unread_bytes = connection.transport.get_write_buffer_size()
+        for _ in range(2):
+            connection.ending.cut_off()
+            assert memory.held_bytes == unread_bytes
+        assert await ask(other, b"peek 2\r\n") == b"NOT_FOUND\r\n"
+        assert memory.held_bytes == 0
 
 
 @pytest.mark.parametrize("peeks", [4, 15])  # less than a client may leave unread before it is served no more, and more
