@@ -4,16 +4,16 @@
 for docs/performance-lab.md; two minutes each. The servers run on the interpreter that runs this, so use one with a
 compiled beanlite.
 
-``memory``: the resident memory of a server under a bound of 256 MiB, first with nothing to do and then with the crowd;
-and how much it counts. ``waits``: how long a client waits that puts, reserves and deletes one by one.
+``memory``: the most resident memory of a server under a bound of 256 MiB, first with nothing to do and then with the
+crowd; and how much it counts at last. ``waits``: how long a client waits that puts, reserves and deletes one by one.
 """
 
 import contextlib
 import json
 import multiprocessing
 import os
-import resource
 import selectors
+import signal
 import socket
 import sqlite3
 import sys
@@ -178,13 +178,38 @@ def puts(server: RunningServer) -> Iterator[None]:
     yield
 
 
-MEMORY = [idle, held, held_later, pieces, unread, requests, events, tubes, returned, puts]
+def send_at_once(server: RunningServer, sockets: list[socket.socket], data: bytes) -> None:
+    """Send as much as the kernel takes while the server is halted, so that it comes in a single turn of its loop."""
+    server.signal(signal.SIGSTOP)
+    for each in sockets:
+        each.setblocking(False)
+    send_all(sockets, data)
+    server.signal(signal.SIGCONT)
+    time.sleep(3)
 
 
-def resident_bytes(server: RunningServer) -> int:
-    """The resident memory of the server's process."""
-    pages = Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]
-    return int(pages) * resource.getpagesize()
+def parts(server: RunningServer) -> Iterator[None]:
+    """1,500 clients send nine tenths of a body of 1 MB while the server is halted"""
+    sockets = crowd(server)
+    send_at_once(server, sockets, put(b"x" * 1_000_000)[:-100_000])
+    yield
+
+
+def peeks(server: RunningServer) -> Iterator[None]:
+    """1,500 clients send 2,000 peeks of 60 kB while the server is halted, and read nothing"""
+    Wire(server.connect()).put(BODY)
+    sockets = crowd(server, small=2048)
+    send_at_once(server, sockets, b"peek 1\r\n" * 2000)
+    yield
+
+
+MEMORY = [idle, held, held_later, pieces, unread, requests, events, tubes, returned, puts, parts, peeks]
+
+
+def peak_bytes(server: RunningServer) -> int:
+    """The most resident memory that the server's process has had so far."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
 def counted_bytes(server: RunningServer) -> int:
@@ -194,16 +219,16 @@ def counted_bytes(server: RunningServer) -> int:
 
 
 def measure_memory(kind: Callable[[RunningServer], Iterator[None]], bound_mib: int = BOUND) -> tuple[int, int, int]:
-    """Resident bytes of an empty server, of one with the crowd, and the bytes counted then."""
+    """Resident bytes of an empty server, the most of one with the crowd, and the bytes counted at last."""
     keeps = ("--no-journal",) if kind is puts else ("--db", "crowds.db")
     with tempfile.TemporaryDirectory() as folder:
-        flags = (*keeps, "--max-memory", f"{bound_mib}MiB", "--max-connections", "12000")
+        flags = (*keeps, "--max-memory", f"{bound_mib}MiB", "--max-connections", "12000", "-z", "1000000")
         with start_beanlite(Path(folder), *flags, forked=False) as server:
             counted_bytes(server)
-            empty = resident_bytes(server)
+            empty = peak_bytes(server)
             for _ in kind(server):
                 counted = counted_bytes(server)
-                return empty, resident_bytes(server), counted
+                return empty, peak_bytes(server), counted
     raise AssertionError("a crowd yields once")
 
 
