@@ -51,9 +51,9 @@ def families(source: Measured) -> Iterator[Metric]:
     """Yield all metrics, each with its samples."""
     yield from _process(source)
     yield from _jobs(source)
-    yield from _clients(source)
-    yield from _memory(source)
     facts = source.facts()
+    yield from _clients(source, facts)
+    yield from _memory(source)
     if facts is not None:
         yield from _refusals(facts)
         yield from _journal(source, facts)
@@ -65,7 +65,7 @@ def families(source: Measured) -> Iterator[Metric]:
                 facts.certificate_ends_s,
                 GaugeMetricFamily,
             )
-        if source.settings.backup_every is not None:
+        if facts.makes_backups:
             yield _gauge(
                 "backup_last_success_timestamp_seconds",
                 "When the newest scheduled backup was made, in UTC seconds; 0 if there is none.",
@@ -129,10 +129,11 @@ def _jobs(source: Measured) -> Iterator[Metric]:
     yield _histogram("job_hold_seconds", "For how long jobs were reserved.", measures.holds)
 
 
-def _clients(source: Measured) -> Iterator[Metric]:
+def _clients(source: Measured, facts: Facts | None) -> Iterator[Metric]:
     server, service, measures = server_snapshot(source.engine), source.service, source.measures
     yield _gauge("connections", "Connections.", server.clients)
-    yield _gauge("connections_max", "Connections that are served at a time, at most.", source.settings.max_connections)
+    most = source.settings.max_connections if facts is None else facts.connections_max
+    yield _gauge("connections_max", "Connections that are served at a time, at most.", most)
     yield _gauge("waiting_clients", "Clients that wait in a reserve.", server.waiting)
     commands = [*service.commands, *service.words.operators.values()]
     counts = {command.word.decode(): command.count for command in commands}

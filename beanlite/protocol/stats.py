@@ -33,6 +33,8 @@ class Facts(NamedTuple):
     disk_free: int | None = None  # bytes, where the database is; None: there is no file
     database_bytes: int | None = None  # the size of that file
     certificate_ends_s: Mapping[str, float] | None = None  # by setting, in UTC seconds; for the metrics only
+    connections_max: int = 0  # likewise
+    makes_backups: bool = False  # by the clock; likewise
 
 
 def has_failed_backup(facts: Facts) -> bool:

@@ -56,6 +56,8 @@ def facts_source(
             disk_free=None if db is None else _free_bytes(db),
             database_bytes=None if db is None else _size_bytes(db),
             certificate_ends_s=None if handshakes is None else handshakes.certificates.ends_s,
+            connections_max=refusals.limits["connections"],
+            makes_backups=backups is not None,
         )
 
     return collect

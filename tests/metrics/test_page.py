@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import signal
 import time
 
 import pytest
@@ -181,6 +182,23 @@ def test_backups_by_the_clock(tmp_path):
     with server:
         key = ("beanlite_backup_last_success_timestamp_seconds",)
         until(lambda: metrics(where)[key] >= time.time() - 600)
+
+
+def test_settings_that_are_read_again_are_in_the_metrics(tmp_path):
+    file, folder = tmp_path / "beanlite.toml", tmp_path / "backups"
+    folder.mkdir()
+    file.write_text("max_connections = 500\n")
+    server, where = start_watched(tmp_path / "server", "--config", str(file))
+    made_at, most = ("beanlite_backup_last_success_timestamp_seconds",), ("beanlite_connections_max",)
+    with server:
+        assert made_at not in wait_for(where, most, 500)
+        file.write_text(f"max_connections = 400\nbackup_every = '1h'\nbackup_dir = '{folder}'\n")
+        server.signal(signal.SIGHUP)
+        wait_for(where, most, 400)
+        until(lambda: metrics(where).get(made_at, 0) >= time.time() - 600)
+        file.write_text("max_connections = 500\n")
+        server.signal(signal.SIGHUP)
+        until(lambda: made_at not in metrics(where))
 
 
 async def test_whoever_asks_within_a_second_is_given_the_same_page(tmp_path, monkeypatch):
