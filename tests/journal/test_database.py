@@ -321,6 +321,13 @@ def test_a_file_without_permission(unprivileged):
     assert "can't be opened: Permission denied" in refusal(path)
 
 
+def test_a_wal_without_permission(unprivileged):
+    path = unprivileged / "queue.db"
+    make_killed(path, batches=1)
+    path.with_name("queue.db-wal").chmod(0)
+    assert "Permission denied; check the owner and the mode of the folder and the file" in refusal(path)
+
+
 def test_a_directory_without_permission(unprivileged):
     path = unprivileged / "queue.db"
     make(path)

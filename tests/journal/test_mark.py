@@ -356,3 +356,11 @@ def test_nonsense_in_place_of_the_mark_is_ignored(path):
     for nonsense in (b"", b"serving", b"\xff\xff", b"serving x y z /", b"serving 1 - always /elsewhere"):
         os.setxattr(path, ATTRIBUTE, nonsense)
         assert batch_in(path) == 3
+
+
+@pytest.mark.parametrize("beside", ["-wal", "-shm", "-journal"])
+def test_pipe_beside_the_file_is_refused(path, beside):
+    make(path)
+    pipe = path.with_name(path.name + beside)
+    os.mkfifo(pipe)
+    assert refusal(path) == f"{pipe} is no regular file; move it away"

@@ -174,11 +174,16 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
 
 
 def check_names(descriptor: int, path: Path) -> None:
-    """Raise JournalRefused if the open file has other names than this one."""
+    """Raise JournalRefused if the open file has other names than this one, or what belongs beside it is no file."""
     names = os.fstat(descriptor).st_nlink
     if names > 1:
         why = "its -wal would be found under one of them only; remove the others"
         raise JournalRefused(f"{path} has {names} names (hard links), and {why}")
+    for beside in (wal_of(path), shm_of(path), journal_of(path)):
+        with suppress(OSError):
+            mode = beside.stat().st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # SQLite would wait for the other end of a pipe
+                raise JournalRefused(f"{beside} is no regular file; move it away")
 
 
 def _check_ours(header: bytes, path: Path, newest: int) -> None:
@@ -311,7 +316,9 @@ def refused(path: Path) -> Iterator[None]:
         if is_full(error, path):
             raise JournalUnreadable(f"no space left on the disk of {path}") from error
         if isinstance(error, OSError):
-            advice = lack_of(path.parent) or "check the disk"
+            is_denied = isinstance(error, PermissionError)
+            check = "check the owner and the mode of the folder and the file" if is_denied else "check the disk"
+            advice = lack_of(path.parent) or check
             raise JournalUnreadable(f"{path} can't be used: {error.strerror or text_of(error)}; {advice}") from error
         if is_damage(error):
             if getattr(error, "sqlite_errorcode", 0) & 0xFF in _UNREAD:
