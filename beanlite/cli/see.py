@@ -45,7 +45,7 @@ beanlite job 17 --db /var/lib/beanlite/beanlite.db          with its history, if
 
 beanlite clients
 beanlite clients --tube mail --sort hold                    who has had a job of mail for longest?
-beanlite clients --connect unix:/run/beanlite.sock --json
+beanlite clients --connect unix:/run/beanlite/queue.sock --json
 
 beanlite stats
 beanlite stats --json --connect queue.example.org:11300

@@ -60,7 +60,7 @@ class Settings(BaseModel):
     socket: Annotated[GivenPath | None, Flag("PATH")] = Field(
         None,
         description="path of a Unix socket to listen on, instead of host and port",
-        examples=["/run/beanlite.sock"],
+        examples=["/run/beanlite/queue.sock"],
     )
     """The {}; the flags --host and --port override it."""
     tls: Annotated[ListenAt | None, Flag("ADDR")] = Field(
