@@ -1,6 +1,7 @@
 """The start of a server, up to its event loop."""
 
 import platform
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -20,6 +21,9 @@ from beanlite.server.server import Server
 from beanlite.settings.config import Settings
 from beanlite.standby.forward import Forwarder, make_forwarder
 
+# After so long a thread that waits for the GIL is given it in the next turn of the loop. Turns are often shorter than
+# Python's default, and the loop takes it again at once: commits waited a second for a checkpoint's thread to go on.
+THREAD_WAITS_S: Final = 1e-4
 # Writing a larger body takes so long that other clients may have to wait for more than 0.1 s for their commits.
 UNNOTICED_BYTES: Final = 8 << 20
 
@@ -41,6 +45,7 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
             "bodies larger than this hold up other clients", bytes=UNNOTICED_BYTES, max_job_size=settings.max_job_size
         )
     share_one_heap()
+    sys.setswitchinterval(THREAD_WAITS_S)
     listener = open_listener(settings)
     try:
         new_loop = loop_factory()
