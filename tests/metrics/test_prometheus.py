@@ -61,13 +61,15 @@ def page_with_postgresql(tmp_path_factory):
     """The page of a server whose database has a standby."""
     need(programs(), "PostgreSQL is not installed")
     pair = Pair()
-    server, where = start_watched(tmp_path_factory.mktemp("server"), "--database", pair.url())
-    with server, server.connect() as connection:
-        Wire(connection).put(b"")
-        until(lambda: "beanlite_postgresql_standby_lag_seconds{" in ask(where, "/metrics")[1])
-        page = ask(where, "/metrics")[1]
-    pair.end()
-    return page
+    try:
+        server, where = start_watched(tmp_path_factory.mktemp("server"), "--database", pair.url())
+        with server, server.connect() as connection:
+            wire = Wire(connection)
+            # A standby has a lag only while there are changes.
+            until(lambda: wire.put(b"") and "beanlite_postgresql_standby_lag_seconds{" in ask(where, "/metrics")[1])
+            return ask(where, "/metrics")[1]
+    finally:
+        pair.end()
 
 
 @pytest.fixture(scope="module")
