@@ -31,6 +31,8 @@ from tests.support.forks import Fork, fork
 
 Process = subprocess.Popen[bytes] | Fork
 
+# Of the moment of import: servers also start in the background, while a test sets variables, and pytest does.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])}
 STARTS_WITHIN_S = 20.0
 STOPS_WITHIN_S = 30.0
 TRIES = 5
@@ -156,7 +158,7 @@ def _start(
 ) -> RunningServer:
     directory.mkdir(parents=True, exist_ok=True)
     log = directory / "server.log"
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2]), **environment}
+    environment = ENVIRONMENT | environment
     for attempt in range(TRIES):
         port = free_port()
         with log.open("wb") as sink:

@@ -11,7 +11,7 @@ HAVE_BODY = (b"RESERVED ", b"OFFERED ", b"FOUND ", b"OK ", b"REFUSED ", b"EVENT 
 
 
 class Wire:
-    """A connection. Its end raises ConnectionError, a reply that does not come within 10 s TimeoutError."""
+    """A connection. Its end raises ConnectionError, a reply that does not come in time TimeoutError."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.socket = connection
