@@ -20,6 +20,7 @@ class Systemd:
     """Receives messages as systemd does."""
 
     def __init__(self, path):
+        self.path = path
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(path)
         self.socket.setblocking(False)
@@ -45,7 +46,7 @@ def systemd(tmp_path, monkeypatch):
 
 
 def test_the_life_of_a_server(tmp_path, systemd):
-    with start_beanlite(tmp_path / "q") as server:
+    with start_beanlite(tmp_path / "q", environment={"NOTIFY_SOCKET": systemd.path}) as server:
         until(lambda: systemd.heard("STATUS=Serving: 0 jobs"))
         assert systemd.messages[0] == ["READY=1"]
         server.signal(signal.SIGHUP)
@@ -140,7 +141,7 @@ async def test_a_full_disk_is_told_and_no_reason_for_a_restart(tmp_path, systemd
 
 
 def test_a_watchdog_of_another_process_is_not_ours(tmp_path, systemd):
-    environment = {"WATCHDOG_USEC": "40000", "WATCHDOG_PID": "1"}
+    environment = {"NOTIFY_SOCKET": systemd.path, "WATCHDOG_USEC": "40000", "WATCHDOG_PID": "1"}
     with start_beanlite(tmp_path / "q", environment=environment):
         until(lambda: systemd.heard("STATUS=Serving: 0 jobs"))
     assert not systemd.heard("WATCHDOG=1")

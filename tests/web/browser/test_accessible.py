@@ -53,6 +53,7 @@ def each_page(page, paths):
     yield DONE
     page.get_by_role("button", name="Undo").click()
     page.get_by_text("brought back").wait_for()
+    page.wait_for_load_state()  # or the script that hears the key may be missing
     page.keyboard.press("?")
     page.get_by_role("dialog").wait_for()
     yield KEYS
