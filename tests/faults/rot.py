@@ -36,9 +36,8 @@ from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.btree import Pages
 from beanlite.journal.sqlite.tools.dump import dump
 from beanlite.journal.sqlite.tools.look import looking
-from beanlite.journal.sqlite.tools.reading import reading
 from beanlite.journal.sqlite.tools.salvage import salvage
-from beanlite.journal.sqlite.tools.verify import verify
+from beanlite.journal.sqlite.tools.verify import reading_whole, verify
 from tests.faults.damages import COLUMNS, JOBS, NOW_NS, PAGE, SINCE_BOOT_NS, damage, make
 from tests.support.inside import abandon
 from tests.support.journal_files import NO_HISTORY
@@ -64,7 +63,7 @@ ROWS = """
 
 def jobs_of(path):
     """Return the jobs of a file, as lines of an export."""
-    with reading(path) as connection:
+    with reading_whole(path) as connection:
         return {line for line in dump(connection, path) if '"kind": "job"' in line}
 
 

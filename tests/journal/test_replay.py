@@ -112,7 +112,8 @@ def test_a_page_that_has_changed_on_the_disk(path):
     database = open_database(path)
     (root,) = database.connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = 'jobs'").fetchone()
     database.close()
-    flip(path, (root - 1) * 4096)
+    leaf = int.from_bytes(path.read_bytes()[(root - 1) * 4096 :][8:12])
+    flip(path, (leaf - 1) * 4096)
     before = snapshot(path.parent)
     database = open_database(path)
     for read in (count_jobs, lambda *file: list(read_jobs(*file))):

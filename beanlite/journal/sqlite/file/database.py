@@ -39,6 +39,7 @@ from beanlite.journal.sqlite.file.migrations import (
     migrate,
     read_version,
 )
+from beanlite.journal.sqlite.file.page_map import check_page_map
 from beanlite.journal.sqlite.file.room import Room
 from beanlite.journal.sqlite.file.stray import forget, has_stray_wal, moved_away
 from beanlite.journal.sqlite.file.wal import commit_frames, index_size, min_wal_size, read_frame_count, read_index
@@ -155,11 +156,11 @@ def open_database(
         check_schema(connection, path, migrations[:version])
         check_foreign(connection, path, migrations[:version])
         check_texts(connection, path, migrations[:version])
-        index = _open_index(path, after_sqlite) if commits and index < 0 else index
+        index = _open_index(path, after_sqlite) if index < 0 and shm_of(path).exists() else index
         frames = index_before.frames if index_before is not None else None
         lost_batches = _lost_batches(commits, read_frame_count(index), frames) if commits else 0
         if version:  # otherwise this would already make a first page, without auto_vacuum
-            connection.executescript("BEGIN IMMEDIATE; ROLLBACK")  # nothing is begun that a lock would then interrupt
+            _check_pages(connection, path, file, index)
         damaged_wal = None
         if lost_batches and not _has_unsynced(mark, fsync):
             if whole:
@@ -341,6 +342,13 @@ def _cut_off(connection: sqlite3.Connection, path: Path, index: int) -> None:
             os.ftruncate(wal.fileno(), min_wal_size(read_frame_count(index)))
     finally:
         connection.execute("ROLLBACK")
+
+
+def _check_pages(connection: sqlite3.Connection, path: Path, file: int, index: int) -> None:
+    """Check where the pages are while nobody can write; nothing is begun before that a lock would then interrupt."""
+    connection.execute("BEGIN IMMEDIATE")
+    check_page_map(connection, path, file, index)
+    connection.execute("ROLLBACK")
 
 
 def _move_wal(connection: sqlite3.Connection, path: Path) -> None:

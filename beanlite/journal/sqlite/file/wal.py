@@ -194,13 +194,17 @@ def newest_pages(path: Path) -> tuple[int, dict[int, int]]:
     if not commits:
         return -1, {}
     wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
-    frames = list(islice(_frames(wal), commits[-1]))
-    offsets = {
+    salts = [frame[2] for frame in islice(_frames(wal), commits[-1])]  # fewer if it shrinks meanwhile
+    return wal, newest_in(wal, Index(len(salts), salts[-1])) if salts else {}
+
+
+def newest_in(wal: int, index: Index) -> dict[int, int]:
+    """Return the offset in an open -wal of the last state of each page in its committed frames."""
+    return {
         page: last_frame_offset(number) + _FRAME_HEADER.size
-        for number, (page, _, salts, _) in enumerate(frames, 1)
-        if salts == frames[-1][2]
+        for number, (page, _, salts, _) in enumerate(islice(_frames(wal), index.frames), 1)
+        if salts == index.salts
     }
-    return wal, offsets
 
 
 def read_salts(wal: int) -> bytes | None:

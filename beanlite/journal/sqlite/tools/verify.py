@@ -4,7 +4,7 @@ import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ from beanlite.journal.sqlite.file.migrations import (
     read_version,
 )
 from beanlite.journal.sqlite.file.note_table import check_notes
+from beanlite.journal.sqlite.file.page_map import check_page_map
 from beanlite.journal.sqlite.file.replay import changed_bodies, changed_rows, check_count, read_state
 from beanlite.journal.sqlite.file.wal import commit_frames, is_header_damaged, read_open_index
 from beanlite.journal.sqlite.tools.reading import check_readable, reading
@@ -52,16 +53,14 @@ def verify(path: Path) -> Iterator[CheckResult]:
     """
     path = Path(os.path.realpath(path))
     try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            mark = Mark.read(file.fileno())
+        descriptor = open_regular(path)
     except OSError as error:
         raise BeanliteError(f"{path} can't be opened: {error.strerror}") from error
     try:
-        with ExitStack() as after_sqlite, reading(path) as connection:
+        with _opened(descriptor, path) as (connection, index):
             yield CheckResult("file", sound=True, said=f"{path.stat().st_size} bytes, and {wal_size(path)} in a -wal")
-            with refused(path):
-                connection.execute("BEGIN")
-            yield _look("log", partial(_log, connection, path, after_sqlite, mark))
+            yield _look("log", partial(_log, path, descriptor, index))
+            yield _look("pages", partial(_pages, connection, path, descriptor, index))
             yield from check_results(connection, path)
     except JournalUnreadable:
         raise
@@ -71,13 +70,33 @@ def verify(path: Path) -> Iterator[CheckResult]:
 
 @contextmanager
 def reading_whole(path: Path) -> Iterator[sqlite3.Connection]:
-    """Read as ``reading`` does. JournalRefused also if the -wal is damaged, so that SQLite would pass over commits."""
+    """Read as ``reading`` does. JournalRefused also if SQLite would pass over commits, or over pages."""
     check_readable(path)
-    with refused(path), os.fdopen(open_regular(path), "rb") as file:
-        mark = Mark.read(file.fileno())
-    with ExitStack() as after_sqlite, reading(path) as connection:
-        _log(connection, path, after_sqlite, mark)
+    with refused(path):
+        descriptor = open_regular(path)
+    with _opened(descriptor, path) as (connection, index):
+        _log(path, descriptor, index)
+        check_page_map(connection, path, descriptor, index)
+        with refused(path):
+            connection.execute("COMMIT")
         yield connection
+
+
+@contextmanager
+def _opened(descriptor: int, path: Path) -> Iterator[tuple[sqlite3.Connection, int]]:
+    """Begin a read transaction, and open the -shm; yields the connection, and the descriptor or -1. Closes all.
+
+    The descriptors are closed only after SQLite has closed its own, whose locks would be lost otherwise.
+    """
+    with os.fdopen(descriptor, "rb"), ExitStack() as after_sqlite, reading(path) as connection:
+        index = -1
+        with refused(path):
+            connection.execute("BEGIN")
+            connection.execute("SELECT 1 FROM sqlite_schema").fetchone()  # this creates the -shm, or finds one
+            with suppress(FileNotFoundError):
+                index = os.open(shm_of(path), os.O_RDONLY | os.O_CLOEXEC)
+                after_sqlite.callback(os.close, index)
+        yield connection, index
 
 
 def check_results(connection: sqlite3.Connection, path: Path) -> Iterator[CheckResult]:
@@ -120,15 +139,12 @@ def _look(name: str, check: Callable[[], str]) -> CheckResult:
         return CheckResult(name, sound=False, said=str(error))
 
 
-def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, mark: Mark | None) -> str:
+def _log(path: Path, descriptor: int, index: int) -> str:
     """Check whether SQLite has read the -wal to its end; at a damaged frame it stops silently."""
+    if index < 0:
+        return "no -wal"
     with refused(path):
-        connection.execute("SELECT 1 FROM meta").fetchone()  # this creates the -shm, or finds one
-        try:
-            index = os.open(shm_of(path), os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return "no -wal"
-        after_sqlite.callback(os.close, index)  # not before SQLite closes its descriptor, whose locks would be lost
+        mark = Mark.read(descriptor)
         before = read_open_index(index)
         commits: list[int] = []
         if before is not None:
@@ -142,6 +158,13 @@ def _log(connection: sqlite3.Connection, path: Path, after_sqlite: ExitStack, ma
         if losses > 1:  # a single commit may be under way
             raise damaged(path, f"{losses} commits follow a damaged frame of its -wal")
     return f"{len(commits)} commits in the -wal"
+
+
+def _pages(connection: sqlite3.Connection, path: Path, descriptor: int, index: int) -> str:
+    check_page_map(connection, path, descriptor, index)
+    with refused(path):
+        (count,) = connection.execute("PRAGMA page_count").fetchone()
+    return f"{count} in their place"
 
 
 def _sqlite(connection: sqlite3.Connection, path: Path) -> str:
