@@ -1,10 +1,7 @@
 """A journal that stands by reads jobs ahead, and takes over with little to read."""
 
 import asyncio
-import re
-from pathlib import Path
 
-import asyncpg
 import pytest
 
 from beanlite.errors import JournalRefused
@@ -159,28 +156,6 @@ async def test_nothing_is_read_ahead_from_the_schema_of_an_older_version(postgre
     (row,) = await sql(postgres, database, "SELECT before, changed FROM batches WHERE beat = 0")
     assert tuple(row) == (0, None)
     await standby.stop()
-
-
-async def test_database_can_be_given_back_to_the_version_before(database):
-    """By the statements of the page, which leave what that version has."""
-    serving = await active(database)
-    await serving.stop()
-    page = (Path(__file__).parents[3] / "docs" / "postgresql.md").read_text()
-    (statements,) = re.findall(r"```sql\n(ALTER TABLE batches.*?)```", page, re.DOTALL)
-    columns = (
-        "SELECT attname FROM pg_attribute WHERE attrelid = 'batches'::regclass AND attnum > 0 AND NOT attisdropped"
-    )
-    connection = await asyncpg.connect(database)
-    await connection.execute(statements)
-    names = {name for (name,) in await connection.fetch(columns)}
-    assert names == {"number", "beat", "last_id", "seen_at"}
-    await connection.execute("UPDATE jobs SET pri = pri + 1")  # which has no checksum there
-    assert await connection.fetchval("SELECT number FROM schema_version") == 6
-    await connection.close()
-    again = await served(database)  # which upgrades it again
-    assert ids(again) == ids(serving)
-    await again.put()
-    await again.stop()
 
 
 async def test_server_that_stops_amid_reading_leaves_no_connection(database, caplog, monkeypatch):
