@@ -94,6 +94,8 @@ def jobs(
         print("no jobs", file=sys.stderr)
     if page.after is not None:
         print(f"There may be more: --after {page.after}", file=sys.stderr)
+    elif sort not in listing.CONTINUED and 0 < limit == len(page.records):
+        print(f"Cut after {units.jobs(limit)}; there may be more: --limit", file=sys.stderr)
 
 
 def _columns(paths: Sequence[str]) -> list[tables.Column]:

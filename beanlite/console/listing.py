@@ -28,7 +28,9 @@ _SORTS: Final[dict[str, tuple[str, bool]]] = {
     "timeouts": ("timeouts", True),
     "reserves": ("reserves", True),
 }
-JOB_SORTS: Final = ("id", "queue", *_SORTS)
+# The orders of lists that can be continued where they were cut.
+CONTINUED: Final = ("id", "queue")
+JOB_SORTS: Final = (*CONTINUED, *_SORTS)
 # The keys of a filter that leave out the jobs which come after a known one in such an order. A job has been reserved at
 # least as often as it timed out.
 _AHEAD: Final = {

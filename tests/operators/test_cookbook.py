@@ -74,7 +74,7 @@ def carry_out(command, queue, capsys):
         words.append("--json")
     exit_code = main(words[1:])
     printed = capsys.readouterr()
-    assert (exit_code, [line for line in printed.err.splitlines() if "--after" not in line]) == (0, [])
+    assert (exit_code, [line for line in printed.err.splitlines() if "here may be more" not in line]) == (0, [])
     return [json.loads(line) for line in printed.out.splitlines()]
 
 

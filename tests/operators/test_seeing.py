@@ -126,6 +126,15 @@ def test_jobs_are_shown_with_how_often_they_were_reserved(own_queue, run):
     assert [row[at : at + 8].strip() for row in rows] == ["1", "1", "1", "1", ""]
 
 
+@pytest.mark.parametrize("sort", ["age", "size"])
+def test_cut_list_that_can_not_be_continued_says_so(sort, queue, run):
+    code, out, err = run(queue, "jobs", "--tube", "mail", "--sort", sort, "--limit", "2")
+    assert (code, len(out.splitlines())) == (0, 3)
+    assert err == "Cut after 2 jobs; there may be more: --limit\n"
+    assert run(queue, "jobs", "--tube", "other", "--sort", sort, "--limit", "2")[2] == ""
+    assert run(queue, "jobs", "--sort", sort, "--limit", "0")[2] == ""
+
+
 def test_a_job_is_shown_whole(queue, run):
     _, out, _ = run(queue, "job", "1")
     assert '\n{\n  "to": "user0@example.org"\n}\n' in out
