@@ -1,10 +1,23 @@
 """A history in few lines: events that recur in the same order become one line."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from beanlite.console.filters import Record
-from beanlite.core.events import BURY, CLIENT_GONE, DELAY, DELETE, KICK, MOVE, RELEASE, RESERVE, RESTART, TTR_OVER
+from beanlite.core.events import (
+    BURY,
+    CLIENT_GONE,
+    COPY,
+    DELAY,
+    DELETE,
+    KICK,
+    MOVE,
+    PUT,
+    RELEASE,
+    RESERVE,
+    RESTART,
+    TTR_OVER,
+)
 
 # How many lines, or events one by one, a page shows.
 LINES_MAX: Final = 100
@@ -37,6 +50,17 @@ class Line(NamedTuple):
             line.words if line.times == 1 else f"({line.times} \N{MULTIPLICATION SIGN} {line.words})"
             for line in fold(self.events)
         )
+
+
+def without_puts_of_copies(history: Iterable[Record]) -> Iterator[Record]:
+    """Yield the events of a history, but not the put of each copy, which comes before it: copies then recur."""
+    before = None
+    for event in history:
+        if before is not None and (event["what"] != COPY or before["what"] != PUT or event["id"] != before["id"]):
+            yield before
+        before = event
+    if before is not None:
+        yield before
 
 
 def one_by_one(history: Sequence[Record], start: int, end: int) -> list[Line]:

@@ -346,9 +346,10 @@ def _schedule(text: str, *, hides: bool) -> str:
 
 def history_lines(history: Sequence[Record], *, of_one_job: bool) -> list[str]:
     """Return a history as lines, of which one stands for events that recur; of one job, also for several together."""
-    from beanlite.console.folding import fold  # noqa: PLC0415 - few commands need it
+    from beanlite.console.folding import fold, without_puts_of_copies  # noqa: PLC0415 - few commands need it
 
     lines = []
+    history = history if of_one_job else list(without_puts_of_copies(history))
     for line in fold(history) if of_one_job else fold(history, 1):
         event = line.events[0]
         if line.times == 1:

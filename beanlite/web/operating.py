@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from beanlite.console.filters import Record
+from beanlite.console.folding import without_puts_of_copies
 from beanlite.console.query import values_of
 from beanlite.console.stored import PastView
 from beanlite.console.tables import details
@@ -121,7 +122,7 @@ def last_pause(look: PastView, tube: str, until_at: float) -> Record | None:
 
 def _lines(events: Iterable[Record], *, one_by_one: bool, hides: bool) -> Iterator[Deed]:
     deed: Deed | None = None
-    for event in events:
+    for event in events if one_by_one else without_puts_of_copies(events):
         at, job = event["at"], event["id"]
         how = details(event, hides=hides)
         same = deed is not None and (deed.by, deed.what, deed.how, deed.tube) == (

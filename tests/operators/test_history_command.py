@@ -104,6 +104,23 @@ def test_events_that_recur_are_one_line(past, capsys):
     assert ([line.split()[4] for line in last], "the last 2 lines" in err) == (["release", "bury"], True)
 
 
+def test_copies_are_one_line(tmp_path, capsys):
+    with start_beanlite(tmp_path, "--history", "7d") as server:
+        at = ["--connect", f"127.0.0.1:{server.port}"]
+        assert main(["put", "--tube", "mail", "a", "b", "c", *at]) == 0
+        assert main(["copy", "--tube", "mail", "--to", "again", *at]) == 0
+        server.stop()
+
+    def whats(*options):
+        capsys.readouterr()
+        assert main(["history", "--db", str(tmp_path / "queue.db"), *options]) == 0
+        return [line.split()[4] for line in capsys.readouterr().out.splitlines()]
+
+    assert whats() == ["put", "copy"]
+    assert whats("--id", "4") == ["put", "copy"]
+    assert whats("--limit", "0") == ["put", "put", "put", *3 * ["put", "copy"]]
+
+
 def test_policies_that_differ_are_no_recurrence(tmp_path, capsys):
     with start_beanlite(tmp_path) as server:
         for tries in "123":

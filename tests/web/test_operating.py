@@ -122,6 +122,16 @@ def test_page_for_readers_tells_what_operators_did(tmp_path):
             assert "known to the server alone" in web.get("/changes").text
 
 
+def test_copies_of_many_jobs_are_one_line(tmp_path):
+    with start_beanlite(tmp_path, "--history", "7d") as server:
+        flags = (f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db")
+        with Wire(server.connect()) as wire, Web(*flags) as web:
+            wire.request("put-jobs", jobs=[{"tube": "mail", "body": str(n)} for n in range(3)])
+            wire.request("change-jobs", do="copy", tube="mail", to="again", by="ann")
+            assert rows(web) == ["ann copy again 3 job 4 to 6"]
+            assert len(rows(web, "?each=1")) == 6
+
+
 def test_end_of_a_pause_and_of_a_schedule_are_told(tmp_path):
     with start_beanlite(tmp_path) as server:
         flags = (f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db")
