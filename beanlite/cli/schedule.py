@@ -67,7 +67,10 @@ def set_(
         ),
     ] = None,
     every: Annotated[
-        float | None, age_option("--every", text="Or how often, such as 90s, 5min or 2h, counted from midnight UTC.")
+        float | None,
+        age_option(
+            "--every", text="Or how often, such as 90s, 5min or 2h, counted from midnight UTC on 1 January 1970."
+        ),
     ] = None,
     zone: Annotated[str, typer.Option(metavar="ZONE", help="The zone of --cron, such as Europe/Berlin.")] = UTC_ZONE,
     tube: Annotated[
@@ -228,7 +231,7 @@ def _when(cron: str | None, every_s: float | None, zone: str) -> str:
             raise ConfigError(f"--cron: {why}") from None
         return cron
     if zone != UTC_ZONE:
-        raise ConfigError("--zone goes with --cron; --every counts from midnight UTC")
+        raise ConfigError("--zone goes with --cron; --every counts in UTC")
     seconds = seconds_of("--every", every_s)
     for unit, length_s in (("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)):
         if seconds and seconds % length_s == 0 and seconds // length_s < 1_000_000:
