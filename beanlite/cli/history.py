@@ -121,7 +121,8 @@ def history(
         files = {name: stack.enter_context(open_stored(path, None, config_file)) for name, path in paths.items()}
         files = files or {"": stack.enter_context(open_stored(None, database, config_file))}
         if as_json or not limit:
-            count, more = _print_each(_merged(files, asked, limit), as_json=as_json), False
+            count = _print_each(_merged(files, asked, limit), as_json=as_json)
+            more = 0 < limit == count
         else:
             most = max(limit, _READ_MIN)
             events = list(_merged(files, asked, most))

@@ -102,6 +102,9 @@ def test_events_that_recur_are_one_line(past, capsys):
     assert len(lines("--limit", "0")[0]) == len(PAST)
     last, err = lines("--limit", "2")
     assert ([line.split()[4] for line in last], "the last 2 lines" in err) == (["release", "bury"], True)
+    last, err = lines("--limit", "2", "--json")
+    assert (len(last), err) == (2, "These are the last 2 lines; there may be more: --limit\n")
+    assert lines("--limit", str(len(PAST) + 1), "--json")[1] == ""
 
 
 def test_copies_are_one_line(tmp_path, capsys):
