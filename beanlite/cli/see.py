@@ -131,7 +131,7 @@ def tubes(
         tables.print_json(records)
     elif not tables.print_table(records, tables.TUBES):
         print("no tubes", file=sys.stderr)
-    if len(records) < total and sys.stderr.isatty():
+    if len(records) < total:
         print(f"These are {len(records):,} of {total:,} tubes: --limit", file=sys.stderr)
 
 

@@ -135,6 +135,13 @@ def test_cut_list_that_can_not_be_continued_says_so(sort, queue, run):
     assert run(queue, "jobs", "--sort", sort, "--limit", "0")[2] == ""
 
 
+@pytest.mark.parametrize("form", [[], ["--json"]])
+def test_cut_list_of_tubes_says_so_to_scripts_as_well(form, queue, run):
+    code, _, err = run(queue, "tubes", "--limit", "1", *form)
+    assert (code, err) == (0, "These are 1 of 3 tubes: --limit\n")
+    assert run(queue, "tubes", "--limit", "3", *form)[2] == ""
+
+
 def test_a_job_is_shown_whole(queue, run):
     _, out, _ = run(queue, "job", "1")
     assert '\n{\n  "to": "user0@example.org"\n}\n' in out
