@@ -19,7 +19,7 @@ import asyncio
 import math
 import ssl
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -155,7 +155,7 @@ class Queue:
         (job,) = await self._reserved(self._watched, call=calls.reserve_job(job_id))
         return job
 
-    async def jobs(self, *tubes: str, ahead: int = 0) -> AsyncIterator[Job]:
+    async def jobs(self, *tubes: str, ahead: int = 0) -> AsyncGenerator[Job, None]:
         """Yield jobs of these tubes, or of those that are watched, as they come, without an end.
 
         Up to ``ahead`` jobs are reserved before their turn, which saves time if there are many short jobs. Their ttr

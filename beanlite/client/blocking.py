@@ -16,7 +16,7 @@ import random
 import ssl
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from types import TracebackType
 from typing import Final, Self, TypeVar
@@ -57,6 +57,8 @@ class BlockingQueue:
         self._timeout_s = timeout_s
         self._used = use
         self._watched = calls.tubes(watch)
+        self._left: deque[BlockingJob] = deque()
+        """Jobs that go back before the next command."""
         self._is_closed = False
         self._failures = 0
         """How many connections in a row could not be made, or ended, before this one."""
@@ -153,7 +155,7 @@ class BlockingQueue:
         (job,) = self._reserved(self._watched, call=calls.reserve_job(job_id))
         return job
 
-    def jobs(self, *tubes: str, ahead: int = 0) -> Iterator[BlockingJob]:
+    def jobs(self, *tubes: str, ahead: int = 0) -> Generator[BlockingJob, None, None]:
         """Yield jobs of these tubes, or of those that are watched, as they come, without an end.
 
         Up to ``ahead`` jobs are reserved before their turn, which saves time if there are many short jobs. Their ttr
@@ -170,7 +172,10 @@ class BlockingQueue:
                 if not job.is_lost:
                     yield job
         finally:
-            give_back(waiting)
+            if self._wire.is_asking:  # the garbage collector, or the handler of a signal, ends the loop amid a command
+                self._left.extend(waiting)
+            else:
+                give_back(waiting)
 
     def _reserved(
         self,
@@ -281,7 +286,7 @@ class BlockingQueue:
         until = self._until()
         while True:
             wire = self._wire
-            if wire.is_lost:
+            if wire.is_lost or self._left:
                 wire = self._connection(until)
             try:
                 return wire.ask(call, tube)
@@ -300,6 +305,10 @@ class BlockingQueue:
     def _connection(self, until: float | None = None) -> Wire:
         """Return the connection, or a new one if it has ended; try that for so long."""
         wire = self._wire
+        if self._left:
+            left = deque(job for job in self._left if not job.is_lost)
+            self._left.clear()
+            give_back(left)  # which may close the connection
         if not wire.is_lost:
             return wire
         if until is None:

@@ -98,6 +98,11 @@ class Wire:
                 self.ask(calls.note(job_id, text))
 
     @property
+    def is_asking(self) -> bool:
+        """Whether a command is under way."""
+        return bool(self._dialogue.sent)
+
+    @property
     def has_answered(self) -> bool:
         """Whether the server has answered a command since the greeting."""
         return self._dialogue.has_answered

@@ -100,6 +100,35 @@ def test_loop_that_ends_gives_back_jobs_ahead(queue, tube):
     assert queue.stats_job(queue.peek_ready().id)["pri"] == 77
 
 
+@pytest.mark.parametrize("in_hand", [0, 1])
+def test_loop_that_is_collected_amid_a_command_waits(queue, tube, monkeypatch, in_hand):
+    """A loop in a reference cycle ends whenever the garbage collector comes by."""
+    queue.put_many(["x"] * 4)
+    jobs = queue.jobs(ahead=2)
+    job = next(jobs)
+    if not in_hand:
+        job.delete()
+    cycle = [jobs]
+    cycle.append(cycle)
+    del jobs, cycle
+    receive = queue._wire._dialogue.receive
+
+    def collecting(data):
+        gc.collect()
+        return receive(data)
+
+    monkeypatch.setattr(queue._wire._dialogue, "receive", collecting)
+    job_id = queue.put("y", delay_s=100)
+    assert queue.peek(job_id).text == "y"
+    until(lambda: queue.stats_tube(tube)["current-jobs-ready"] == 3)
+    assert queue.stats_tube(tube)["current-jobs-reserved"] == in_hand
+    if in_hand:
+        job.delete()
+    for _ in range(3):
+        queue.reserve(9).delete()
+    queue.delete(job_id)
+
+
 def test_waiting_reserve_gets_a_job(url, queue, tube):
     texts = []
 

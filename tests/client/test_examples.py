@@ -67,8 +67,27 @@ def is_done(stats, buried):
     return counts == [0, 0, buried]
 
 
+CLOSED = """
+from contextlib import aclosing, closing
+
+from beanlite.client import BlockingQueue, Queue
+
+
+async def work(queue: Queue) -> None:
+    async with aclosing(queue.jobs("mail")) as jobs:
+        async for job in jobs:
+            await job.delete()
+
+
+def work_blocking(queue: BlockingQueue) -> None:
+    with closing(queue.jobs("mail")) as jobs:
+        for job in jobs:
+            job.delete()
+"""
+
+
 def test_examples_are_typed(tmp_path):
-    for number, example in enumerate(EXAMPLES):
+    for number, example in enumerate([*EXAMPLES, CLOSED]):
         (tmp_path / f"example_{number}.py").write_text(example)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path / 'cache'}"]
     done = subprocess.run([*command, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
