@@ -19,7 +19,7 @@ _ID_MAX: Final = (1 << 64) - 1
 AHEAD_MAX: Final = 1000
 NOTE_BYTES_MAX: Final = 4096
 BATCH_MAX: Final = 500
-# How long a batch of reserves waits at most, in seconds.
+# How long a reserve waits at most, in seconds: beanlite refuses more, and beanstalkd takes it for no limit.
 _WAIT_MAX_S: Final = (1 << 31) - 1
 _TUBE: Final = re.compile(r"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 _FRACTION: Final = re.compile(r"-?[0-9]+\.[0-9]+")
@@ -167,8 +167,8 @@ def in_range(what: str, number: int, most: int = _NUMBER_MAX) -> None:
 
 def check_wait(timeout_s: float) -> None:
     """ValueError: no reserve can wait so long."""
-    if not -1 < timeout_s <= _NUMBER_MAX:  # a little less than 0 is what is left of a time that is over
-        raise ValueError(f"timeout_s is from 0 to {_NUMBER_MAX}, not {timeout_s}")
+    if not -1 < timeout_s <= _WAIT_MAX_S:  # a little less than 0 is what is left of a time that is over
+        raise ValueError(f"timeout_s is from 0 to {_WAIT_MAX_S}, not {timeout_s}")
 
 
 def _id(number: int) -> int:
@@ -217,7 +217,7 @@ RESERVE: Final = (b"reserve\r\n", _RESERVE)
 
 def reserve(timeout_s: int) -> Call[tuple[int, bytes]]:
     """Return a reserve that waits so long. ValueError: the number is out of range."""
-    in_range("timeout_s", timeout_s)
+    in_range("timeout_s", timeout_s, _WAIT_MAX_S)
     return b"reserve-with-timeout %d\r\n" % timeout_s, _RESERVE
 
 

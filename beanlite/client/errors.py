@@ -17,7 +17,7 @@
 What a program gets wrong, such as a name that no tube can have, is a ValueError.
 """
 
-from typing import Final
+from typing import Final, Self
 
 
 class ClientError(Exception):
@@ -115,11 +115,15 @@ class InternalError(Declined):
 class SomePutsFailed(ClientError):
     """Of several puts, some have failed: ``ids`` has the id of each job or None, ``errors`` the errors by position."""
 
-    def __init__(self, ids: "list[int | None]", errors: dict[int, ClientError]) -> None:
+    def __init__(self, ids: list[int | None], errors: dict[int, ClientError]) -> None:
         first = next(iter(errors.values()))
         super().__init__(f"{len(errors)} of {len(ids)} puts failed, the first with: {type(first).__name__}: {first}")
         self.ids = ids
         self.errors = errors
+
+    def __reduce__(self) -> tuple[type[Self], tuple[list[int | None], dict[int, ClientError]]]:
+        """Let it be pickled, for a pool of processes: otherwise it would be made anew from its text alone."""
+        return type(self), (self.ids, self.errors)
 
 
 class UnexpectedReply(ClientError):

@@ -43,9 +43,10 @@ class Pool:
 
     async def close(self) -> None:
         """Close all connections, for good."""
-        self._closed.set()
-        for attempt in self._attempts:
-            attempt.reschedule(0)
+        if not self._closed.is_set():  # an attempt whose time is over can't be told so once more
+            self._closed.set()
+            for attempt in self._attempts:
+                attempt.reschedule(0)
         channels = list(self._channels)
         for channel in channels:
             channel.close()

@@ -7,7 +7,7 @@ from typing import TypeVar
 from beanlite.client import calls
 from beanlite.client.calls import Call, Statistics
 from beanlite.client.channel import Channel
-from beanlite.client.errors import Buried, ClientError, ConnectionLost, Declined, JobLost, NotFound
+from beanlite.client.errors import Buried, ClientError, ConnectionLost, JobLost, NotFound
 
 T = TypeVar("T")
 
@@ -106,10 +106,10 @@ class Job:
         except (NotFound, Buried):
             self._let_go(channel)
             raise
-        except Declined:  # it is still ours
-            raise
         except ConnectionLost as error:
             raise JobLost(f"job {self.id}: {error}") from error
+        except ClientError:  # it is still ours, or its connection is gone
+            raise
         except BaseException:  # cancelled: what has been sent will be carried out
             self._let_go(channel)
             raise

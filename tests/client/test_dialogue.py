@@ -1,6 +1,7 @@
 """The core of the client, without a socket."""
 
 import array
+import pickle
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from beanlite.client.errors import (
     NotSent,
     OutOfMemory,
     PutUnknown,
+    SomePutsFailed,
     TimedOut,
     Unauthorized,
     UnexpectedReply,
@@ -268,6 +270,12 @@ def test_numbers_out_of_range_are_not_sent(pri, delay_s, ttr_s):
 
 
 # -- notes
+
+
+def test_error_of_puts_reaches_another_process():
+    error = SomePutsFailed([7, None], {1: JobTooBig("JOB_TOO_BIG")})
+    other = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    assert (str(other), other.ids, repr(other.errors)) == (str(error), error.ids, repr(error.errors))
 
 
 def test_note_to_a_server_without_notes_is_one_command():

@@ -199,6 +199,22 @@ async def test_close_cuts_off_attempts_to_connect(monkeypatch):
     assert [str(result) for result in results] == ["the queue is closed"] * 3
 
 
+@pytest.mark.parametrize("steps", range(5))
+async def test_client_can_be_closed_twice_while_it_connects(steps):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        queue = connect(f"beanlite://127.0.0.1:{silent.getsockname()[1]}")
+        put = asyncio.create_task(queue.put("x"))
+        while not queue._pool._attempts:
+            await asyncio.sleep(0)
+        closing = asyncio.create_task(queue.close())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        await queue.close()
+        await closing
+        with pytest.raises(ConnectionLost):
+            await put
+
+
 async def test_blocking_client_that_is_closed_waits_no_more(mortal, monkeypatch):
     queue = await begin_blocking(mortal.url, timeout_s=5)
     await mortal.kill()

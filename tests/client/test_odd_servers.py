@@ -95,6 +95,21 @@ BATCH = b"RESERVED_BATCH 2\r\nRESERVED 1 1\r\nx\r\nRESERVED 2 1\r\ny\r\n"
 EXTRA = b"RESERVED 1 1\r\nx\r\nEXTRA\r\n"
 
 
+async def test_job_whose_end_is_answered_oddly_is_lost():
+    async with Odd(b"RESERVED 1 1\r\nx\r\n", GARBAGE) as server, connect(server.url) as queue:
+        job = await queue.reserve()
+        with pytest.raises(UnexpectedReply):
+            await job.delete()
+        assert (job.is_finished, job.is_lost) == (False, True)
+    async with Odd(b"RESERVED 1 1\r\nx\r\n", GARBAGE) as server:
+        blocking = await asyncio.to_thread(connect_blocking, server.url)
+        other = await asyncio.to_thread(blocking.reserve)
+        with pytest.raises(UnexpectedReply):
+            await asyncio.to_thread(other.delete)
+        assert (other.is_finished, other.is_lost) == (False, True)
+        blocking.close()
+
+
 @pytest.mark.parametrize(
     ("replies", "ahead"),
     [
@@ -340,14 +355,14 @@ async def test_single_body_is_not_several(url, queue, wrong):
             await other.put_many(wrong)
 
 
-@pytest.mark.parametrize("wrong", [-1, 1 << 32])
+@pytest.mark.parametrize("wrong", [-1, 1 << 31])
 async def test_impossible_timeouts_are_errors(url, queue, wrong):
     with pytest.raises(ValueError, match="timeout_s"):
         queue.reserve(wrong)
     async with connect(url) as other:
         with pytest.raises(ValueError, match="timeout_s"):
             await other.reserve(wrong)
-    queue.reserve(9).delete()
+    queue.reserve((1 << 31) - 1).delete()
 
 
 async def test_job_without_an_id_is_not_found(url, queue):
