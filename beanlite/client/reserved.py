@@ -121,6 +121,11 @@ class Job:
             channel.let_go()
 
 
+async def stats_tube(job: Job, tube: str) -> Statistics:
+    """Return the statistics of a tube, if the connection of a job is still there. JobLost, Declined."""
+    return await job._ask(calls.stats_tube(tube))  # noqa: SLF001 - a job's own module
+
+
 async def give_back(jobs: deque[Job]) -> None:
     """Give back jobs of one connection that nobody has begun."""
     channel = jobs[0]._channel if jobs else None  # noqa: SLF001 - a job's own module

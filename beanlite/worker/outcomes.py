@@ -4,8 +4,9 @@ import contextlib
 import random
 from typing import Final, NamedTuple
 
-from beanlite.client import Buried, ConnectionLost, Declined, Job, NotFound, Queue, Statistics
+from beanlite.client import Buried, ConnectionLost, Declined, Job, NotFound, Statistics
 from beanlite.client.calls import NOTE_BYTES_MAX
+from beanlite.client.reserved import stats_tube
 from beanlite.host import log
 from beanlite.worker.function import line_of
 
@@ -35,7 +36,7 @@ class JobOutcome(NamedTuple):
     """The last line of the traceback."""
 
 
-async def finish(queue: Queue, job: Job, stats: Statistics, error: BaseException | None, tries_max: int) -> str:
+async def finish(job: Job, stats: Statistics, error: BaseException | None, tries_max: int) -> str:
     """Finish a job after its function, and return the outcome."""
     if error is not None:
         log.error("job failed", id=job.id, tube=stats["tube"], tries=stats["reserves"], exc=error)
@@ -45,7 +46,7 @@ async def finish(queue: Queue, job: Job, stats: Statistics, error: BaseException
         if error is None:
             await job.delete()
             return DONE
-        return await _give_up(queue, job, stats, error, tries_max)
+        return await _give_up(job, stats, error, tries_max)
     except Buried:
         return BURIED
     except (ConnectionLost, NotFound) as lost:
@@ -53,13 +54,13 @@ async def finish(queue: Queue, job: Job, stats: Statistics, error: BaseException
         return LOST
 
 
-async def _give_up(queue: Queue, job: Job, stats: Statistics, error: BaseException, tries_max: int) -> str:
+async def _give_up(job: Job, stats: Statistics, error: BaseException, tries_max: int) -> str:
     """Release the job, or bury it if it has failed too often; what a policy of its tube says about that holds."""
     note = note_of(error)
     tries, pri = int(stats["reserves"]), int(stats["pri"])
     policy: Statistics = {}
     with contextlib.suppress(Declined):  # the tube is gone, or not ours to see
-        policy = await queue.stats_tube(str(stats["tube"]))
+        policy = await stats_tube(job, str(stats["tube"]))
     if tries >= tries_max and "policy-max-tries" not in policy:
         await job.bury(pri, note)
         return BURIED

@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -29,6 +30,8 @@ from beanlite.worker.outcomes import GIVEN_BACK, JobOutcome, finish
 _FIRST_TOUCH_S: Final = 0.25
 # What is cancelled at the end of the grace has this time to end.
 _CANCEL_S: Final = 1.0
+# What the function has left behind has what remains of the grace, and this at least.
+_LEFT_S: Final = 3.0
 
 
 class Limits(NamedTuple):
@@ -63,6 +66,7 @@ class Worker:
         """The tasks without a job in hand: they wait for a server, for a job, or for a call that hangs."""
         self._hung = 0
         self._stopped = asyncio.Event()
+        self._stopped_at_s = time.monotonic()
         self._error: Exception | None = None
         self.jobs_in_hand = 0
         self._queue: Queue | None = None
@@ -78,7 +82,19 @@ class Worker:
         return self._queue is not None and self._queue.is_connected
 
     async def run(self) -> int:
-        """Work until a signal, and return the exit code. BeanliteError: the server refuses something."""
+        """Work until a signal, and return the exit code. BeanliteError: the server refuses something.
+
+        Threads and tasks that the function has left behind do not keep the process longer than the grace.
+        """
+        try:
+            exit_code = await self._live()
+        except Exception as error:
+            self._cut_off_in_time(error, 1)
+            raise
+        self._cut_off_in_time(None, exit_code)
+        return exit_code
+
+    async def _live(self) -> int:
         loop = asyncio.get_running_loop()
         for number in STOPS:
             loop.add_signal_handler(number, self._hear)
@@ -117,6 +133,18 @@ class Worker:
             await asyncio.wait({*late, *(each for each in calls if isinstance(each, asyncio.Task))}, timeout=_CANCEL_S)
         return late
 
+    def _cut_off_in_time(self, error: Exception | None, exit_code: int) -> None:
+        """End the process when the grace is over, if it has not ended by itself then."""
+        loop = asyncio.get_running_loop()
+        left_s = max(_LEFT_S, self._stopped_at_s + self._limits.grace_s - time.monotonic())
+
+        def cut_off() -> None:
+            time.sleep(left_s)
+            log.warning("what the function has left behind does not end, and is cut off")
+            self._cut_off(None if loop.is_closed() else error, exit_code)  # once it is closed the error is told
+
+        threading.Thread(target=cut_off, daemon=True).start()
+
     def _cut_off(self, error: Exception | None, exit_code: int) -> None:
         """End the process, in which something goes on, or may go on, that can't be stopped."""
         if error is not None:
@@ -139,6 +167,7 @@ class Worker:
         """Begin no more jobs."""
         if not self._stopped.is_set():
             self._error = error
+            self._stopped_at_s = time.monotonic()
             self._stopped.set()
             for task in self._idle:
                 task.cancel()
@@ -169,11 +198,11 @@ class Worker:
                 self._idle.add(task)
                 job = await queue.reserve()
                 self._idle.discard(task)
-                await self._work(queue, job, task)
+                await self._work(job, task)
         except Exception as error:  # noqa: BLE001 - it ends the worker, with the jobs in hand finished
             self.stop(error)
 
-    async def _work(self, queue: Queue, job: Job, task: asyncio.Task[Any]) -> None:
+    async def _work(self, job: Job, task: asyncio.Task[Any]) -> None:
         try:
             stats = await job.stats()
         except (ConnectionLost, NotFound) as lost:
@@ -188,7 +217,7 @@ class Worker:
             done, _ = await asyncio.wait({running}, timeout=self._limits.timeout_s)
             error = running.result() if done else await self._late(running, call)
             touching.cancel()
-            outcome = await finish(queue, job, stats, error, self._limits.tries)
+            outcome = await finish(job, stats, error, self._limits.tries)
         except asyncio.CancelledError:
             running.cancel()
             raise

@@ -3,6 +3,7 @@
 import asyncio
 import multiprocessing
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -109,6 +110,8 @@ def work(job):
         child.start()
         note("left", str(child.pid))
         time.sleep(100)
+    if kind == "threads":
+        threading.Thread(target=time.sleep, args=(100,)).start()
     if kind == "prints":
         print(key, end="")  # noqa: T201 - as functions do
     if kind == "closes":
@@ -150,8 +153,27 @@ async def work_async(job):
     return None
 
 
+async def leave_task(job):
+    task = asyncio.create_task(stay_on())
+    task.add_done_callback(print)
+    note("end", job.text)
+
+
+async def stay_on():
+    while True:
+        try:
+            await asyncio.sleep(100)
+        except asyncio.CancelledError:
+            note("cancelled", "task")
+
+
 async def work_in_task(job):
     await asyncio.gather(work_async(job))
+
+
+def fail_late(job):
+    work(job)
+    raise ValueError("as it is meant to")
 
 
 class Tee:

@@ -1,4 +1,4 @@
-"""The end of the grace, when calls in threads may end at any moment."""
+"""The end of the grace, when calls may end at any moment, or leave something behind."""
 
 import asyncio
 import sys
@@ -9,6 +9,7 @@ import pytest
 
 from beanlite.client import connect
 from beanlite.worker.worker import Limits, Worker
+from tests.support.wire import until
 
 
 @pytest.fixture
@@ -37,3 +38,21 @@ async def test_calls_that_end_with_the_grace_do_not_disturb_it():
     finally:
         thread.join()
     assert not worker._calls
+
+
+@pytest.mark.parametrize(("function", "outcome"), [("work", "done"), ("work_async", "buried")])
+def test_thread_that_a_job_leaves_behind_does_not_hold_up_the_stop(work, wire, function, outcome):
+    wire.put(b"threads long")
+    worker = work.begin(function, "--timeout", "1s", "--tries", "1", "--grace", "0s")
+    until(lambda: work.outcomes() == [outcome])
+    worker.terminate()
+    assert worker.wait(20) == 0
+    assert "what the function has left behind does not end, and is cut off" in work.errors()
+
+
+def test_task_that_a_job_leaves_behind_does_not_hold_up_the_stop(work, wire):
+    wire.put(b"quick 1")
+    worker = work.begin("leave_task", "--grace", "0s")
+    until(lambda: work.outcomes() == ["done"])
+    worker.terminate()
+    assert worker.wait(20) == 0

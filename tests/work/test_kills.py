@@ -149,3 +149,18 @@ def test_job_in_hand_at_a_restart_is_lost_and_done_again(work):
     until(lambda: sorted(work.outcomes()) == ["done", "lost"])
     worker.terminate()
     assert worker.wait(20) == 0
+
+
+def test_failed_job_of_a_server_that_is_gone_is_lost_at_once(work):
+    with work.connect() as wire:
+        wire.put(b"waits late")
+    worker = work.begin("fail_late", "--grace", "100s")
+    until(lambda: work.log("begin") == ["late"])
+    work.scene.kill()
+    try:
+        work.let_end("late")
+        until(lambda: work.outcomes() == ["lost"])
+        worker.terminate()
+        assert worker.wait(20) == 0
+    finally:
+        work.scene.start()
