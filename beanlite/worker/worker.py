@@ -32,6 +32,8 @@ _FIRST_TOUCH_S: Final = 0.25
 _CANCEL_S: Final = 1.0
 # What the function has left behind has what remains of the grace, and this at least.
 _LEFT_S: Final = 3.0
+# A sleep takes no times of centuries.
+_SLEEP_MAX_S: Final = 1e9
 
 
 class Limits(NamedTuple):
@@ -137,6 +139,7 @@ class Worker:
         """End the process when the grace is over, if it has not ended by itself then."""
         loop = asyncio.get_running_loop()
         left_s = max(_LEFT_S, self._stopped_at_s + self._limits.grace_s - time.monotonic())
+        left_s = min(left_s, _SLEEP_MAX_S)
 
         def cut_off() -> None:
             time.sleep(left_s)

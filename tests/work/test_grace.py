@@ -56,3 +56,11 @@ def test_task_that_a_job_leaves_behind_does_not_hold_up_the_stop(work, wire):
     until(lambda: work.outcomes() == ["done"])
     worker.terminate()
     assert worker.wait(20) == 0
+
+
+def test_longest_grace_is_taken(work, wire):
+    worker = work.begin("work", "--grace", "1000000d")
+    work.until_waits(wire)
+    worker.terminate()
+    assert worker.wait(20) == 0
+    assert "Traceback" not in work.errors()
