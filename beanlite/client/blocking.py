@@ -286,7 +286,8 @@ class BlockingQueue:
         until = self._until()
         while True:
             wire = self._wire
-            if wire.is_lost or self._left:
+            # What is in doubt when its answer is lost should not be sent in vain.
+            if wire.is_lost or self._left or call[1].lost is not NotSent:
                 wire = self._connection(until)
             try:
                 return wire.ask(call, tube)
@@ -305,6 +306,7 @@ class BlockingQueue:
     def _connection(self, until: float | None = None) -> Wire:
         """Return the connection, or a new one if it has ended; try that for so long."""
         wire = self._wire
+        wire.notice_end()
         if self._left:
             left = deque(job for job in self._left if not job.is_lost)
             self._left.clear()

@@ -1,5 +1,6 @@
 """A connection that blocks: the socket for a `Dialogue`."""
 
+import select
 import socket
 import ssl
 import time
@@ -32,6 +33,7 @@ _OWN_MODULES: Final = frozenset({__name__, "socket", "ssl"})
 _LIMIT_MAX_S: Final = 2_000_000
 # What is this small Python has at hand.
 _LINE_BYTES: Final = 256
+_HANG_UP: Final = "the server closed the connection"
 
 
 class Wire:
@@ -52,6 +54,8 @@ class Wire:
         self.knows_batches = True
         """Whether the server may know them."""
         self.socket = _connected(where, connect_s)
+        self._ends = select.poll()
+        self._ends.register(self.socket, select.POLLRDHUP)
         self.made_at = time.monotonic()
 
     def greet(self, where: Target) -> None:
@@ -110,6 +114,12 @@ class Wire:
     def raise_if_last(self, until: float | None, over: type[ClientError]) -> None:
         """Return if another connection may do better than this one, which has ended; as that of `Dialogue`."""
         self._dialogue.raise_if_last(self.made_at, until, over)
+
+    def notice_end(self) -> None:
+        """Close the connection if the server has done so while nothing was asked."""
+        if not self.is_lost and self._ends.poll(0):
+            self.failure = ConnectionResetError(_HANG_UP)
+            self.close()
 
     def close(self) -> None:
         """Close the connection."""
@@ -189,7 +199,7 @@ class Wire:
                     sock.sendall(dialogue.take())
                 received = sock.recv(_RECEIVE_BYTES)
                 if not received:
-                    raise ConnectionResetError("the server closed the connection")
+                    raise ConnectionResetError(_HANG_UP)
                 answers += dialogue.receive(received)
         except OSError as error:
             answers += self._lost(error)

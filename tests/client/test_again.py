@@ -129,24 +129,36 @@ async def test_blocking_client_goes_on_as_before_after_a_kill(mortal):
         return queue, queue.reserve()
 
     def go_on(queue, held):
+        queue.put("new")
         with pytest.raises(JobLost):
             held.delete()
-        queue.put("new")
         again = queue.reserve()
         assert (again.id, queue.peek_ready("out").text) == (held.id, "new")
         again.delete()
 
     queue, held = await asyncio.to_thread(begin)
     await mortal.kill()
-    with pytest.raises(PutUnknown):
-        await asyncio.to_thread(queue.put, "lost", "a")
     going = asyncio.create_task(asyncio.to_thread(go_on, queue, held))
     await mortal.revive()
     await going
     assert [client["name"] for client in mortal.clients()] == ["me"]
     mortal.proxy.cut_at = "answer"
     assert await asyncio.to_thread(queue.list_tubes)
+    mortal.proxy.cut_at = "answer"
+    with pytest.raises(PutUnknown):
+        await asyncio.to_thread(queue.put, "lost", "default")
     queue.close()
+
+
+async def test_put_is_not_sent_on_a_connection_that_has_ended(mortal):
+    blocking = await asyncio.to_thread(connect_blocking, mortal.url)
+    async with connect(mortal.url) as queue:
+        await mortal.kill()
+        await mortal.revive()
+        assert await asyncio.to_thread(blocking.put, "x")
+        assert await queue.put("x")
+        assert (await queue.stats_tube("default"))["total-jobs"] == 2
+    blocking.close()
 
 
 async def test_client_finds_the_server_that_has_taken_over(tmp_path):

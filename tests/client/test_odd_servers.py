@@ -302,7 +302,8 @@ async def test_reserve_ends_in_time_if_each_connection_ends(watch):
 
 async def test_puts_after_the_end_of_a_server_are_told_apart(mortal):
     queue = await asyncio.to_thread(connect_blocking, mortal.url, timeout_s=1)
-    await mortal.kill()
+    mortal.proxy.refuses = True
+    mortal.proxy.cut_at = "question"
     with pytest.raises(SomePutsFailed) as error:
         await asyncio.to_thread(queue.put_many, ["x"] * 700)
     kinds = [type(error.value.errors[at]) for at in range(700)]
