@@ -15,6 +15,8 @@ _CLOSED: Final = "the queue is closed"
 _CLOSE_S: Final = 5.0
 # So many connections that no reserve needs are kept.
 _FREE_MAX: Final = 64
+# A server that is none may answer in another way each time.
+_REASONS_MAX: Final = 10
 
 
 class Pool:
@@ -30,6 +32,8 @@ class Pool:
         self._channels: set[Channel] = set()
         self._failures = 0
         """How many connections in a row could not be made, or ended."""
+        self._told: set[str] = set()
+        """The reasons for that that were logged."""
         self._again = asyncio.Lock()
         self._new_main = asyncio.Lock()
         self._attempts: set[asyncio.Timeout] = set()
@@ -119,7 +123,8 @@ class Pool:
             channel = await self.connect()
         except CannotConnect as error:
             if not self._failures:
-                _LOG.warning("%s; connecting again", error)
+                self._told.clear()
+            self._tell(str(error))
             self._failures += 1
             if until is not None and asyncio.get_running_loop().time() >= until:
                 raise TimeoutError from None
@@ -128,6 +133,12 @@ class Pool:
         # Others need not wait now; if this one fails as well, the waits go on growing.
         channel.failed_before, self._failures = self._failures, 0
         return channel
+
+    def _tell(self, reason: str) -> None:
+        """Log why there is no connection; each reason once, until there is one."""
+        if reason not in self._told and len(self._told) < _REASONS_MAX:
+            self._told.add(reason)
+            _LOG.warning("%s; connecting again", reason)
 
     async def _rest(self, until: float | None) -> None:
         """Wait before the next try, but no longer than until then or until all is closed."""
@@ -178,6 +189,7 @@ class Pool:
         if from_there:
             failures = max(self._failures, channel.failed_in_row)
             if failures == 1 and not self._failures:
+                self._told.clear()
                 _LOG.warning("a connection to %s has ended; connecting again", self._targets[0])
             self._failures = failures
         if channel in self._free:

@@ -30,6 +30,8 @@ from beanlite.worker.outcomes import GIVEN_BACK, JobOutcome, finish
 _FIRST_TOUCH_S: Final = 0.25
 # What is cancelled at the end of the grace has this time to end.
 _CANCEL_S: Final = 1.0
+# So many reasons why there is no server are told.
+_REASONS_MAX: Final = 10
 # What the function has left behind has what remains of the grace, and this at least.
 _LEFT_S: Final = 3.0
 # A sleep takes no times of centuries.
@@ -180,12 +182,15 @@ class Worker:
     async def _open(self) -> Queue:
         """Return a client of the server, however long it takes. ClientError: the server refuses it."""
         failures = 0
+        told: set[str] = set()
         while True:
             try:
                 queue = await self._connect().__aenter__()
             except (CannotConnect, ConnectionLost) as error:
-                if failures == 0:
-                    log.warning("waiting for the server", reason=str(error))
+                reason = str(error)
+                if reason not in told and len(told) < _REASONS_MAX:  # it may be another one by now
+                    told.add(reason)
+                    log.warning("waiting for the server", reason=reason)
                 failures += 1
                 await asyncio.sleep(wait_s(failures, random.random()))  # noqa: S311 - no secret
             else:

@@ -19,6 +19,7 @@ from beanlite.client import (
     connect,
     connect_blocking,
 )
+from beanlite.client.channel import connect_channel
 from tests.client.test_odd_servers import Odd
 
 STATS = b"OK 4\r\n---\n\r\n"
@@ -151,6 +152,23 @@ async def test_waits_begin_anew_after_an_answer(monkeypatch):
             assert await asyncio.to_thread(other.stats) == {}
         other.close()
     assert in_loop.failures == blocking.failures == [1, 2, 1]
+
+
+async def test_each_reason_for_which_it_waits_is_logged_once(monkeypatch, caplog):
+    reasons = ["refused", "refused", "odd", "refused"]
+
+    async def connect_in_the_end(target, when_free):
+        if reasons:
+            raise CannotConnect(reasons.pop(0))
+        return await connect_channel(target, when_free)
+
+    monkeypatch.setattr("beanlite.client.pool.wait_s", lambda *_: 0)
+    async with Odd(always=STATS) as server, connect(server.url) as queue:
+        monkeypatch.setattr("beanlite.client.pool.connect_channel", connect_in_the_end)
+        server.cut()
+        assert await queue.stats() == {}
+    told = [f"a connection to {server.url} has ended", "refused", "odd"]
+    assert caplog.messages == [f"{each}; connecting again" for each in told]
 
 
 async def test_reserves_that_wait_begin_again_without_waits(monkeypatch):

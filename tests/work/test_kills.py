@@ -137,6 +137,21 @@ def test_server_that_ends_amid_the_first_commands_is_waited_for(work):
     assert "waiting for the server" in work.errors()
 
 
+def test_worker_tells_each_reason_for_which_it_waits(work):
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        worker = work.begin("work", "--connect", f"127.0.0.1:{listener.getsockname()[1]}")
+        until(lambda: "Connect call failed" in work.errors())
+        listener.listen()
+        listener.settimeout(30)
+        connection, _ = listener.accept()
+        with connection:
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
+            until(lambda: "HTTP/1.1 400" in work.errors())
+    worker.terminate()
+    assert worker.wait(20) == 0
+
+
 def test_job_in_hand_at_a_restart_is_lost_and_done_again(work):
     with work.connect() as wire:
         wire.put(b"waits long")
