@@ -34,6 +34,8 @@ _LIMIT_MAX_S: Final = 2_000_000
 # What is this small Python has at hand.
 _LINE_BYTES: Final = 256
 _HANG_UP: Final = "the server closed the connection"
+# Only Linux tells that the other side has closed; elsewhere the next command finds it out.
+_CLOSED: Final = getattr(select, "POLLRDHUP", 0)
 
 
 class Wire:
@@ -55,7 +57,7 @@ class Wire:
         """Whether the server may know them."""
         self.socket = _connected(where, connect_s)
         self._ends = select.poll()
-        self._ends.register(self.socket, select.POLLRDHUP)
+        self._ends.register(self.socket, _CLOSED)
         self.made_at = time.monotonic()
 
     def greet(self, where: Target) -> None:

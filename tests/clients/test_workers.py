@@ -223,7 +223,7 @@ def test_stopped_worker_finishes_the_job_that_it_touches(scene, name, wire):
         touches = int(wire.stats()["cmd-touch"])
         until(lambda: int(wire.stats()["cmd-touch"]) > touches + 5)  # it goes on
         scene.let_end(name, "long")
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
     assert (state(wire, job_id), state(wire, next_id)) == (None, "ready")
     wire.ask(f"delete {next_id}")
 
@@ -271,7 +271,7 @@ def test_worker_that_waits_ends_when_it_is_told(scene, name, wire):
     with scene.worker(name) as worker:
         until(lambda: wire.stats(f"stats-tube {name}.mail")["current-waiting"] == "1")
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
 
 
 def test_worker_that_is_stopped_under_load_does_no_job_twice(scene, name, wire):
@@ -281,7 +281,7 @@ def test_worker_that_is_stopped_under_load_does_no_job_twice(scene, name, wire):
     with scene.worker(name) as worker:
         until(lambda: scene.has_done(name, before + EACH))
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
     with scene.worker(name):
         until(lambda: state(wire, job_ids[-1]) is None)
     assert [key for key in scene.log(name, "begin") if key in keys] == keys
@@ -356,7 +356,7 @@ def test_workers_do_all_acknowledged_jobs_through_kills(tmp_path, kills):
             assert state(wire, bait) == "ready"
         for worker in workers.values():
             worker.terminate()
-        assert {worker.wait(20) for worker in workers.values()} == {0}
+        assert {worker.wait(60) for worker in workers.values()} == {0}
         for name in names:
             begun, ended = (Counter(scene.log(name, word)) for word in ("begin", "end"))
             assert acknowledged[name] <= ended.keys()

@@ -46,7 +46,7 @@ def test_thread_that_a_job_leaves_behind_does_not_hold_up_the_stop(work, wire, f
     worker = work.begin(function, "--timeout", "1s", "--tries", "1", "--grace", "0s")
     until(lambda: work.outcomes() == [outcome])
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
     assert "what the function has left behind does not end, and is cut off" in work.errors()
 
 
@@ -55,12 +55,12 @@ def test_task_that_a_job_leaves_behind_does_not_hold_up_the_stop(work, wire):
     worker = work.begin("leave_task", "--grace", "0s")
     until(lambda: work.outcomes() == ["done"])
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
 
 
 def test_longest_grace_is_taken(work, wire):
     worker = work.begin("work", "--grace", "1000000d")
     work.until_waits(wire)
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
     assert "Traceback" not in work.errors()

@@ -85,7 +85,7 @@ def test_all_acknowledged_jobs_are_done_through_kills(work, kills):
         assert wire.stats()["current-jobs-buried"] == "0"
     for worker in workers:
         worker.terminate()
-    assert [worker.wait(20) for worker in workers] == [0, 0]
+    assert [worker.wait(60) for worker in workers] == [0, 0]
     begun, ended = Counter(work.log("begin")), Counter(work.log("end"))
     assert producer.acknowledged <= ended.keys()
     assert begun.total() - len(begun) <= kills * 2 * concurrency  # those in hand at a kill
@@ -106,11 +106,11 @@ def test_worker_waits_for_a_server_and_ends_when_it_is_told(work):
     work.scene.kill()
     until(lambda: readiness(port) == (503, "waiting for the server\n"))
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
     other = work.begin()
     until(lambda: work.errors().count("waiting for the server") == 2)
     other.terminate()
-    assert other.wait(20) == 0
+    assert other.wait(60) == 0
 
 
 def readiness(port):
@@ -133,7 +133,7 @@ def test_server_that_ends_amid_the_first_commands_is_waited_for(work):
                     connection.sendall(reply)
                 assert lines.readline().startswith(b"watch ")
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
     assert "waiting for the server" in work.errors()
 
 
@@ -149,7 +149,7 @@ def test_worker_tells_each_reason_for_which_it_waits(work):
             connection.sendall(b"HTTP/1.1 400 Bad Request\r\n")
             until(lambda: "HTTP/1.1 400" in work.errors())
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
 
 
 def test_job_in_hand_at_a_restart_is_lost_and_done_again(work):
@@ -163,7 +163,7 @@ def test_job_in_hand_at_a_restart_is_lost_and_done_again(work):
     work.let_end("long")
     until(lambda: sorted(work.outcomes()) == ["done", "lost"])
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
 
 
 def test_failed_job_of_a_server_that_is_gone_is_lost_at_once(work):
@@ -176,6 +176,6 @@ def test_failed_job_of_a_server_that_is_gone_is_lost_at_once(work):
         work.let_end("late")
         until(lambda: work.outcomes() == ["lost"])
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
     finally:
         work.scene.start()

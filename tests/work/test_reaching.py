@@ -62,7 +62,7 @@ def test_function_of_the_page_is_called_over_tls(tmp_path, begin):
         until(lambda: '"done"' in (tmp_path / "out").read_text())
         assert "to ann\n" in (tmp_path / "out").read_text()
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
 
 
 @pytest.mark.parametrize("scheme", ["", "tls://"])
@@ -78,7 +78,7 @@ def test_worker_finds_the_one_of_several_servers_that_serves(scheme, tmp_path, b
         put(server)
         until(lambda: '"done"' in (tmp_path / "out").read_text())
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
 
 
 def test_function_of_the_page_is_typed(tmp_path):

@@ -185,7 +185,7 @@ def test_thread_that_hangs_has_failed_and_takes_up_its_place(work, wire):
     work.let_end("long")
     work.until_waits(wire, 2)
     worker.terminate()
-    assert (worker.wait(20), work.outcomes()) == (0, ["buried", "done"])
+    assert (worker.wait(60), work.outcomes()) == (0, ["buried", "done"])
 
 
 def test_worker_ends_when_all_threads_hang(work, wire):
@@ -240,7 +240,7 @@ def test_worker_that_waits_ends_when_it_is_told(work, wire):
     worker = work.begin()
     work.until_waits(wire)
     worker.terminate()
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
 
 
 @FUNCTIONS
@@ -255,7 +255,7 @@ def test_stopped_worker_finishes_the_jobs_in_hand(work, wire, function, number):
     until(lambda: int(wire.stats()["cmd-touch"]) > touches + 5)  # it goes on
     work.let_end("0")
     work.let_end("1")
-    assert worker.wait(20) == 0
+    assert worker.wait(60) == 0
     assert [state(wire, job_id) for job_id in ids] == [None, None, "ready"]
     assert work.outcomes() == ["done", "done"]
 
@@ -266,7 +266,7 @@ def test_jobs_that_take_longer_than_the_grace_are_given_back(work, wire, functio
     worker = work.begin(function, "--grace", "1s")
     until(lambda: work.log("begin"))
     worker.terminate()
-    assert worker.wait(20) == 1
+    assert worker.wait(60) == 1
     until(lambda: state(wire, job_id) == "ready")
     assert work.outcomes() == ["given back"]
     assert work.log("cancelled") == (["long"] if function == "work_async" else [])
@@ -277,7 +277,7 @@ def test_function_that_can_not_be_cancelled_does_not_hold_up_the_stop(work, wire
     worker = work.begin("work_async", "--grace", "0s")
     until(lambda: work.log("begin"))
     worker.terminate()
-    assert worker.wait(20) == 1
+    assert worker.wait(60) == 1
     until(lambda: state(wire, job_id) == "ready")
     assert (work.log("cancelled"), work.outcomes()) == (["long"], ["given back"])
 
@@ -287,7 +287,7 @@ def test_thread_of_an_async_function_does_not_hold_up_the_stop(work, wire):
     worker = work.begin("work_async", "--grace", "0s")
     until(lambda: work.log("begin"))
     worker.terminate()
-    assert worker.wait(20) == 1
+    assert worker.wait(60) == 1
     until(lambda: state(wire, job_id) == "ready")
     assert work.outcomes() == ["given back"]
 
@@ -300,7 +300,7 @@ def test_second_signal_ends_the_worker_at_once(work, wire, function):
     worker.terminate()
     until(lambda: "stopping" in work.errors())
     worker.terminate()
-    assert worker.wait(20) == -signal.SIGTERM
+    assert worker.wait(60) == -signal.SIGTERM
     until(lambda: state(wire, job_id) == "ready")
 
 
@@ -313,7 +313,7 @@ def test_worker_that_is_stopped_under_load_does_no_job_twice(work, wire, functio
         worker = work.begin(function, "--concurrency", "4")
         until(partial(work.has_done, jobs))
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
         assert len(work.log("end")) == len(work.lines())
     work.begin(function, "--concurrency", "4")
     until(lambda: stats_are_empty(wire, work.tube))
@@ -379,4 +379,4 @@ def test_lines_that_nobody_reads_do_not_stop_the_worker(work, wire):
         wire.put(b"quick %d" % number)
     until(lambda: stats_are_empty(wire, work.tube))
     worker.terminate()
-    assert (worker.wait(20), len(work.log("end"))) == (0, 3)
+    assert (worker.wait(60), len(work.log("end"))) == (0, 3)
