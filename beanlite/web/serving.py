@@ -12,9 +12,10 @@ import uvicorn
 from starlette.applications import Starlette
 
 from beanlite.beanstalk.client import Address, address_text
-from beanlite.errors import BeanliteError, in_system_words
+from beanlite.errors import BeanliteError, ListenError, in_system_words
 from beanlite.host import signals
 from beanlite.host.places import as_place
+from beanlite.net.listener import listen_at
 from beanlite.settings import values
 from beanlite.web.visits import CONNECTIONS_MAX, Door, Visit
 
@@ -41,13 +42,13 @@ def listen(address: Address) -> socket.socket:
             both = address[0] == "::"
             address[0].encode("idna")  # create_server does so with an error that leaves its socket open
             return socket.create_server((address[0], address[1]), family=family, dualstack_ipv6=both)
-        listening = socket.socket(socket.AF_UNIX)
-        listening.bind(address[0])
+        return listen_at(address).sockets[0]  # in the place of what an earlier page has left there
+    except ListenError as error:
+        raise BeanliteError(str(error)) from error
     except UnicodeError as error:
         raise BeanliteError(f"can't listen on {address_text(address)}: no machine can have this name") from error
     except OSError as error:
         raise BeanliteError(f"can't listen on {address_text(address)}: {in_system_words(error)}") from error
-    return listening
 
 
 def url(listening: socket.socket, tls: ssl.SSLContext | None = None) -> str:

@@ -3,6 +3,7 @@
 import http.client
 import re
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import closing
@@ -31,6 +32,19 @@ def test_a_page_without_the_database_says_what_it_lacks(server):
         assert "start beanlite web with --db" in web.get("/job/1").text
         ranges = web.get("/tube/mail").text.partition("In and out")[2]
         assert ranges.startswith(" 5 min Hour Day Jobs a second")
+
+
+def test_unix_socket_of_an_earlier_page_is_in_nobody_s_way(server, tmp_path):
+    path = tmp_path / "page.sock"
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(path))
+    flags = ["--connect", f"127.0.0.1:{server.port}", "--listen", f"unix:{path}"]
+    with subprocess.Popen([sys.executable, "-m", "beanlite", "web", *flags], stderr=subprocess.PIPE, text=True) as page:
+        told = page.stderr.readline()
+        second = subprocess.run(page.args, capture_output=True, text=True, check=False, timeout=30)
+        page.terminate()
+    assert told == f"beanlite: unix:{path} shows 127.0.0.1:{server.port}\n"
+    assert (second.returncode, second.stderr) == (1, f"beanlite: can't listen on {path}: Address already in use\n")
 
 
 @pytest.mark.parametrize(
