@@ -322,7 +322,7 @@ def details(event: Record, *, hides: bool = False) -> str:
     if "note" in event:
         from beanlite.core.notes import first_line  # noqa: PLC0415 - few events
 
-        if hides:
+        if hides or event["note"] is None:  # or they are several
             return ""
         return repr(first_line(event["note"].encode())) if event["note"] else "taken away"
     if "change" in event:
@@ -355,8 +355,11 @@ def history_lines(history: Sequence[Record], *, of_one_job: bool) -> list[str]:
         if line.times == 1:
             lines.append(event_line(event))
             continue
-        if any(each["by"] != event["by"] for each in history[line.end - line.times * len(line.events) : line.end]):
+        events = history[line.end - line.times * len(line.events) : line.end]
+        if any(each["by"] != event["by"] for each in events):
             event = {**event, "by": _in_common(event["by"])}
+        if "note" in event and any(each.get("note") != event["note"] for each in events):
+            event = {**event, "note": None}
         last = history[line.end - 1]
         of_last = "" if last["id"] == event["id"] else f" for job {job_name(last)}"
         times = f"{line.times:,} times, the last{of_last} at {units.utc(line.last_at)}"

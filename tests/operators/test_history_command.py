@@ -124,6 +124,18 @@ def test_copies_are_one_line(tmp_path, capsys):
     assert whats("--limit", "0") == ["put", "put", "put", *3 * ["put", "copy"]]
 
 
+def test_notes_that_differ_are_not_told_by_the_first(tmp_path, capsys):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        for text in "abc":
+            job_id = wire.put(b"x")
+            assert main(["note", str(job_id), "--note", text, "--connect", f"127.0.0.1:{server.port}"]) == 0
+        server.stop()
+    capsys.readouterr()
+    assert main(["history", "--db", str(tmp_path / "queue.db"), "--what", "note", "--limit", "1"]) == 0
+    assert "  3 times, the last for job 3 " in (told := capsys.readouterr().out)
+    assert "'a'" not in told
+
+
 def test_policies_that_differ_are_no_recurrence(tmp_path, capsys):
     with start_beanlite(tmp_path) as server:
         for tries in "123":
