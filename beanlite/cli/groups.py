@@ -34,7 +34,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, with plain numbers; a list as one object per line.")]
-Limit = Annotated[int, typer.Option("--limit", "-n", min=0, metavar="N", help="Show at most N; 0 shows all.")]
+Limit = Annotated[
+    int, typer.Option("--limit", "-n", min=0, max=U32_MAX, metavar="N", help="Show at most N; 0 shows all.")
+]
 
 
 NAMED: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,31})=)?(?P<address>.*)", re.DOTALL)

@@ -11,7 +11,7 @@ from beanlite.cli.groups import FleetOption, Json, grouped
 from beanlite.console import tables, units
 from beanlite.console.filters import STATES, Record, encode_tube
 from beanlite.console.several import Places, connect
-from beanlite.errors import BeanliteError
+from beanlite.errors import BeanliteError, ConfigError
 
 EPILOG: Final = (
     "Exit codes: 0 done, be the servers up or not; 2 a wrong setting or flag, or something in the file of servers is"
@@ -65,6 +65,8 @@ def _jobs(places: Places, tube: str) -> tuple[dict[str, int], dict[str, str]]:
     try:
         with connect(places) as servers:
             rows = servers.each(lambda live: live.list_tubes({"names": [tube]})["tubes"])
+    except ConfigError:  # of a flag
+        raise
     except BeanliteError as error:
         return {}, {"each server": str(error)}
     only = places.places[0].name  # a single one is asked as one that has no name

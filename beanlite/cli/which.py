@@ -55,8 +55,10 @@ class Which(OptionGroup):
 
     def filter(self, ids: Sequence[int] | None = None, state: str | None = None) -> Filter:
         """Return the options as a filter; if some are given, but no state or ids, `state` is used. ConfigError."""
-        if self._values.get("text") == "":  # as from a script whose variable is not set
-            raise ConfigError("--text: every body has an empty text in it; leave it out to mean all")
+        for key, what in (("text", "body"), ("note_text", "note")):
+            if self._values.get(key) == "":  # as from a script whose variable is not set
+                option = f"--{NAMES[key].replace('_', '-')}"
+                raise ConfigError(f"{option}: every {what} has an empty text in it; leave it out to mean all")
         until_s = self._values.get("until_at", 0.0)
         if self._values.get("state") == "delayed" and until_s > time.time():
             raise ConfigError(f"--until: {units.utc(until_s)} UTC is still to come{_NOT_DUE}")

@@ -91,3 +91,10 @@ def test_variable_names_the_file_of_servers(fleet, monkeypatch, capsys):
 def test_no_server_is_named_twice(capsys, first, second):
     assert main(["jobs", "--connect", first, "--connect", second]) == 2
     assert capsys.readouterr().err == "beanlite: --connect: two servers have the same name, or the same address\n"
+
+
+def test_wrong_file_for_tls_is_a_wrong_flag_of_where(tmp_path, capsys):
+    file = tmp_path / "servers.toml"
+    file.write_text('[servers.one]\nnumber = 0\nconnect = "tls://127.0.0.1:1"\n')
+    assert main(["where", "mail", "--servers", str(file), "--tls-ca", "/nowhere"]) == 2
+    assert capsys.readouterr().err == "beanlite: --tls-ca: /nowhere can't be read: No such file or directory\n"
