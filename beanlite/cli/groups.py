@@ -174,9 +174,17 @@ class ServerOption(OptionGroup):
 
     def options(self, server: str | None) -> str:
         """Return the options that name a server, as a command on the command line has them."""
-        if server is None:
-            return f" --connect {shlex.quote(self.connect[0])}" if self.connect else ""
-        return f" --connect {shlex.quote(self.opened[-1].addresses[server])}"
+        words: dict[str, object] = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
+        if server is not None:
+            address = self.opened[-1].addresses[server]
+            words = {"--connect": address, **(words if address.startswith("tls://") else {})}
+        elif self.connect:
+            words = {"--connect": self.connect[0], **words}
+        elif self.servers is not None:
+            words = {"--servers": self.servers, **words}
+        else:
+            words = {"--config": self.config_file}
+        return "".join(f" {option} {shlex.quote(str(word))}" for option, word in words.items() if word is not None)
 
     @property
     def addresses(self) -> tuple[Server, ...]:

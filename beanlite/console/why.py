@@ -25,6 +25,8 @@ LASTING: Final = frozenset({HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, PAUSED, SH
 _LONG_S: Final = 60
 _LONG_TIMES: Final = 10
 _WIDTH: Final = max(map(len, STYLES)) + 2
+# The command of a finding that asks no server.
+_FOR_FILES: Final = "beanlite backup"
 
 
 def misspelt(live: Servers, diagnosis: Record) -> dict[str, str]:
@@ -91,7 +93,7 @@ def _finding_lines(finding: Record, itself: str | None, options: str, guesses: M
     yield title.append(text, style="bold" if finding["severity"] == URGENT else "")
     yield Text(indent + units.on_one_line(finding["do"]))
     if finding["command"] not in {None, itself}:
-        yield Text(indent + units.on_one_line(finding["command"]) + options, style="cyan")
+        yield Text(indent + units.on_one_line(asked_of(finding["command"], options)), style="cyan")
     for place in finding["worst"] if finding["kind"] == NOBODY_CONSUMES else ():
         name = place["tube"]
         if name in guesses:
@@ -111,6 +113,11 @@ def _fact_lines(tube: Record, server: str, options: str) -> Iterator[Text]:
             who = f"by whom: beanlite history --what pause --tube {shell_word(tube['name'])}"
             who += " --db FILE" if options else ""  # of another server than that of the settings
             yield Text(" " * _WIDTH + who, style="cyan")
+
+
+def asked_of(command: str, options: str) -> str:
+    """Return the command of a finding with the options that name its server; one for files has none of these."""
+    return command if command == _FOR_FILES else command + options
 
 
 def told(finding: Record) -> str:

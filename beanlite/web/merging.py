@@ -13,6 +13,7 @@ from starlette.routing import Mount, Route
 
 from beanlite.console.filters import JobId, Record, encode_tube, pattern_of
 from beanlite.console.live import Live
+from beanlite.console.why import asked_of
 from beanlite.core.findings import KINDS, SEVERITIES
 from beanlite.errors import ConfigError
 from beanlite.web import finding, overview as looks
@@ -80,7 +81,7 @@ def _count(stats: Record, key: str) -> int:
 
 def _of_server(together: Together, name: str, finding: Record) -> Record:
     """Return a finding with its server, which the command that it names asks."""
-    command = finding["command"] and finding["command"] + together.sites[name].options
+    command = finding["command"] and asked_of(finding["command"], together.sites[name].options)
     return {**finding, "server": name, "command": command}
 
 

@@ -20,7 +20,7 @@ from beanlite.console.changes import DONE_WORDS
 from beanlite.console.filters import STATES, Record, after, encode_tube, filter_by, job_name
 from beanlite.console.folding import LINES_MAX
 from beanlite.console.units import parse_age
-from beanlite.console.why import LASTING
+from beanlite.console.why import LASTING, asked_of
 from beanlite.core.access import OPERATOR, PRODUCER
 from beanlite.core.job import SECOND_NS, U32_MAX
 from beanlite.core.operator import CONCERNS
@@ -136,6 +136,7 @@ def _environment() -> Environment:
     )
     environment.filters |= {
         "age": units.age,
+        "asked_of": asked_of,
         "count": units.count,
         "jobs": units.jobs,
         "peer": _peer,

@@ -1,11 +1,15 @@
 """What ``beanlite why`` adds to the findings of a server: where they lead to."""
 
 import re
+import shlex
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from beanlite.cli import main
+from beanlite.cli.groups import ServerOption
 from beanlite.console import why as telling
 from tests.support.diagnosed import Diagnosed
 from tests.support.operators import Operator
@@ -49,6 +53,31 @@ def test_tube_that_is_shown_does_not_lead_to_itself(capsys, monkeypatch):
     telling.print_diagnosis({"findings": findings, "tube": {"name": "mail"}}, lambda _: "", {}, "")
     told = capsys.readouterr().out
     assert ("beanlite why mail" in told, "beanlite why other" in told) == (False, True)
+
+
+def test_command_for_files_gets_no_options_of_a_server(capsys):
+    finding = {"kind": "backup", "severity": "warning", "text": "failed", "seconds": 0, "do": "make one", "worst": []}
+    findings = [{**finding, "command": command} for command in ("beanlite backup", "beanlite clients")]
+    telling.print_diagnosis({"findings": findings}, lambda _: " --connect one:11300", {}, "")
+    commands = [line.strip() for line in capsys.readouterr().out.splitlines() if "beanlite" in line]
+    assert commands == ["beanlite backup", "beanlite clients --connect one:11300"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"config_file": "my settings.toml"},
+        {"servers": "one.toml"},
+        {"servers": "one.toml", "tls_ca": "ca.pem", "tls_cert": "ann.pem", "tls_key": "ann.key"},
+        {"connect": "tls://queue:11301", "tls_ca": "ca.pem"},
+        {},
+    ],
+)
+def test_commands_that_are_told_ask_the_same_server(options):
+    values: dict[str, Any] = {key: [value] if key == "connect" else Path(value) for key, value in options.items()}
+    place = ServerOption(**values)
+    words = (("config" if key == "config_file" else key.replace("_", "-"), value) for key, value in options.items())
+    assert shlex.split(place.options(None)) == [word for key, value in words for word in (f"--{key}", value)]
 
 
 def test_pace_tells_for_how_long_jobs_are_reserved():
