@@ -18,7 +18,7 @@ from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.which import Which
 from beanlite.console import changes, routing, units
 from beanlite.console.expiring import expiring
-from beanlite.console.filters import Record, after, encode_tube, filter_by, filter_text
+from beanlite.console.filters import Record, after, encode_tube, filter_by, filter_text, settled
 from beanlite.console.live import Live, by_me
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
@@ -306,22 +306,23 @@ def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filte
     """Ask the operator to confirm the number of jobs; return their filters. BeanliteError: not confirmed.
 
     If a server has none its filter is None, and if all have none nothing is asked: what comes later has not been
-    agreed to, nor what grows older than was asked for meanwhile.
+    agreed to, nor what grows older than was asked for meanwhile, or comes to the state that was asked for.
     """
     began_s = time.monotonic()
-    trials = [changes.change(share.live, {**what, "dry_run": True}, share.which) for share in shares]
-    interrupted = any(trial.interrupted for trial in trials)
+    trials = [changes.trial(share.live, what, share.which) for share in shares]
     count = sum(trial.done for trial in trials)
-    if count or interrupted:
+    if count:
         pairs = zip(shares, trials, strict=True)
         each = ", ".join(f"{trial.done:,} in {share.server}" for share, trial in pairs if share.server and trial.done)
         jobs = units.jobs(count) + (f" ({each})" if each else "")
         question = f"{what['do'].capitalize()} {jobs} {filter_text(which)}".rstrip()  # which are not the ids
-        if interrupted or not _confirmed(f"{question}?"):
+        if not _confirmed(f"{question}?"):
             raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
     passed_s = time.monotonic() - began_s
     return [
-        after(share.which, passed_s).model_copy(update={"up_to_id": trial.last_id}) if trial.done else None
+        settled(after(share.which, passed_s), passed_s).model_copy(update={"up_to_id": trial.last_id})
+        if trial.done
+        else None
         for share, trial in zip(shares, trials, strict=True)
     ]
 

@@ -82,6 +82,14 @@ def change(server: Live, what: Record, which: Filter, progress: Callable[[Result
     return outcome
 
 
+def trial(server: Live, what: Record, which: Filter) -> Result:
+    """Return what a change would do, as of now. BeanliteError, as ``change``. KeyboardInterrupt: it was interrupted."""
+    outcome = change(server, {**what, "dry_run": True}, which)
+    if outcome.interrupted:  # so it is not known
+        raise KeyboardInterrupt
+    return outcome
+
+
 def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
     """Change jobs as ``change`` does, but yield the progress after each slice; Ctrl-C is not handled. BeanliteError."""
     requests = [{**what, **part.criteria()} for part in parts_of(which)]

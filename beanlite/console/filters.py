@@ -134,6 +134,13 @@ def after(which: "Filter", passed_s: float) -> "Filter":
     return which.model_copy(update={name: age_s + passed_s for name, age_s in ages.items() if age_s is not None})
 
 
+def settled(which: "Filter", passed_s: float) -> "Filter":
+    """Return the filter without the jobs that have come to its state since a time ago; as it is, if it has none."""
+    if which.state is None and which.why is None:
+        return which
+    return which.model_copy(update={"in_state_s": max(which.in_state_s or 0.0, passed_s)})
+
+
 def filter_text(which: "Filter") -> str:
     """Describe a filter, to follow a number of jobs: "buried in tube mail, put more than 2 d ago"."""
     from beanlite.protocol.operators.filters import CRITERIA, NAMES  # noqa: PLC0415 - likewise

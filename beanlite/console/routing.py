@@ -141,7 +141,7 @@ def check_target(servers: Servers, what: Record, shares: list[Share]) -> None:
     where = servers.fleet.home(what["to"].encode()).name
     for share in shares:
         if share.server != where:
-            count = changes.change(share.live, {**what, "dry_run": True}, share.which).done
+            count = changes.trial(share.live, what, share.which).done
             if count:
                 raise BeanliteError(
                     f"tube {what['to']} belongs to {where}, and {jobs_text(count)} would have to leave {share.server};"

@@ -14,7 +14,7 @@ from beanlite.client.calls import NOTE_BYTES_MAX
 from beanlite.console import units
 from beanlite.console.changes import DONE_WORDS, Result, slices
 from beanlite.console.expiring import expiring
-from beanlite.console.filters import Record, filter_by
+from beanlite.console.filters import Record, filter_by, settled
 from beanlite.console.live import Live
 from beanlite.console.policies import changes_text
 from beanlite.console.query import without
@@ -24,7 +24,17 @@ from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import ONCE, run_schedule
 from beanlite.web.notices import Mistake, WrongForm, field_of
-from beanlite.web.pages import filter_of, form, number, render, schedule_in, text_in, tube_name, whole_seconds
+from beanlite.web.pages import (
+    asked_ago_s,
+    filter_of,
+    form,
+    number,
+    render,
+    schedule_in,
+    text_in,
+    tube_name,
+    whole_seconds,
+)
 from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
 from beanlite.web.running import WORDS, description
 from beanlite.web.seeing import from_database
@@ -60,7 +70,9 @@ async def change(request: Request) -> Response:
     kept_bytes = await _kept_bytes(site) if what["do"] == "delete" else 0
     undo = _undo_of({**what, **on_behalf(request)}, site.db if kept_bytes else None)
     if fields.get("sure"):
-        return await _carry_out(request, what, which, back, undo if isinstance(undo, PutAgain) else None)
+        # What has come to the state since then has not been agreed to.
+        passed_s = asked_ago_s(fields, time.time())
+        return await _carry_out(request, what, which, back, undo if isinstance(undo, PutAgain) else None, passed_s)
     outlook = partial(_outlook, what=what, which=which, kept_bytes=kept_bytes)
     would, lost, why = await site.questions.ask(person_of(request), outlook)
     which = which.model_copy(update={"up_to_id": would.last_id})
@@ -107,12 +119,19 @@ def _why_asked(do: str, lost: int, number: int, kept_bytes: int) -> str:
 
 
 async def _carry_out(
-    request: Request, what: Record, which: Filter, back: str, undo: UndoJobs | PutAgain | None
+    request: Request, what: Record, which: Filter, back: str, undo: UndoJobs | PutAgain | None, passed_s: float = 0.0
 ) -> Response:
-    """Change jobs, such that this can be undone if there is an ``undo``; show the progress if it takes long."""
+    """Change jobs, such that this can be undone if there is an ``undo``; show the progress if it takes long.
+
+    ``passed_s``: how long ago it was that the jobs had to be in the state that is asked for.
+    """
     site = site_of(request)
     live = await asyncio.to_thread(site.open, person_of(request))
-    steps = slices if undo is None else undo.change
+
+    def steps(live: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
+        change = slices if undo is None else undo.change
+        return change(live, what, settled(which, passed_s) if passed_s else which, outcome)
+
     running, task = site.changes.begin(live, {**what, **on_behalf(request)}, which, back, steps)
     if undo is not None:
         running.undo = site.undos.keep(person_of(request), undo)

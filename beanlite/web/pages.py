@@ -322,12 +322,16 @@ def filter_of(fields: Mapping[str, str]) -> Filter:
     grow into it.
     """
     up_to_id, now_s = number(fields, "up_to_id", U64_MAX), time.time()
-    asked_ms = number(fields, "asked_ms", U64_MAX)
-    asked_at = now_s if asked_ms is None else min(asked_ms / 1000, now_s)
+    passed_s = asked_ago_s(fields, now_s)
+    zone = units.zone_of(fields.get("zone", ""))
     try:
-        which = filter_by(
-            **query.parse(line_of(fields), asked_at, units.zone_of(fields.get("zone", ""))), up_to_id=up_to_id
-        )
+        which = filter_by(**query.parse(line_of(fields), now_s - passed_s, zone), up_to_id=up_to_id)
     except ConfigError as error:
         raise Mistake("q", str(error)) from None
-    return after(which, now_s - asked_at)
+    return after(which, passed_s)
+
+
+def asked_ago_s(fields: Mapping[str, str], now_s: float) -> float:
+    """Return how long ago the filter of a form was written, if the form tells that; 0 if not. Mistake: it is wrong."""
+    asked_ms = number(fields, "asked_ms", U64_MAX)
+    return 0.0 if asked_ms is None else max(0.0, now_s - asked_ms / 1000)

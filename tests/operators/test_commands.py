@@ -9,12 +9,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from beanlite.cli import main
 from beanlite.console import listing
-from beanlite.console.changes import change
+from beanlite.console.changes import change, trial
 from beanlite.console.filters import filter_by
 from beanlite.console.live import Live
 from tests.support.servers import start_beanlite
@@ -248,6 +250,8 @@ def test_json_has_plain_numbers(own_queue, run):
         ("jobs mail", "Got unexpected extra argument(s) (mail); beanlite jobs --help tells how"),
         ("put mail x", "each BODY is a job, and none a tube: say --tube mail, or --tube default"),
         ("delete --yes --text=", "--text: every body has an empty text in it; leave it out to mean all"),
+        ("kick --note-text=", "--note-text: every note has an empty text in it; leave it out to mean all"),
+        ("tubes -n 4294967296", "Invalid value for '--limit' / '-n': 4294967296 is more than 4294967295"),
         ("put --tube= x", "no tube can have the name ''"),
         ("pause a:b 5s", "no tube can have the name 'a:b'"),
         ("jobs --tube a:b", "no tube can have the name 'a:b'"),
@@ -287,7 +291,7 @@ def sleeps(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("S")
 
 
-def at_terminal(queue, words, typed):
+def at_terminal(queue, words, typed, meanwhile=lambda: None):
     """Carry out a command at a terminal; its exit code and what was to be seen."""
     terminal, theirs = pty.openpty()
     command = [sys.executable, "-m", "beanlite", *words, "--connect", f"{queue.server.host}:{queue.server.port}"]
@@ -296,6 +300,7 @@ def at_terminal(queue, words, typed):
         seen = b""
         while b"?" not in seen:
             seen += os.read(terminal, 4096)
+        meanwhile()
         if isinstance(typed, signal.Signals):
             while not sleeps(process.pid):  # a signal just before it reads would wait for what is typed
                 time.sleep(0.001)
@@ -350,20 +355,26 @@ def test_no_answer_is_no(own_queue):
 
 
 def test_what_is_put_after_the_question_stays(own_queue):
-    terminal, theirs = pty.openpty()
-    command = [sys.executable, "-m", "beanlite", "flush", "mail", "--connect", f"127.0.0.1:{own_queue.server.port}"]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=ENVIRONMENT) as process:
-        os.close(theirs)
-        seen = b""
-        while b"?" not in seen:
-            seen += os.read(terminal, 4096)
+    new = []
+
+    def put():
         with Wire(own_queue.server.connect()) as client:
             client.ask("use mail")
-            new = client.put(b"new")
-        os.write(terminal, b"y\n")
-        process.wait(20)
-    os.close(terminal)
-    assert ids(own_queue, tube="mail") == [new]
+            new.append(client.put(b"new"))
+
+    assert at_terminal(own_queue, ["flush", "mail"], b"y\n", put)[0] == 0
+    assert ids(own_queue, tube="mail") == new
+
+
+def test_what_is_buried_after_the_question_stays(own_queue):
+    def bury():
+        with Live(own_queue.address) as live:
+            change(live, {"do": "bury"}, filter_by(ids=[5, 6]))
+
+    exit_code, seen = at_terminal(own_queue, ["delete", "--state", "buried"], b"y\n", bury)
+    assert "Delete 2 jobs buried?" in seen
+    assert "2 jobs deleted" in seen
+    assert (exit_code, ids(own_queue, state="buried")) == (0, [5, 6])
 
 
 def test_an_interrupt_ends_it_between_two_slices(tmp_path):
@@ -387,6 +398,15 @@ def test_ctrl_c_in_the_last_slice_is_too_late(own_queue):
     with Live(own_queue.address) as live:
         outcome = change(live, {"do": "bury"}, filter_by(ids=[5]), lambda _: signal.raise_signal(signal.SIGINT))
     assert (outcome.done, outcome.interrupted) == (1, False)
+
+
+def test_ctrl_c_while_jobs_are_counted_changes_none():
+    def ask(_word, _request):
+        signal.raise_signal(signal.SIGINT)
+        return {"done": 0, "skipped": 0, "last_id": 9, "next": "1-9"}
+
+    with pytest.raises(KeyboardInterrupt):
+        trial(cast(Live, SimpleNamespace(ask=ask)), {"do": "move", "to": "mail"}, filter_by(state="ready"))
 
 
 def test_a_server_that_dies_amid_a_change(tmp_path):

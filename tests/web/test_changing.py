@@ -35,6 +35,16 @@ def test_what_fits_is_counted_then_asked_for_then_copied(web, wire):
     assert (counts(wire), counts(wire, "other")) == ([251, 0, 0], [125, 0, 0])
 
 
+def test_what_is_buried_after_the_question_stays(web, wire):
+    first, second = wire.put(b"1"), wire.put(b"2")
+    web.post("/change", {"ids": first, "do": "bury"})
+    asked = web.post("/change", {"scope": "all", "q": "tube:default state:buried", "do": "delete"})
+    assert "Delete 1 job?" in asked.text
+    web.post("/change", {"ids": second, "do": "bury"})
+    assert "1 job deleted" in web.post("/change", asked.fields).text
+    assert counts(wire) == [0, 0, 1]
+
+
 def test_jobs_that_were_not_counted_are_too_young_for_the_answer(web, wire):
     wire.put(b"job")
     asked = web.post("/change", {"scope": "all", "q": "tube:default age:>0s", "do": "delete"})
