@@ -7,7 +7,7 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
@@ -43,6 +43,7 @@ NAMED: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,31})=)?(?P<ad
 """A server, or its file, with a name of its own."""
 # The exit code of a command that has done what it could without a server.
 _NOT_WHOLE: Final = BeanliteError.exit_code
+_TLS: Final = "tls://"
 _ONE: Final = "this command takes one server; name it by --connect"
 
 
@@ -111,6 +112,11 @@ def seconds_of(option: str, length_s: float) -> int:
     return units.whole_seconds(length_s)
 
 
+def _words(options: Mapping[str, object]) -> str:
+    """Return options as a part of a command, without those that have no value."""
+    return "".join(f" {option} {shlex.quote(str(word))}" for option, word in options.items() if word is not None)
+
+
 class OptionGroup:
     """Options that a command takes as one parameter."""
 
@@ -174,17 +180,17 @@ class ServerOption(OptionGroup):
 
     def options(self, server: str | None) -> str:
         """Return the options that name a server, as a command on the command line has them."""
-        words: dict[str, object] = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
-        if server is not None:
-            address = self.opened[-1].addresses[server]
-            words = {"--connect": address, **(words if address.startswith("tls://") else {})}
-        elif self.connect:
-            words = {"--connect": self.connect[0], **words}
-        elif self.servers is not None:
-            words = {"--servers": self.servers, **words}
-        else:
-            words = {"--config": self.config_file}
-        return "".join(f" {option} {shlex.quote(str(word))}" for option, word in words.items() if word is not None)
+        if server is not None or self.connect:
+            address = self.opened[-1].addresses[server] if server is not None else (self.connect or [""])[0]
+            return _words({"--connect": address}) + self.files_for(address)
+        if self.servers is not None:
+            return _words({"--servers": self.servers}) + self.files_for(_TLS)
+        return _words({"--config": self.config_file})
+
+    def files_for(self, address: str) -> str:
+        """Return the options that name files for TLS, if an address needs them."""
+        files = {"--tls-ca": self.tls_ca, "--tls-cert": self.tls_cert, "--tls-key": self.tls_key}
+        return _words(files) if _TLS in address else ""
 
     @property
     def addresses(self) -> tuple[Server, ...]:
@@ -239,7 +245,7 @@ class ServerOption(OptionGroup):
     def _addresses(self, texts: list[str]) -> dict[str, Server]:
         """Return the addresses that texts stand for; the files for TLS are for those at tls:// alone."""
         files = [None if path is None else str(path) for path in (self.tls_ca, self.tls_cert, self.tls_key)]
-        is_tls = [text.startswith("tls://") for text in texts]
+        is_tls = [text.startswith(_TLS) for text in texts]
         if not any(is_tls):
             return {text: parse_server(text, *files) for text in texts}
         return {text: parse_server(text, *(files if tls else ())) for text, tls in zip(texts, is_tls, strict=True)}

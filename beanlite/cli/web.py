@@ -133,6 +133,7 @@ def _app_of(
             db=stored,
             backups=_backups_of(server, stored if isinstance(stored, Path) else None),
             hide_bodies=hide_bodies,
+            options=server.options(None),
         )
         return make_app(site), site.name, None
     if has_database:
@@ -151,7 +152,7 @@ def _app_of(
             connect=partial(reach_only, place),
             visitors=visitors,
             hide_bodies=hide_bodies,
-            options=place.options,
+            options=place.options + server.files_for(address_text(place.addresses[0])),
         ),
         visitors=visitors,
         hide_bodies=hide_bodies,

@@ -76,7 +76,7 @@ class Site(Generic[Server_co]):
     members: tuple[str, ...] = ()
     """The names of all servers that are shown beside each other, if there are several."""
     options: str = ""
-    """The options by which a command asks this one of several servers."""
+    """The options by which a command asks this server."""
     questions: Questions[Server_co] = field(init=False)
     changes: Ongoing = field(init=False, default_factory=Ongoing)
     counts: GroupCounts = field(init=False)

@@ -78,6 +78,7 @@ def test_commands_that_are_told_ask_the_same_server(options):
     place = ServerOption(**values)
     words = (("config" if key == "config_file" else key.replace("_", "-"), value) for key, value in options.items())
     assert shlex.split(place.options(None)) == [word for key, value in words for word in (f"--{key}", value)]
+    assert place.files_for("127.0.0.1:11300") == ""
 
 
 def test_pace_tells_for_how_long_jobs_are_reserved():

@@ -51,13 +51,14 @@ def web(server, wire):
         yield web
 
 
-def test_the_overview_counts_and_tells_what_is_wrong(web):
+def test_the_overview_counts_and_tells_what_is_wrong(web, server):
     page = web.get("/")
     assert page.status == 200
     assert "ready 119 reserved 1 delayed 1 buried 1" in page.text
     assert "1 job of mail is buried, the first for " in page.text
     assert 'href="/jobs?state=reserved&amp;sort=in-state"' in page.html
-    told = "nothing becomes of them by itself: beanlite jobs --tube mail --state buried · since [0-9: -]* UTC · mail 1 "
+    command = f"beanlite jobs --tube mail --state buried --connect 127.0.0.1:{server.port}"
+    told = f"nothing becomes of them by itself: {command} · since [0-9: -]* UTC · mail 1 "
     assert re.search(told, page.text)
     assert '<a href="/tube/mail?state=buried#jobs"><code>beanlite jobs' in page.html
     assert '<a href="/tube/mail?state=buried">mail</a> 1' in page.html
