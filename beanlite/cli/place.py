@@ -1,6 +1,7 @@
 """The place where a server is about to make a database: whether it is the right one."""
 
 import os
+import shlex
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -71,8 +72,8 @@ def _refuse_to_pass_over_binlog(path: Path) -> None:
     if survey.jobs:
         raise JournalRefused(
             f"{directory} has beanstalkd's binlog, and {units.jobs(len(survey.jobs))} in it would be passed over; to"
-            f" bring them over: beanlite import-binlog {directory} --db {path}; to begin without them, move the files"
-            " binlog.* elsewhere"
+            f" bring them over: beanlite import-binlog {shlex.quote(str(directory))} --db {shlex.quote(str(path))}; to"
+            " begin without them, move the files binlog.* elsewhere"
         )
 
 

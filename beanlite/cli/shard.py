@@ -33,6 +33,7 @@ from beanlite.console.moving import (
 )
 from beanlite.console.routing import all_of, naming
 from beanlite.console.several import Place, Places, connect, reach
+from beanlite.core.phrases import shell_word
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.fleet.edit import write_move
 from beanlite.fleet.servers import Fleet
@@ -153,9 +154,8 @@ def _check_last_move(fleet: Fleet, by_name: Mapping[str, Place], tube: str, to: 
     names = move.source.name, move.target.name
     with _reached(by_name[names[0]]) as old, _reached(by_name[names[1]]) as new:
         if is_cut_off(old, new, tube) or (to != names[0] and has_jobs(old, tube)):
-            raise BeanliteError(
-                f"{names[0]} still has jobs of {tube}: first have beanlite shard move {tube} --to {names[1]} move them"
-            )
+            command = f"beanlite shard move {shell_word(tube)} --to {names[1]}"
+            raise BeanliteError(f"{names[0]} still has jobs of {tube}: first have {command} move them")
 
 
 def _check_there_is(tube: str, pair: tuple[Live, Live], places: Places, *, is_known: bool) -> None:

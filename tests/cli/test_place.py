@@ -1,6 +1,7 @@
 """The place of a server's database: what is in it already, and whether anybody has named it."""
 
 import os
+import shlex
 import sys
 import types
 from pathlib import Path
@@ -65,11 +66,12 @@ def test_a_binlog_without_jobs_is_no_obstacle(content, tmp_path, server):
     assert server.file == log / "beanlite.db"
 
 
-def test_the_import_is_what_the_line_says_and_then_it_starts(tmp_path, server, capsys):
-    log = write(tmp_path / "log", ONE)
+@pytest.mark.parametrize("name", ["log", "binlog; of '18"])
+def test_the_import_is_what_the_line_says_and_then_it_starts(name, tmp_path, server, capsys):
+    log = write(tmp_path / name, ONE)
     assert main(["-b", str(log)]) == 3
-    command = capsys.readouterr().err.partition("beanlite import-binlog ")[2].partition(";")[0]
-    assert main(["import-binlog", *command.split()]) == 0
+    command = capsys.readouterr().err.partition("beanlite import-binlog ")[2].partition("; to begin")[0]
+    assert main(["import-binlog", *shlex.split(command)]) == 0
     capsys.readouterr()
     assert main(["-b", str(log)]) == 0
     assert server.file == log / "beanlite.db"
