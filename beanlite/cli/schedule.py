@@ -156,8 +156,9 @@ def run(name: Name, *, server: ServerOption, as_json: Json = False) -> None:
         with naming(own):
             last_id = newest_id(servers.lives[own])
             job_id = JobId.of(own, _ask(servers.lives[own], "run-schedule", {"name": name})["id"])
+    job_id.was_there = not new_of([job_id], last_id)
     print_done(json.dumps(job_id.record()) if as_json else str(job_id))
-    tell_those_there([] if new_of([job_id], last_id) else [job_id])
+    tell_those_there([job_id] if job_id.was_there else [])
 
 
 @schedule.command(epilog=epilog("schedule unset", EXAMPLES, EPILOG))

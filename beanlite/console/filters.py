@@ -51,8 +51,9 @@ class JobId(int):
         return job_id
 
     def record(self) -> Record:
-        """Return the id as JSON has it."""
-        return {"server": self.server, "id": int(self)} if self.server else {"id": int(self)}
+        """Return the id as JSON has it, with ``put`` as false if the job was there before."""
+        server = {"server": self.server} if self.server else {}
+        return {**server, "id": int(self), **({"put": False} if self.was_there else {})}
 
     def __str__(self) -> str:
         return f"{self.server}:{self:d}" if self.server else f"{self:d}"

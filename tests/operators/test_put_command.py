@@ -50,6 +50,7 @@ def test_bodies_that_are_there_are_told(own_queue, run, monkeypatch, tmp_path):
         monkeypatch.setattr(sys, "stdin", stdin)
         said = "beanlite: 3 jobs were not put: the body is there already (unique), in 13, 15, 14\n"
         assert run(own_queue, "put", "--tube", "once", "--lines") == (0, "13\n15\n15\n14\n", said)
+    assert run(own_queue, "put", "--tube", "once", "b", "c", "--json")[1] == '{"id": 14, "put": false}\n{"id": 16}\n'
 
 
 def test_a_file_of_jobs(own_queue, run, tmp_path):

@@ -145,6 +145,7 @@ def test_run_that_puts_nothing_says_so(run, server):
     assert run("run", "nightly") == (0, "1\n", "")
     said = "beanlite: 1 job was not put: the body is there already (unique), in 1\n"
     assert run("run", "nightly") == (0, "1\n", said)
+    assert run("run", "nightly", "--json") == (0, '{"id": 1, "put": false}\n', said)
 
 
 def test_server_puts_the_jobs_by_itself(run, server):

@@ -74,6 +74,8 @@ def test_deleted_job_whose_body_is_there_is_not_put_again(run, server):
     out = "job 2 is job 6 now\njob 3 is not put: job 5 has its body\n"
     said = "beanlite: 1 job was not put: the body is there already (unique), in 5\n"
     assert run("undelete", "--by", "ann") == (0, out, said)
+    rows = [json.loads(line) for line in run("undelete", "--by", "ann", "--json")[1].splitlines()]
+    assert rows == [{"id": 6, "put": False, "was": 2}, {"id": 5, "put": False, "was": 3}]
 
 
 def test_all_deleted_jobs_of_batches_are_put_again_in_order(run, monkeypatch):
