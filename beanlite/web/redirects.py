@@ -14,8 +14,9 @@ from beanlite.web.recent import PageChange
 from beanlite.web.running import Running
 from beanlite.web.site import person_of, root_of, site_of
 
-# A page of this site; browsers take \ for /, and leave out blanks and control characters.
-_BACK: Final = re.compile(r"/(?:[!-.0-\[\]-~][!-\[\]-~]{0,4000})?")
+# A page of this site; browsers take \ for /, and leave out blanks and control characters. The longest filters fit in,
+# and no more than the head of a request has room for.
+_BACK: Final = re.compile(r"/(?:[!-.0-\[\]-~][!-\[\]-~]{0,60000})?")
 
 
 def on_behalf(request: Request) -> Record:
