@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Final
+from typing import Final, NamedTuple
 
 from beanlite.console.filters import Record, encode_tube
 from beanlite.errors import BeanliteError
@@ -11,6 +11,14 @@ from beanlite.errors import BeanliteError
 _COMPARED_MAX: Final = 20_000
 # How similar the name of a tube is that nobody consumes to that of the tube that was meant: emial to mail.
 _MISSPELT: Final = 0.66
+
+
+class Meant(NamedTuple):
+    """A tube that may have been meant by another name."""
+
+    tube: str
+    servers: list[str]
+    """The servers at which clients watch it; a single one has no name."""
 
 
 class Names:
@@ -31,11 +39,12 @@ class Names:
         suggestion = similar(tube, self._names())
         return BeanliteError(f"there is no tube {tube}: it has no job, and nobody uses or watches it{suggestion}")
 
-    def misspelt(self, tube: str) -> str | None:
+    def misspelt(self, tube: str) -> Meant | None:
         """Return the tube whose name this one may be, misspelt; None if no client watches such a tube."""
         close = get_close_matches(tube, [name for name in self._names() if name != tube], n=1, cutoff=_MISSPELT)
         tubes = self.list_tubes({"names": close})["tubes"] if close else []
-        return close[0] if any(each["watching"] for each in tubes) else None
+        servers = [each.get("server", "") for each in tubes if each["watching"]]
+        return Meant(close[0], servers) if servers else None
 
     def _names(self) -> list[str]:
         """Return the names of the tubes; of very many, a part."""

@@ -9,9 +9,10 @@ from rich.text import Text
 from beanlite.console import outlook, tables, units
 from beanlite.console.filters import Record
 from beanlite.console.live import Live
+from beanlite.console.names import Meant
 from beanlite.console.several import Servers
 from beanlite.core.findings import HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, NOTE, PAUSED, SHUT, URGENT, WARNING
-from beanlite.core.phrases import rates_text, shell_word
+from beanlite.core.phrases import named, rates_text, shell_word
 
 STYLES: Final = {URGENT: "bold red", WARNING: "yellow", NOTE: "dim"}
 # What is looked for, as "nothing is wrong" says it.
@@ -29,7 +30,7 @@ _WIDTH: Final = max(map(len, STYLES)) + 2
 _FOR_FILES: Final = "beanlite backup"
 
 
-def misspelt(live: Servers, diagnosis: Record) -> dict[str, str]:
+def misspelt(live: Servers, diagnosis: Record) -> dict[str, Meant]:
     """Return the tubes that nobody consumes and whose names may be misspelt, each with the tube that may be meant."""
     tubes = [
         place["tube"]
@@ -61,7 +62,7 @@ def looked_at(live: Servers) -> str:
 
 
 def print_diagnosis(
-    diagnosis: Record, options_of: Callable[[str | None], str], guesses: Mapping[str, str], rest: str
+    diagnosis: Record, options_of: Callable[[str | None], str], guesses: Mapping[str, Meant], rest: str
 ) -> None:
     """Print a diagnosis; ``guesses`` are misspelt tubes, ``rest`` is what is looked at besides the tubes.
 
@@ -85,7 +86,7 @@ def print_diagnosis(
         target.print(line, soft_wrap=True)
 
 
-def _finding_lines(finding: Record, itself: str | None, options: str, guesses: Mapping[str, str]) -> Iterator[Text]:
+def _finding_lines(finding: Record, itself: str | None, options: str, guesses: Mapping[str, Meant]) -> Iterator[Text]:
     """Yield the lines of a finding; ``itself`` is the command that prints them."""
     indent = " " * _WIDTH
     title = Text(f"{finding['severity'] + ':':<{_WIDTH}}", style=STYLES[finding["severity"]])
@@ -96,10 +97,16 @@ def _finding_lines(finding: Record, itself: str | None, options: str, guesses: M
         yield Text(indent + units.on_one_line(asked_of(finding["command"], options)), style="cyan")
     for place in finding["worst"] if finding["kind"] == NOBODY_CONSUMES else ():
         name = place["tube"]
-        if name in guesses:
-            yield Text(f"{indent}or is {name} misspelt, and {guesses[name]} was meant? Then move its jobs")
-            command = f"beanlite move --tube {shell_word(name)} --to {shell_word(guesses[name])}"
-            yield Text(indent + command + options, style="cyan")
+        meant = guesses.get(name)
+        if meant is None:
+            continue
+        doubt = f"{indent}or is {name} misspelt, and {meant.tube}"
+        if finding.get("server", "") not in meant.servers:  # jobs do not move to another server so
+            yield Text(f"{doubt} of {named(meant.servers, len(meant.servers))} was meant?")
+            continue
+        yield Text(f"{doubt} was meant? Then move its jobs")
+        command = f"beanlite move --tube {shell_word(name)} --to {shell_word(meant.tube)}"
+        yield Text(indent + command + options, style="cyan")
 
 
 def _fact_lines(tube: Record, server: str, options: str) -> Iterator[Text]:

@@ -85,6 +85,16 @@ def test_what_is_wrong_is_told_with_the_server_and_its_address(fleet):
     assert [row["server"] for row in fleet.rows("why")] == list(NAMES)
 
 
+def test_tube_that_was_meant_on_another_server_is_no_place_to_move_to(fleet):
+    fleet.put("one", "smms", b"x")
+    with Wire(fleet.servers["three"].connect()) as worker:
+        worker.ask("watch sms")
+        until(lambda: any("nobody consumes smms" in line for line in fleet.run("why")[0]))
+        told = "\n".join(fleet.run("why")[0])
+        assert "or is smms misspelt, and sms of three was meant?\n" in told + "\n"
+        assert "beanlite move" not in told
+
+
 def test_stopped_server_is_left_out_and_named(fleet):
     for name in NAMES:
         fleet.put(name, "mail", b"x")
