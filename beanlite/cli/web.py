@@ -55,7 +55,7 @@ DatabaseOfPage = Annotated[
 
 def _backups_of(server: ServerOption, db: Path | None) -> "Folder | None":
     """Return the folder for backups in the server's settings; None if there is none, or the settings are unknown."""
-    if (server.connect or server.servers) and server.config_file is None:
+    if (server.connect or server.servers_file) and server.config_file is None:
         return None
     settings = sources.load(server.config_file)
     if settings.backup_dir is None:

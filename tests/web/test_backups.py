@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from beanlite.cli.groups import ServerOption
+from beanlite.cli.web import _backups_of
 from beanlite.journal.sqlite.file.dated import dated_backups, dated_path
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import make
@@ -208,3 +210,13 @@ def test_page_that_the_server_starts_follows_a_change_of_the_folder(tmp_path, fo
         assert f"Folder {second}" in page_of(running, 2).get("/backups").text
         assert "starting it again" not in running.log_text()
         assert running.stop() == 0
+
+
+def test_backups_of_another_server_are_not_those_of_the_settings(monkeypatch):
+    """The variable for the file of servers names another server as well as an option does."""
+    monkeypatch.setenv("BEANLITE_BACKUP_DIR", "backups")
+    monkeypatch.setenv("BEANLITE_BACKUP_EVERY", "24h")
+    assert _backups_of(ServerOption(), None) is not None
+    assert _backups_of(ServerOption(connect=["127.0.0.1:1"]), None) is None
+    monkeypatch.setenv("BEANLITE_SERVERS", "servers.toml")
+    assert _backups_of(ServerOption(), None) is None
