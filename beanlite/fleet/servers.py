@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator
 
+from beanlite.beanstalk.client import parse_server
 from beanlite.core.policies import is_glob, is_pattern, specificity
 from beanlite.errors import ConfigError
 from beanlite.host.places import is_place
@@ -43,6 +44,16 @@ class _ServerTable(_Strict):
     tubes: Annotated[list[str], BeforeValidator(_as_list)] = []
     hashed: bool = True
     metrics: Annotated[list[str], BeforeValidator(_as_list)] = []
+
+    @field_validator("connect")
+    @classmethod
+    def _are_addresses(cls, connect: list[str]) -> list[str]:
+        for address in connect:
+            try:
+                parse_server(address)
+            except ConfigError:  # which tells of an option
+                raise ValueError(f"{address!r} is not HOST:PORT, tls://HOST:PORT or unix:PATH") from None
+        return connect
 
     @field_validator("tubes")
     @classmethod

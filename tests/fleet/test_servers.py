@@ -100,6 +100,11 @@ def test_moved_tube_is_put_into_the_new_server_and_reserved_from_both(tmp_path):
         ("hashed = false", "hashes = false", "servers.three.hashes: unknown key"),
         ("hashed = false", 'metrics = "10.0.0.3"', "servers.three.metrics: '10.0.0.3' is not HOST:PORT"),
         ('"10.0.0.1:11300"', '"unix:/run/three"', "servers.three: unix:/run/three is an address of one"),
+        (
+            '"10.0.0.1:11300"',
+            '["10.0.0.1:11300", "10.0.0.2"]',
+            "servers.one.connect: '10.0.0.2' is not HOST:PORT, tls://HOST:PORT or unix:PATH",
+        ),
         ('"10.0.0.1:11300"', "[]", "servers.one.connect: there are fewer than 1"),
         ("hashed = false", '[moved]\nmail = { from = "x", to = "one" }', "moved.mail: there is no server x"),
         ("hashed = false", '[moved]\nmail = { from = "one", to = "one" }', "moved.mail: both servers are one"),
