@@ -13,6 +13,7 @@ import typer
 
 from beanlite.cli.groups import ServerOption
 from beanlite.console import listing
+from beanlite.core.phrases import shell_word
 from beanlite.settings.defaults import COMPLETES
 
 # How long somebody at a terminal waits for names, and how many are of use there.
@@ -66,7 +67,11 @@ def one_of(words: Iterable[str]) -> Callable[[str], list[str]]:
 
 
 def tubes(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Return the tubes that begin so; none if the server can't be reached, refuses or is slow. Nothing is printed."""
+    """Return the tubes that begin so; none if the server can't be reached, refuses or is slow. Nothing is printed.
+
+    Names that are to be in quotes are left out: a shell would take mail$x for mail, or what is behind a semicolon for
+    another command.
+    """
     names: list[str] = []
     if ctx.params.get("db") is not None:  # to read a file may take long
         return names
@@ -76,7 +81,8 @@ def tubes(ctx: typer.Context, incomplete: str) -> list[str]:
     def ask() -> None:
         with suppress(Exception), server.open() as live:
             records = listing.everything(live.list_tubes, {"like": f"{incomplete}*"}, "tubes")
-            names.extend(record["name"] for record in islice(records, _NAMES_MAX))
+            found = (record["name"] for record in islice(records, _NAMES_MAX))
+            names.extend(name for name in found if shell_word(name) == name)
 
     thread = Thread(target=ask, daemon=True)
     thread.start()

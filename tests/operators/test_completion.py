@@ -14,7 +14,7 @@ import pytest
 
 from beanlite.cli.completion import join_words
 from tests.support.needs import need
-from tests.support.wire import until
+from tests.support.wire import Wire, until
 
 
 def completed(line):
@@ -55,6 +55,15 @@ def completed(line):
 def test_shell_completes_values(line, values, queue):
     line = line.format(server="--connect {}:{}".format(*queue.address))
     until(lambda: completed(f"beanlite {line}") == (values, ""))  # a busy machine may be too slow at first
+
+
+def test_name_that_a_shell_would_take_apart_is_not_completed(own_queue):
+    with Wire(own_queue.server.connect()) as client:
+        for tube in ("mail$x", "mail;x", "mail(x)", "mail.x-1"):
+            client.ask(f"use {tube}")
+            client.put(b"x")
+    line = "beanlite flush --connect {}:{} ma".format(*own_queue.address)
+    until(lambda: completed(line) == (["mail", "mail.x-1"], ""))
 
 
 def test_completion_says_nothing_without_a_server(tmp_path):
