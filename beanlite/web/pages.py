@@ -16,6 +16,7 @@ from starlette.responses import HTMLResponse
 
 from beanlite.client.calls import PRI, TTR_S
 from beanlite.console import query, tables, units
+from beanlite.console.bodies import NOT_SHOWN
 from beanlite.console.changes import DONE_WORDS
 from beanlite.console.filters import STATES, Record, after, encode_tube, filter_by, job_name
 from beanlite.console.folding import LINES_MAX
@@ -156,6 +157,7 @@ def _environment() -> Environment:
         "LONGEST_FIRST": {"reserved": "in-state"},
         "OFF": OFF,
         "ZONE": time.tzname[0],
+        "NOT_SHOWN": NOT_SHOWN,
         "OFFER_S": OFFER_NS // SECOND_NS,
         "POLICY_KEYS": tuple(KEYS),
         "LASTING": LASTING,

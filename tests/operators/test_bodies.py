@@ -19,6 +19,13 @@ DEEP = b"[" + b",".join([b"[" * 900 + b"]" * 900] * 30) + b"]"
         (b"0", "0"),
         (b"[" * 100_000, "[" * 100_000),  # no parser goes that deep
         (DEEP, DEEP.decode()),
+        (b"[1.10, -0.5E3, 12345678901234567890]", "[\n  1.10,\n  -0.5E3,\n  12345678901234567890\n]"),
+        (b'{"amount": 12345678901234567.89}', '{\n  "amount": 12345678901234567.89\n}'),
+        (b"[1e999, 1e-99999999999999999999]", "[\n  1e999,\n  1e-99999999999999999999\n]"),
+        (b'["\xee\x80\x801.5", 2.5]', '["\ue0001.5", 2.5]'),
+        (b'["\\uE0001.5"]', '["\\uE0001.5"]'),
+        (b'{"to": "ann", "to": "bob"}', '{"to": "ann", "to": "bob"}'),
+        (b"[NaN]", "[NaN]"),
     ],
 )
 def test_the_form_is_chosen_by_what_it_is(body, shown):
@@ -35,6 +42,6 @@ def test_hex_has_sixteen_bytes_a_line():
 def test_a_form_that_was_asked_for():
     assert body_lines(b"[1]", "text") == "[1]"
     assert body_lines(b"\xff", "text") == "\ufffd"
-    for body in b"x", DEEP:
-        with pytest.raises(ConfigError, match="the body is not JSON, or is nested too deeply"):
+    for body in b"x", DEEP, b'{"a": 1, "a": 2}':
+        with pytest.raises(ConfigError, match="the body is not JSON, or can't be shown so: it is nested too deeply"):
             body_lines(body, "json")
