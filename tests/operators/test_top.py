@@ -155,6 +155,19 @@ async def test_kick_is_done_only_after_a_yes(own_queue):
             await shown(pilot, lambda text: "mail has no buried jobs" in text)
 
 
+async def test_kick_leaves_what_is_buried_while_it_asks(own_queue):
+    app = Top(only(own_queue.address))
+    with Live(own_queue.address) as live:
+        async with app.run_test(size=SMALL, notifications=True) as pilot:
+            await shown(pilot, lambda text: "mail" in text)
+            await pilot.press("k")
+            await shown(pilot, lambda text: "Kick 2 jobs that are buried in tube mail?" in text)
+            live.ask("change-jobs", {"do": "bury", "ids": own_queue.ready[:1]})
+            await pilot.press("y")
+            await shown(pilot, lambda text: "2 jobs kicked in tube mail" in text)
+        assert (live.show_job(own_queue.ready[0]) or {})["state"] == "buried"
+
+
 async def test_pause_asks_for_how_long(own_queue):
     app = Top(only(own_queue.address))
     async with app.run_test(size=SMALL, notifications=True) as pilot:

@@ -1,20 +1,26 @@
 """What ``beanlite top`` changes."""
 
+import time
+
 from beanlite.console import units
 from beanlite.console.changes import Result, slices
-from beanlite.console.filters import filter_by
+from beanlite.console.filters import filter_by, settled
 from beanlite.console.live import by_me
 from beanlite.console.several import Place, reach
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError
 
 
-def kick(place: Place, tube: str) -> str:
-    """Kick all buried jobs of a tube; return what has become of it. BeanliteError: that fails."""
+def kick(place: Place, tube: str, seen_s: float) -> str:
+    """Kick the jobs of a tube that were buried at this moment of the monotonic clock, and still are.
+
+    Returns what has become of it. BeanliteError: that fails.
+    """
     outcome = Result()
     with reach(place) as server:
         what = {"do": "kick", **by_me()}
-        for _ in slices(server, what, filter_by(tube=tube, state="buried"), outcome):
+        which = settled(filter_by(tube=tube, state="buried"), time.monotonic() - seen_s)
+        for _ in slices(server, what, which, outcome):
             pass
     return f"{units.jobs(outcome.done)} kicked in tube {tube}{_of(place)}"
 

@@ -186,16 +186,16 @@ class TubesScreen(ToldScreen):
     def action_kick(self) -> None:
         """Ask whether to kick the buried jobs of the tube under the cursor."""
         tube = self._current
-        if tube is None:
+        if tube is None or self._sample is None:
             return
-        name = tube_name(tube)
+        name, seen_s = tube_name(tube), self._sample.tubes_at_s
         if not tube["buried"]:
             self.notify(f"{name} has no buried jobs", markup=False)
             return
 
         def kick(agreed: bool | None) -> None:  # noqa: FBT001 - as the screen calls it
             if agreed:
-                self._change(partial(acting.kick, self._place_of(tube), tube["name"]))
+                self._change(partial(acting.kick, self._place_of(tube), tube["name"], seen_s))
 
         self.app.push_screen(Question(f"Kick {units.jobs(tube['buried'])} that are buried in tube {name}?"), kick)
 
