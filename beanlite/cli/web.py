@@ -164,7 +164,9 @@ def _app_of(
 def web(
     *,
     server: ServerOption,
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="The address to listen on.")] = DEFAULT_LISTEN,
+    listen: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The address to listen on; also unix:PATH.")
+    ] = DEFAULT_LISTEN,
     db: Annotated[
         str | None, typer.Option("--db", metavar="PATH", help="The server's database file, for history and curves.")
     ] = None,
