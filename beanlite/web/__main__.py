@@ -19,10 +19,11 @@ from typing import Final
 
 from beanlite.beanstalk.client import parse_address
 from beanlite.console.live import Live
+from beanlite.console.several import Place
 from beanlite.errors import BeanliteError
 from beanlite.host.places import host_and_port
 from beanlite.host.shown import page_context
-from beanlite.settings.defaults import DATABASE
+from beanlite.settings.defaults import DATABASE, HOST, PORT
 from beanlite.web import serving
 from beanlite.web.app import make_app
 from beanlite.web.backups import Folder
@@ -48,9 +49,11 @@ def main() -> int:
             cert, key = (options[key] for key in CERTIFICATE)
             tls = page_context(cert, key, CERTIFICATE)
         where = host_and_port(options["listen"])
+        address = parse_address(options["server"])
         site = Site(
             name=options["server"],
-            connect=partial(Live, parse_address(options["server"])),
+            connect=partial(Live, address),
+            options="" if address == (HOST, PORT) else Place("", 0, (address,)).options,
             visitors=Visitors(
                 passwords=Passwords(Path(options["web_password_file"])) if "web_password_file" in options else None,
                 hosts=serving.LOOPBACK_NAMES | {where[0]} if serving.is_loopback(where) else frozenset(),

@@ -49,6 +49,16 @@ def test_the_page_shows_this_server_and_its_database(server):
     assert "start beanlite web with --db" not in ask(where, "/job/1")[1]
 
 
+def test_commands_on_the_page_of_a_server_ask_that_server(server):
+    with Wire(server.connect()) as wire:
+        job_id = wire.put(b"x")
+        assert wire.ask(f"reserve-job {job_id}").startswith("RESERVED")
+        assert wire.ask(f"bury {job_id} 0") == "BURIED"
+    where, _ = page_of(server)
+    command = f"beanlite jobs --tube default --state buried --connect 127.0.0.1:{server.port}"
+    until(lambda: command in ask(where)[1])
+
+
 # -- how it lives and ends
 
 
