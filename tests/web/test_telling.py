@@ -194,7 +194,7 @@ def test_lengths_of_time_have_their_beginning(web):
     page = find(web, "state:buried")
     assert re.search('data-label="In state"><time datetime="[^"]*" data-age title="since 20', page.html)
     assert re.search("Buried for [0-9]+ s, since 20[0-9]", web.get("/job/1").text)
-    assert re.search("are buried, .*--state buried · since 20", web.get("/tube/mail").text)
+    assert re.search(r"are buried, .*--state buried --connect \S+ · since 20", web.get("/tube/mail").text)
 
 
 def test_page_of_tubes_behind_the_last_one_blames_no_name(web):
