@@ -26,7 +26,7 @@ def unfit(body: bytes) -> str:
         return "it is not text (UTF-8)"
     if "\r" in text or "\0" in text:
         return "it has characters that a browser does not send back as they are"
-    if len(quote_plus(text)) > _SENT_MAX:
+    if len(quote_plus(text.replace("\n", "\r\n"))) > _SENT_MAX:  # as browsers send line breaks
         return _TOO_LONG
     return ""
 

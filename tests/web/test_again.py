@@ -84,6 +84,7 @@ def test_old_job_that_has_changed_is_kept(web, wire):
         (b"a\r\nb", "does not send back"),
         (b"a\0b", "does not send back"),
         (b"%" * 500_000, "too long"),
+        (b"\n" * 200_000, "too long"),  # a browser sends %0D%0A for each
         (b"\xff" * 1_100_000, "too long"),  # which is seen without a look at it
         (b"text", ""),
     ],
