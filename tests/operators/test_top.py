@@ -283,6 +283,7 @@ def test_rates_are_of_the_time_between_two_samples(own_queue, monkeypatch):
     sampler = Sampler(only(own_queue.address).places[0])
     first = sampler.sample()
     assert "batches_per_s" not in first.stats
+    assert "deletes/s\nlatency " in str(summary(first, "here"))  # what is not known yet is left out
     with own_queue.server.connect() as client:
         client.sendall(b"use mail\r\nput 0 0 1 1\r\nx\r\n" * 50)
         received = b""

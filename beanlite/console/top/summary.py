@@ -36,9 +36,8 @@ def summary(sample: Sample, name: str, findings: int = _FINDINGS, away: Mapping[
     stats = sample.stats
     now, middle, worst = map(units.milliseconds, sample.latency)
     jobs = ", ".join(f"{units.short(stats[f'current-jobs-{state}'])} {state}" for state in STATES)
-    rates = ", ".join(
-        f"{units.rate(stats.get(f'{what}_per_s'))} {what}/s" for what in ("puts", "reserves", "deletes", "batches")
-    )
+    known = [what for what in ("puts", "reserves", "deletes", "batches") if f"{what}_per_s" in stats]
+    rates = ", ".join(f"{units.rate(stats[f'{what}_per_s'])} {what}/s" for what in known)
     trouble = [word for key, word in (("disk-full", "DISK FULL"), ("draining", "DRAINING")) if stats[key] == "true"]
     memory = f"{units.size(stats['memory-used'])} of {units.size(stats['memory-max'])}"
     clients = f"{units.short(stats['current-connections'])} clients, {units.short(stats['current-waiting'])} wait"
@@ -48,7 +47,7 @@ def summary(sample: Sample, name: str, findings: int = _FINDINGS, away: Mapping[
     lines = (
         ("server", one) if one else ("servers", f"{name}{old}"),
         ("jobs", f"{jobs}; {units.short(stats['current-tubes'])} tubes"),
-        ("rates", rates if "puts_per_s" in stats else ""),
+        ("rates", rates),
         ("latency", f"{now}; of the last minute: median {middle}, worst {worst}"),
         ("memory", f"{memory}; {clients}; -wal {units.size(stats['journal-wal-bytes'])}"),
     )
