@@ -27,7 +27,7 @@ _LONG_S: Final = 60
 _LONG_TIMES: Final = 10
 _WIDTH: Final = max(map(len, STYLES)) + 2
 # The command of a finding that asks no server.
-_FOR_FILES: Final = "beanlite backup"
+_FOR_FILES: Final = "beanlite backup DEST"
 
 
 def misspelt(live: Servers, diagnosis: Record) -> dict[str, Meant]:

@@ -302,7 +302,7 @@ class Diagnosis:
         if backup_failed:
             found.append(findings.of_server(
                 findings.BACKUP, WARNING, "the last scheduled backup failed; the log of the server says why",
-                "mend that, and make one by hand meanwhile", "beanlite backup",
+                "mend that, and make one by hand meanwhile", "beanlite backup DEST",
             ))  # fmt: skip
         return found
 

@@ -57,10 +57,10 @@ def test_tube_that_is_shown_does_not_lead_to_itself(capsys, monkeypatch):
 
 def test_command_for_files_gets_no_options_of_a_server(capsys):
     finding = {"kind": "backup", "severity": "warning", "text": "failed", "seconds": 0, "do": "make one", "worst": []}
-    findings = [{**finding, "command": command} for command in ("beanlite backup", "beanlite clients")]
+    findings = [{**finding, "command": command} for command in ("beanlite backup DEST", "beanlite clients")]
     telling.print_diagnosis({"findings": findings}, lambda _: " --connect one:11300", {}, "")
     commands = [line.strip() for line in capsys.readouterr().out.splitlines() if "beanlite" in line]
-    assert commands == ["beanlite backup", "beanlite clients --connect one:11300"]
+    assert commands == ["beanlite backup DEST", "beanlite clients --connect one:11300"]
 
 
 @pytest.mark.parametrize(
