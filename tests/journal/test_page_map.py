@@ -1,20 +1,26 @@
 """A page that is in no place, or in two: whatever opens a file notices it, though all rows in reach are right."""
 
 import io
+import os
+import shutil
 import sqlite3
 import struct
-from contextlib import closing
+import subprocess
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite.file import page_map
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.compact import compact
 from beanlite.journal.sqlite.tools.dump import export
 from beanlite.journal.sqlite.tools.verify import verify
-from tests.support.journal_files import make_killed, put, snapshot
+from tests.support.journal_files import make_killed, put, snapshot, write_batch
+from tests.support.sqlite_tool import need_it
 
 INNER, LEAF = 5, 13
 
@@ -72,6 +78,15 @@ def assert_damaged(path, how):
     assert snapshot(path.parent) == before
 
 
+def assert_sound(path):
+    """Check that nothing is found; return what is said."""
+    found = list(verify(path))
+    said = [f"{finding.check}: {finding.said}" for finding in found]
+    assert all(finding.sound for finding in found), said
+    export(path, io.BytesIO())
+    return "; ".join(said)
+
+
 def test_a_leaf_in_the_place_of_the_page_above_it(file):
     leaves = int.from_bytes(file.page(file.root)[3:5]) + 1
     file.write(file.root, file.page(file.leaf))
@@ -101,7 +116,19 @@ def test_a_free_page_that_is_listed_twice(file):
 def test_free_pages_that_no_list_has(file):
     listed = int.from_bytes(file.page(file.trunk)[4:8])
     file.write(file.trunk, struct.pack(">I", listed - 3), at=4)
+    file.write(1, struct.pack(">I", listed - 2), at=36)
     assert_damaged(file.path, "3 pages are in no list and no b-tree")
+
+
+def test_number_of_free_pages_that_has_changed(file):
+    free = int.from_bytes(file.content[36:40])
+    file.write(1, struct.pack(">I", 1), at=36)
+    assert_damaged(file.path, f"its header has 1 free pages, and its list {free}")
+
+
+def test_entry_of_a_root_that_has_changed(file):
+    file.write(2, bytes([0]), at=5 * (file.root - 3))
+    assert_damaged(file.path, f"page {file.root} is not where its pointer map has it")
 
 
 def test_an_entry_of_the_pointer_map_that_has_changed(file):
@@ -113,14 +140,67 @@ def test_an_entry_of_the_pointer_map_that_has_changed(file):
 def test_pages_that_are_still_in_the_wal(path):
     make_killed(path, batches=300)
     assert path.stat().st_size <= 30 * PAGE_SIZE
-    assert all(finding.sound for finding in verify(path))
+    assert_sound(path)
     database = open_database(path)
     assert path.stat().st_size > 30 * PAGE_SIZE
     database.close()
 
 
+def test_table_of_another_program_that_comes_amid_a_look(path, monkeypatch):
+    snapshot = page_map._snapshot
+    statements = iter(["CREATE TABLE theirs AS SELECT * FROM jobs"])
+
+    @contextmanager
+    def after_others(connection):
+        for statement in statements:
+            with closing(sqlite3.connect(path)) as other:
+                other.execute(statement)
+        with snapshot(connection):
+            yield
+
+    with closing(open_database(path)) as database:
+        for batch in range(1, 200):
+            write_batch(database.connection, batch)
+        monkeypatch.setattr(page_map, "_snapshot", after_others)
+        assert_sound(path)
+    assert next(statements, None) is None
+
+
+def test_left_shm_of_a_file_that_has_no_wal(path):
+    origin = path.with_name("origin.db")
+    with closing(open_database(origin)) as database:
+        for batch in range(1, 200):
+            write_batch(database.connection, batch)
+        backup(origin, path)
+        shutil.copy(f"{origin}-shm", f"{path}-shm")
+    assert_sound(path)
+
+
+def test_folder_where_nobody_may_write_beside_a_wal(path, monkeypatch):
+    make_killed(path, batches=300)
+    Path(f"{path}-shm").write_bytes(b"")
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    assert "pages: not seen" in assert_sound(path)
+
+
+def test_pages_with_reserved_bytes(file):
+    need_it()
+    with closing(open_database(file.path)) as database:
+        database.connection.execute("BEGIN")
+        for number in range(2001, 12_001):
+            put(database.connection, number, b"x" * 300)
+        database.connection.execute("UPDATE meta SET last_id = 12000")
+        database.connection.execute("COMMIT")
+    other = file.path.with_name("other.db")
+    command = ["sqlite3", file.path, ".filectrl reserve_bytes 12", f"VACUUM INTO '{other}'"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert other.read_bytes()[20] == 12
+    assert_sound(other)
+    open_database(other).close()
+
+
 def test_a_file_without_a_pointer_map(file):
     with closing(sqlite3.connect(file.path, isolation_level=None)) as connection:
         connection.executescript("PRAGMA journal_mode = DELETE; PRAGMA auto_vacuum = NONE; VACUUM")
-    assert all(finding.sound for finding in verify(file.path))
+    assert_sound(file.path)
     open_database(file.path).close()

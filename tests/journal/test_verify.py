@@ -13,7 +13,7 @@ from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import LARGE, flip, make, make_killed, snapshot, write_batch, writer
 
-CHECKS = ["file", "log", "pages", "sqlite", "schema", "state", "jobs", "bodies"]
+CHECKS = ["file", "pages", "log", "sqlite", "schema", "state", "jobs", "bodies"]
 
 
 def unsound(path):
