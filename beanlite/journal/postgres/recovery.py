@@ -29,7 +29,7 @@ _CHUNK: Final = 5000
 _AGAIN_S: Final = 0.2
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
 _LEASE: Final = "SELECT epoch, batch FROM lease_now"
-_PAUSES: Final = "SELECT tube, pause_s, until FROM pauses"
+_PAUSES: Final = 'SELECT tube, pause_s, until FROM pauses ORDER BY tube COLLATE "C"'
 _POLICIES: Final = f"SELECT {policy_rows.COLUMNS} FROM policies"
 _SCHEDULES: Final = f"SELECT {schedule_rows.COLUMNS} FROM schedules"
 _TUBES: Final = "SELECT tube FROM totals WHERE span_s = $1 AND at = $2"
