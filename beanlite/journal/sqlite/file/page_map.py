@@ -40,7 +40,7 @@ def check_page_map(connection: sqlite3.Connection, path: Path, file: int, index:
     """Raise JournalRefused if a page is in two places or in none, as after a disk has written one over another.
 
     ``file`` and ``index`` are descriptors of the file and of its -shm, which is -1 if there is none. Returns whether
-    that could be seen: not if others commit all the time, nor if SQLite can't be using the -shm that is there.
+    that could be seen: not if others commit all the time, nor beside a -wal in a folder where nobody may write.
     """
     if wal_size(path) and not os.access(path.parent, os.W_OK, effective_ids=True):
         return False  # SQLite may have an index of its own in memory
@@ -68,7 +68,7 @@ def check_page_map(connection: sqlite3.Connection, path: Path, file: int, index:
 
 @contextmanager
 def _snapshot(connection: sqlite3.Connection) -> Iterator[None]:
-    """Be in a transaction."""
+    """Begin a read transaction, unless the connection is in a transaction; it ends with the context."""
     if connection.in_transaction:
         yield
         return
