@@ -109,7 +109,8 @@ def test_rows_of_old_beats_make_room_on_a_full_disk(url, disk, postgres, tmp_pat
         until(lambda: postgres.sql("SELECT FROM totals", "small"))
         disk.fill()
         for beats in (5000, 50, 1):
-            with suppress(asyncpg.DiskFullError):
+            # Now and then PostgreSQL makes a file of its own anew for a connection, and says so less clearly.
+            with suppress(asyncpg.DiskFullError, asyncpg.InternalServerError):
                 for _ in range(200):
                     postgres.sql(f"INSERT INTO batches {BEATS} LIMIT {beats}", "small")
         until(lambda: wire.ask("pause-tube default 0") == "PAUSED" and "database disk full" in server.log_text())
