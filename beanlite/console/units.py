@@ -14,7 +14,7 @@ _UNITS_S = {
 AGE_MAX_S = 100_000_000_000
 _ZONE_MAX = 100
 _TIME_OF_DAY = re.compile(r"\d?\d:\d\d(:\d\d)?Z?")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_DATE = re.compile(r"\d{4}-\d\d-\d\d|\d{8}(?=Z?$|[T ]\d)")  # eight digits are a date, too, and not so many seconds ago
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)")
 quantity = phrases.quantity
 jobs = phrases.jobs_text
@@ -75,7 +75,7 @@ def parse_moment(text: str, now_s: float, zone: tzinfo | None = None, *, is_end:
                 last = f"{moment.date()} {padded}"
             at_s = moment.timestamp()
         elif _DATE.match(text):
-            is_utc_date = len(text) == len("2026-11-27Z") and text.endswith("Z")
+            is_utc_date = text.endswith("Z") and _DATE.fullmatch(text[:-1])
             moment = datetime.fromisoformat(f"{text[:-1]}T00:00Z" if is_utc_date else text)
             at_s = moment.replace(tzinfo=moment.tzinfo or zone).timestamp()
         else:
