@@ -204,6 +204,16 @@ def test_once_prints_one_screen_as_text(queue, run):
     assert "\x1b" not in out
 
 
+def test_once_says_when_there_are_more_tubes_than_it_shows(queue, run):
+    with Wire(queue.server.connect()) as client:
+        for number in range(300):
+            client.ask(f"watch tube-{number}")
+        code, out, err = run(queue, "top", "--once")
+    rows = out.partition("\n\n")[2].splitlines()[1:]
+    assert (code, len(rows)) == (0, 200)
+    assert re.fullmatch(r"These are 200 of 3\d\d tubes: beanlite tubes shows all\n", err)
+
+
 @pytest.mark.parametrize("columns", [80, 100])
 def test_once_fits_the_terminal(queue, run, monkeypatch, columns):
     """Columns are left out as on the screen, the last one first, so that the names of tubes can be told."""

@@ -101,4 +101,6 @@ def print_once(places: Places) -> dict[str, str]:
     columns.append(tables.Column("shut", "shut by", tables.shut_by, leaves=1))
     if not tables.print_table(rows, columns):
         print("no tubes", file=sys.stderr)  # noqa: T201 - likewise
+    elif len(rows) < len(sample.tubes):
+        print(f"These are {len(rows)} of {len(sample.tubes):,} tubes: beanlite tubes shows all", file=sys.stderr)  # noqa: T201
     return away
