@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from beanlite.console.stored import Stored
 
 EPILOG: Final = {
-    "history": see.EPILOG,
+    "history": see.EPILOG["job"],
     "undelete": (
         "Exit codes: 0 done; 1 the server or the database can't be reached, or the server refuses a job, or a body is"
         " not kept; 2 a wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C (what is printed"

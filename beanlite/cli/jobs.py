@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from beanlite.console.listing import Source
     from beanlite.protocol.operators.filters import Filter
 
-EPILOG: Final = see.EPILOG
+EPILOG: Final = see.EPILOG["job"]
 EXAMPLES: Final = """
 beanlite jobs --tube mail --state ready --sort queue -n 1    the next one
 beanlite jobs --tube mail --state buried --text timeout

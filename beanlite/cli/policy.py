@@ -24,6 +24,14 @@ EPILOG: Final = (
     "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such policy; 2 a wrong"
     " setting, flag or value; 3 the database was refused, or is damaged; 130 Ctrl-C."
 )
+_OF_CHANGES: Final = (
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such policy; 2 a wrong"
+    " setting, flag or value; 130 Ctrl-C."
+)
+_OF_LOOKS: Final = (
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command; 2 a wrong setting or flag; 3 the database"
+    " was refused, or is damaged; 130 Ctrl-C."
+)
 EXAMPLES: Final = """
 beanlite policy set 'mail.*' max_tries=5 retry=5s..1h
 beanlite policy set 'mail.*' max_tries=5 then=move:mail-dead --dry-run
@@ -56,7 +64,7 @@ Pattern = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Change nothing, only report what would change.")]
 
 
-@policy.command("set", epilog=epilog("policy set", EXAMPLES, EPILOG))
+@policy.command("set", epilog=epilog("policy set", EXAMPLES, _OF_CHANGES))
 @grouped
 def set_(
     pattern: Pattern,
@@ -96,7 +104,7 @@ def set_(
         _report(servers.each(set_at), dry_run=dry_run, as_json=as_json)
 
 
-@policy.command(epilog=epilog("policy unset", EXAMPLES, EPILOG))
+@policy.command(epilog=epilog("policy unset", EXAMPLES, _OF_CHANGES))
 @grouped
 def unset(
     pattern: Pattern,
@@ -123,7 +131,7 @@ def unset(
     _report(replies, dry_run=False, as_json=as_json)
 
 
-@policy.command("list", epilog=epilog("policy list", EXAMPLES, EPILOG))
+@policy.command("list", epilog=epilog("policy list", EXAMPLES, _OF_LOOKS))
 @grouped
 def list_(*, place: ServerOrFile, as_json: Json = False) -> None:
     """Show all policies, with who set them."""
@@ -132,7 +140,7 @@ def list_(*, place: ServerOrFile, as_json: Json = False) -> None:
     _print(reply, "no policies", as_json=as_json)
 
 
-@policy.command(epilog=epilog("policy show", EXAMPLES, EPILOG))
+@policy.command(epilog=epilog("policy show", EXAMPLES, _OF_LOOKS))
 @grouped
 def show(
     tube: Annotated[str, typer.Argument(metavar="TUBE", help="The tube.", autocompletion=completion.tubes)],
@@ -150,7 +158,7 @@ def show(
     _print(reply, f"no policies for {tube}", as_json=as_json)
 
 
-@policy.command(epilog=epilog("policy apply", EXAMPLES, EPILOG))
+@policy.command(epilog=epilog("policy apply", EXAMPLES, _OF_CHANGES))
 @grouped
 def apply(
     file: Annotated[

@@ -29,9 +29,14 @@ if TYPE_CHECKING:
     from beanlite.console.listing import Source
     from beanlite.console.stored import Stored
 
-EPILOG: Final = (
+EPILOG: Final = dict.fromkeys(
+    ("tubes", "job", "stats"),
     "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such job or tube; 2 a"
-    " wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C."
+    " wrong setting or flag; 3 the database was refused, or is damaged; 130 Ctrl-C.",
+) | dict.fromkeys(
+    ("clients", "tail"),
+    "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such tube; 2 a wrong"
+    " setting or flag; 130 Ctrl-C.",
 )
 EXAMPLES: Final = """
 beanlite tubes
