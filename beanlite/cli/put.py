@@ -3,8 +3,10 @@
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
+from functools import partial
+from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, BinaryIO, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -14,7 +16,7 @@ from beanlite.cli.groups import Json, ServerOption, age_option, grouped, seconds
 from beanlite.cli.options import tell_those_there
 from beanlite.cli.paths import as_path
 from beanlite.cli.printing import print_done
-from beanlite.cli.source import STDIN, reader
+from beanlite.cli.source import STDIN, has_more, reader
 from beanlite.client.calls import PRI, TTR_S
 from beanlite.console.filters import JobId, encode_tube
 from beanlite.console.live import Live, login_name
@@ -27,7 +29,8 @@ from beanlite.journal.lines import read_lines
 
 EPILOG: Final = (
     "The ids are printed; if they can't be, the jobs are put all the same, and a line on stderr says so. Jobs are put"
-    " in batches of up to 500, each batch as a whole or not at all. Exit codes: 0 done; 1 the server can't be reached"
+    " in batches of up to 500, each batch as a whole or not at all; what has come through a pipe is put before more is"
+    " waited for. Exit codes: 0 done; 1 the server can't be reached"
     " or refuses a job, or the jobs can't be read; 2 a wrong setting or flag, or a line that is not a job; 130 Ctrl-C"
     " (the ids of the jobs that were put are printed). After 1 and 2 the message says how many were put before."
 )
@@ -83,24 +86,29 @@ def put(
     encode_tube(tube)
     delay_s, ttr_s = seconds_of("--delay", delay), seconds_of("--ttr", ttr)
     with ExitStack() as stack:
+        source: BufferedReader | None = None
         new_jobs: Iterable[NewJob]
         if jobs is None:
             servers = server.open(TIMEOUT_S)
             stack.enter_context(servers)
-            data = (
-                _read_bodies(*home(servers, tube), tube, lines=lines)
-                if not bodies
-                else (body.encode(errors="surrogateescape") for body in bodies)
-            )
+            data: Iterable[bytes]
+            if bodies:
+                data = [body.encode(errors="surrogateescape") for body in bodies]
+            else:
+                max_bytes = _most(*home(servers, tube))
+                what = f"jobs for the tube {tube}, one a line," if lines else f"the body of a job for the tube {tube}"
+                source = reader(STDIN, what)
+                data = _lines_of(source, max_bytes) if lines else [source.read(max_bytes + 1)]
             new_jobs = (NewJob(body, tube, pri, delay_s, ttr_s) for body in data)
         else:
             defaults = {"tube": tube, "pri": pri, "delay_s": delay_s, "ttr_s": ttr_s}
-            new_jobs = _read(stack.enter_context(reader(jobs, "jobs, a JSON object a line,")), jobs, defaults)
+            source = stack.enter_context(reader(jobs, "jobs, a JSON object a line,"))
+            new_jobs = _read(source, jobs, defaults)
             servers = server.open(TIMEOUT_S)
             stack.enter_context(servers)
         there: list[JobId] = []
         stack.callback(tell_those_there, there)
-        for ids in put_all(servers, new_jobs, login_name()):
+        for ids in put_all(servers, new_jobs, login_name(), partial(has_more, source)):
             text = "\n".join(json.dumps(job_id.record()) if as_json else str(job_id) for job_id in ids)
             print_done(text, "jobs are put, but not all of their ids can be printed")
             there += [job_id for job_id in ids if job_id.was_there]
@@ -108,21 +116,20 @@ def put(
             servers.away.clear()  # none of those was needed
 
 
-def _read_bodies(server: str, live: Live, tube: str, *, lines: bool) -> Iterator[bytes]:
-    """Yield the lines of stdin, or all of it as one body; no more of it than it takes for the server to refuse it."""
+def _most(server: str, live: Live) -> int:
+    """Return how many bytes the largest body has that the server takes."""
     with naming(server):
-        too_many_bytes = live.stats()["max-job-size"] + 1
-    source = reader(
-        STDIN, f"jobs for the tube {tube}, one a line," if lines else f"the body of a job for the tube {tube}"
-    )
-    if not lines:
-        yield source.read(too_many_bytes)
-        return
-    while line := source.readline(too_many_bytes + len(b"\r\n")):
+        most: int = live.stats()["max-job-size"]
+    return most
+
+
+def _lines_of(source: BufferedReader, max_bytes: int) -> Iterator[bytes]:
+    """Yield the lines of stdin; no more of one than it takes for the server to refuse it."""
+    while line := source.readline(max_bytes + 1 + len(b"\r\n")):
         yield line[:-1].removesuffix(b"\r") if line.endswith(b"\n") else line
 
 
-def _read(source: BinaryIO, file: Path, defaults: dict[str, object]) -> Iterable[NewJob]:
+def _read(source: BufferedReader, file: Path, defaults: dict[str, object]) -> Iterable[NewJob]:
     """Yield the jobs of a file of JSON lines. ConfigError: a line is malformed. BeanliteError: it can't be read."""
     if file == STDIN:
         return read_jobs(read_lines(source), "stdin", defaults)

@@ -2,11 +2,12 @@
 
 import io
 import os
+import select
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
 from beanlite.errors import BeanliteError
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 STDIN: Final = Path("-")
 
 
-def reader(file: Path, what: str = "") -> BinaryIO:
+def reader(file: Path, what: str = "") -> io.BufferedReader:
     """Open a file, or stdin as -, to be read. BeanliteError, now and whenever it is read: it can't be read.
 
     At a terminal ``what`` is said to be waited for.
@@ -24,8 +25,27 @@ def reader(file: Path, what: str = "") -> BinaryIO:
     return io.BufferedReader(_InputFile(file, what))
 
 
+def has_more(source: io.BufferedReader | None) -> bool:
+    """Return whether the next line is there, or at least something new, so that to read it is not to wait.
+
+    None: everything has been read.
+    """
+    if source is None:
+        return True
+    file = source.raw
+    assert isinstance(file, _InputFile)
+    file.waits = False
+    try:
+        return b"\n" in source.peek() or file.is_readable()
+    finally:
+        file.waits = True
+
+
 class _InputFile(io.FileIO):
     """A file whose errors are not mistaken for those of the database or of stdout."""
+
+    waits = True
+    """Whether a read waits for a pipe in which nothing is, or else tells so."""
 
     def __init__(self, file: Path, what: str) -> None:
         self._name = "stdin" if file == STDIN else str(file)
@@ -39,9 +59,13 @@ class _InputFile(io.FileIO):
             else:
                 super().__init__(file)
 
+    def is_readable(self) -> bool:
+        """Return whether a read need not wait."""
+        return bool(select.select([self], [], [], 0)[0])
+
     def readinto(self, buffer: "WriteableBuffer", /) -> int | None:
         with self._reading():
-            return super().readinto(buffer)
+            return super().readinto(buffer) if self.waits or self.is_readable() else None
 
     def readall(self) -> bytes:
         with self._reading():

@@ -2,7 +2,7 @@
 
 import base64
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
@@ -89,8 +89,16 @@ def read_jobs(lines: Iterable[bytes], name: str, defaults: Mapping[str, object])
                 raise ConfigError(f"{name}, line {number}: {error}") from None
 
 
-def put(servers: Servers, jobs: Iterable[NewJob], person: str) -> Iterator[list[JobId]]:
+def _always() -> bool:
+    return True
+
+
+def put(
+    servers: Servers, jobs: Iterable[NewJob], person: str, has_more: Callable[[], bool] = _always
+) -> Iterator[list[JobId]]:
     """Put jobs on behalf of a person, each where its tube belongs; yield the ids of each batch when it is durable.
+
+    ``has_more``: whether the next job can be had without a wait, for which those before are put first.
 
     BeanliteError, also from `jobs`: that fails; it says how many were put before. Ctrl-C stops between two batches, so
     that the ids are exactly those of the jobs put.
@@ -99,7 +107,7 @@ def put(servers: Servers, jobs: Iterable[NewJob], person: str) -> Iterator[list[
     interrupt = Interrupt()
     try:
         for (name, live), those in groupby(jobs, lambda job: home(servers, job.tube)):
-            for batch in batches(those):
+            for batch in batches(those, has_more):
                 with interrupt.noted(), naming(name):
                     live.check()
                     last_id = newest_id(live)
@@ -129,8 +137,8 @@ def _telling_doubt(count: int) -> Iterator[None]:
         raise Unreachable(f"{error}; it is not known whether {those} put") from error
 
 
-def batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
-    """Share jobs out over requests."""
+def batches(jobs: Iterable[NewJob], has_more: Callable[[], bool] = _always) -> Iterator[list[NewJob]]:
+    """Share jobs out over requests. ``has_more``: as for ``put``."""
     batch: list[NewJob] = []
     size = 0
     for job in jobs:
@@ -139,6 +147,9 @@ def batches(jobs: Iterable[NewJob]) -> Iterator[list[NewJob]]:
             batch, size = [], 0
         batch.append(job)
         size += len(job.body)
+        if not has_more():
+            yield batch
+            batch, size = [], 0
     if batch:
         yield batch
 
