@@ -145,6 +145,7 @@ class PostgresJournal(Journal):
         )
         if not await restoration.run(self._ahead, lease, unchecked_id):
             return False
+        await self._reader.check_ids(lease.last_id)
         self._reader.check_names(engine.tubes)
         job_id = engine.notes.stray_id()
         if job_id is not None:

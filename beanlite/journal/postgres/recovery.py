@@ -53,6 +53,7 @@ _HOLDER: Final = f"SELECT holder, age FROM ({HOLDERS}) AS holders WHERE age >= $
 _OLD: Final = 1_000_000
 _NOW: Final = "SELECT extract(epoch FROM clock_timestamp())::float8 AS now"
 _COUNTS: Final = "SELECT count(*) AS jobs FROM jobs"
+_LAST_JOB: Final = "SELECT coalesce(max(id), 0) AS id FROM jobs"
 _LAST_EVENT: Final = "SELECT coalesce(max(n), 0) AS n FROM history"
 _TENURE: Final = "SELECT takeovers, unchecked_id FROM lease"
 
@@ -138,6 +139,17 @@ class Reader:
         """
         (row,) = await self.fetch(_TENURE)
         return row["takeovers"], row["unchecked_id"]
+
+    async def check_ids(self, last_id: int) -> None:
+        """Raise JournalRefused if a job has an id above the last one given: a put would be given it again.
+
+        Raises JournalFailed.
+        """
+        job_id = (await self.fetch(_LAST_JOB))[0]["id"]
+        if job_id > last_id:
+            raise JournalRefused(
+                f"{self._name} is damaged: there is a job {job_id}, and the last id is {last_id}; restore a backup"
+            )
 
     async def last_event(self) -> int:
         """Return the number of the last row of the history. Raises JournalFailed."""

@@ -86,6 +86,18 @@ async def test_changed_row_is_found_and_refused(postgres, database, change, what
         await exported_lines(database)
 
 
+async def test_job_above_the_last_id_is_found_and_refused(postgres, database):
+    """A put would be given its id again. The last id is in the row of the last batch."""
+    serving = await served(database)
+    for _ in range(2):
+        await serving.put()
+    await serving.abandon()
+    await sql(postgres, database, "DELETE FROM batches")
+    faults = [each.said for each in await checked(database) if not each.sound]
+    assert ["(id)" in fault for fault in faults] == [True, True]
+    assert "there is a job 2, and the last id is 0; restore a backup" in await refusal(database)
+
+
 async def test_checksums_are_right_at_any_fraction_of_a_second(database):
     serving = await served(database)
     for _ in range(50):
