@@ -3,9 +3,10 @@
 import os
 import re
 import ssl
+from configparser import Error as ConfigParserError, RawConfigParser
 from pathlib import Path
 from typing import Final
-from urllib.parse import SplitResult, parse_qs, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qs, unquote, urlencode, urlsplit, urlunsplit
 
 from beanlite.errors import JournalRefused
 from beanlite.host import log
@@ -34,44 +35,72 @@ def _split(url: str) -> tuple[SplitResult, str, list[str]]:
     return parts, who, hosts
 
 
+def _query_of(url: str) -> dict[str, str]:
+    """Return the parameters of a URL, and those of the service that it names.
+
+    JournalRefused: there is no such service. (asyncpg would go to the database that is the default.)
+    """
+    query = {key: values[-1] for key, values in parse_qs(urlsplit(url).query).items()}
+    if "service" not in query:
+        return query
+    service, services = query.pop("service"), RawConfigParser(delimiters="=")
+    file = Path(os.environ.get("PGSERVICEFILE") or Path.home() / ".pg_service.conf")
+    try:
+        services.read_string(file.read_text())
+        return {**services[service], **query}
+    except OSError as error:
+        why = str(error.strerror)
+    except KeyError:
+        why = f"it has no section [{service}]"
+    except (ConfigParserError, ValueError):  # whose text may contain a password
+        why = "it is no file of services"
+    raise JournalRefused(f"{public_url(url)} can't be used: service: {file}: {why}")
+
+
 def hosts_of(url: str) -> list[str]:
     """Return a URL for each host: one that does not answer must not use up the time of the others.
 
-    ValueError: it is no URL of a database. JournalRefused: it names several hosts in another way, or a file that can't
-    be read.
+    ValueError: it is no URL of a database. JournalRefused: it names several hosts in another way, or a service or a
+    file that can't be read.
     """
     parts, who, hosts = _split(url)
-    query = parse_qs(parts.query)
-    if "," in query.get("host", [""])[-1]:
+    query = _query_of(url)
+    default = query.get("host", "" if all(hosts) else os.environ.get("PGHOST", ""))
+    if "," in default:
         raise JournalRefused(
             f"{public_url(url)} can't be used: several hosts have to be named before the database, as in"
             " postgresql://db1,db2/queue"
         )
     for key in _FILES:
-        for path in query.get(key, ()):
+        path = query.get(key)
+        if path is not None:
             try:
                 Path(path).read_bytes()
             except OSError as error:
                 raise JournalRefused(f"{public_url(url)} can't be used: {key}: {path}: {error.strerror}") from error
+    if "service" in parse_qs(parts.query):
+        parts = parts._replace(path=parts.path.rstrip("/"), query=urlencode(query))  # an empty name would count as one
     at = "@" if who else ""
     return [urlunsplit(parts._replace(netloc=f"{who}{at}{host}")) for host in hosts]
 
 
 def sslmode_of(url: str) -> str:
-    """Return the mode of TLS of the connection to a database."""
-    query = parse_qs(urlsplit(url).query)
-    return query.get("sslmode", [os.environ.get("PGSSLMODE") or _DEFAULT_MODE])[-1]
+    """Return the mode of TLS of the connection to a database. Raises JournalRefused as ``hosts_of`` does."""
+    return _query_of(url).get("sslmode") or os.environ.get("PGSSLMODE") or _DEFAULT_MODE
 
 
 def exposed_hosts(url: str) -> list[str]:
-    """Return the hosts on other machines that are reached in a mode in which others may read or change what is sent."""
+    """Return the hosts on other machines that are reached in a mode in which others may read or change what is sent.
+
+    Raises JournalRefused as ``hosts_of`` does.
+    """
     try:
-        parts, _, places = _split(url)
+        _, _, places = _split(url)
     except ValueError:
         return []
     if sslmode_of(url) == SAFE:
         return []
-    default = parse_qs(parts.query).get("host", [os.environ.get("PGHOST", "")])[-1]
+    default = _query_of(url).get("host", os.environ.get("PGHOST", ""))
     matches = filter(None, map(_PLACE.fullmatch, places))
     hosts = [unquote(match[1]).strip("[]") or default for match in matches]
     return [host for host in hosts if host and not host.startswith(("/", "@")) and not is_loopback(host)]

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from beanlite.journal.postgres import link
-from beanlite.journal.postgres.address import public_url
+from beanlite.journal.postgres.address import exposed_hosts, public_url, sslmode_of
 from beanlite.journal.postgres.lease import _Waiting
 from beanlite.journal.postgres.link import TROUBLE, connect
 from beanlite.journal.postgres.schema import check
@@ -71,6 +71,32 @@ async def test_a_port_that_can_not_be_is_refused():
 async def test_hosts_that_would_not_be_asked_at_the_same_time_are_refused(postgres):
     url = f"postgresql:///postgres?host=127.0.0.1,127.0.0.1&port=1,{postgres.port}&user=queue"
     assert "have to be named before the database" in await refusal(url)
+
+
+async def test_hosts_of_the_environment_are_not_tried_one_by_one(monkeypatch):
+    """asyncpg would give them two seconds together: a silent one would keep it from the others for ever."""
+    monkeypatch.setenv("PGHOST", "127.0.0.1,127.0.0.1")
+    assert "have to be named before the database" in await refusal("postgresql://queue@/postgres")
+
+
+async def test_service_names_the_database(postgres, database, tmp_path, monkeypatch):
+    name = database.rpartition("/")[2]
+    file = tmp_path / "services"
+    monkeypatch.setenv("PGSERVICEFILE", str(file))
+    at = f"host=127.0.0.1\nport={postgres.port}\nuser=queue\ndbname={name}\npassword=100%s&@\n"
+    file.write_text(f"# ours\n[queue]\n{at}sslmode=disable\n\n[two]\n{at.replace('.1', '.1,db2')}\n[far]\nhost=db2\n")
+    serving = await served("postgresql:///?service=queue")
+    assert await postgres.asql(f"SELECT FROM pg_stat_activity WHERE datname = '{name}'")
+    assert sslmode_of("postgresql://?service=queue") == "disable"
+    assert exposed_hosts("postgresql://?service=far") == ["db2"]
+    await serving.stop()
+    assert "have to be named before the database" in await refusal("postgresql://?service=two")
+    assert f"service: {file}: it has no section [three]" in await refusal("postgresql://?service=three")
+    file.write_text("host=secret\n")
+    said = await refusal("postgresql://?service=queue")
+    assert (f"service: {file}: it is no file of services" in said, "secret" in said) == (True, False)
+    file.unlink()
+    assert f"service: {file}: No such file or directory" in await refusal("postgresql://?service=queue")
 
 
 async def test_a_file_of_the_address_that_can_not_be_read_is_named(database, tmp_path):
