@@ -57,15 +57,17 @@ _SESSION: Final = {
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
-    "idle_session_timeout": "0",
     "enable_seqscan": "off",
     "jit": "off",
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
 }
-# A setting that not every version has, so that the start of a session can't name it.
-_NO_LIMIT: Final = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
+# Settings that not every version has, so that the start of a session can't name them.
+_NO_LIMIT: Final = """
+    SELECT count(set_config(name, '0', false)) FROM pg_settings
+    WHERE name IN ('idle_session_timeout', 'transaction_timeout')
+"""
 # By default the kernel would wait a quarter of an hour for a machine that is lost.
 _DEAD_MS: Final = 5000
 _KEEPALIVE: Final = (

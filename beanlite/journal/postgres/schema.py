@@ -4,7 +4,7 @@ from typing import Final
 
 import asyncpg
 
-from beanlite.errors import JournalRefused
+from beanlite.errors import JournalRefused, NotOurs
 from beanlite.host import log
 from beanlite.journal.migrations import FOLDER, find_migrations
 from beanlite.journal.postgres.link import CONNECT_S, Link, text_of
@@ -148,7 +148,10 @@ async def _version(link: Link, name: str) -> int:
 
 async def version_of(link: Link, name: str) -> int:
     """Return the version of the schema. Raises JournalRefused."""
-    number = await link.row("SELECT number FROM schema_version")
+    try:
+        number = await link.row("SELECT number FROM schema_version")
+    except asyncpg.UndefinedColumnError as error:  # Flyway has had one as well
+        raise NotOurs(f"{name} has a table schema_version that is not beanlite's; name another database") from error
     if number is None:
         raise JournalRefused(f"{name}: its table schema_version is empty")
     return int(number["number"])

@@ -5,11 +5,12 @@ import asyncio
 import asyncpg
 import pytest
 
-from beanlite.journal.postgres import link
+from beanlite.journal.postgres import link, schema
 from beanlite.journal.postgres.address import exposed_hosts, public_url, sslmode_of
 from beanlite.journal.postgres.lease import _Waiting
 from beanlite.journal.postgres.link import TROUBLE, connect
 from beanlite.journal.postgres.schema import check
+from beanlite.journal.postgres.soundness import verify
 from tests.journal.postgres.serving import (
     SOON_S,
     Postgres,
@@ -29,6 +30,13 @@ async def test_a_database_without_a_synchronous_standby_is_refused(database):
 async def test_a_database_that_is_not_ours_is_refused(postgres, database):
     await sql(postgres, database, "CREATE TABLE jobs (id integer)")
     assert "not beanlite's" in await refusal(database)
+
+
+async def test_schema_version_of_another_program_is_refused(postgres, database):
+    await sql(postgres, database, "CREATE TABLE schema_version (installed_rank integer, version text)")
+    assert "has a table schema_version that is not beanlite's" in await refusal(database)
+    (fault,) = [each for each in await asyncio.to_thread(lambda: list(verify(database))) if not each.sound]
+    assert (fault.check, "is not beanlite's" in fault.said) == ("schema", True)
 
 
 async def test_a_newer_schema_is_refused(postgres, database):
@@ -152,6 +160,27 @@ async def test_pooler_that_ignores_the_settings_of_a_session_is_refused(postgres
     monkeypatch.setattr(link, "_SESSION", {"synchronous_commit": "on"})
     await postgres.asql(f"ALTER DATABASE {database.rpartition('/')[2]} SET client_min_messages = error")
     assert "has client_min_messages = error" in await refusal(database)
+
+
+async def test_version_that_is_too_old_is_named(database, monkeypatch):
+    """Though it lacks a parameter of ours, and would refuse a session that names it."""
+    connecting = asyncpg.connect
+
+    async def connected_to_version_13(*arguments, **others):
+        if "idle_session_timeout" in others["server_settings"]:
+            raise asyncpg.UndefinedObjectError('unrecognized configuration parameter "idle_session_timeout"')
+        return await connecting(*arguments, **others)
+
+    monkeypatch.setattr(asyncpg, "connect", connected_to_version_13)
+    monkeypatch.setattr(schema, "_OLDEST", 99)
+    assert "which is older than 99" in await refusal(database)
+
+
+async def test_idle_sessions_are_not_ended(postgres, database):
+    await postgres.asql(f"ALTER DATABASE {database.rpartition('/')[2]} SET idle_session_timeout = '7s'")
+    made = await connect(database, "beanlite")
+    assert await made.connection.fetchval("SHOW idle_session_timeout") == "0"
+    made.drop()
 
 
 async def test_a_limit_that_only_newer_versions_have_is_lifted(postgres, database, monkeypatch):
