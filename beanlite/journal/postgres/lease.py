@@ -26,10 +26,8 @@ from beanlite.host import log, systemd
 from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.ahead import Ahead, Reign
 from beanlite.journal.postgres.link import (
-    CROWDED,
     LOOK_AFTER_S,
     NO_LOCKS,
-    NO_STANDBY,
     PATIENTLY,
     TROUBLE,
     Link,
@@ -40,10 +38,10 @@ from beanlite.journal.postgres.link import (
     expect_newest,
     name_of,
     text_of,
-    why_it_waits,
 )
 from beanlite.journal.postgres.primaries import primaries
 from beanlite.journal.postgres.schema import NOW, check, has_batches, heed_fsync, migrate
+from beanlite.journal.postgres.waits import CROWDED, NO_STANDBY, why_it_waits
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
 # given back is soon taken.

@@ -21,26 +21,12 @@ from beanlite.journal.postgres.address import hosts_of, public_url, why_unreacha
 CONNECT_S: Final = 2.0
 # A statement that has been unanswered for this long is checked on, repeatedly, over another connection.
 LOOK_AFTER_S: Final = 1.0
-_WAITS: Final = """
-    SELECT array_to_string(pg_blocking_pids(pid), ', ') AS blocked_by,
-           (
-               SELECT min(application_name) FROM pg_stat_activity
-               WHERE pid = ANY (pg_blocking_pids(waiting.pid)) AND starts_with(application_name, 'beanlite ')
-           ) AS server,
-           EXISTS (
-               SELECT FROM pg_stat_activity
-               WHERE pid = ANY (waiting.pid || pg_blocking_pids(waiting.pid)) AND wait_event = 'SyncRep'
-           ) AS awaits_standby
-    FROM pg_stat_activity AS waiting WHERE pid = $1 AND application_name = $2
-"""
 # PostgreSQL does not notice that a client has given up: without this, the processes of such clients would pile up while
 # another program holds the lock.
 NO_LOCKS: Final = "SELECT set_config('lock_timeout', '100ms', false)"
 PATIENTLY: Final = "SELECT set_config('lock_timeout', '0', false)"
-NO_STANDBY: Final = "no answer from the synchronous standby"
-CROWDED: Final = "reason unknown, since all connections of the database are in use"
 # The application names of servers begin with this.
-_OURS: Final = "beanlite "
+OURS: Final = "beanlite "
 _oddities: Final = log.Seldom()
 _old_primaries: Final = log.Seldom()
 _HISTORY: Final = """
@@ -319,7 +305,7 @@ def _notice_dead_hosts(connection: asyncpg.Connection[asyncpg.Record]) -> None:
 
 def name_of(node: str) -> str:
     """Return the application name of a server, with the characters and the length that PostgreSQL allows."""
-    return re.sub("[^ -~]", "?", f"{_OURS}{node}")[:63]
+    return re.sub("[^ -~]", "?", f"{OURS}{node}")[:63]
 
 
 @contextmanager
@@ -369,25 +355,6 @@ async def session(url: str) -> AsyncIterator[Link]:
         await close(link)
     finally:
         link.drop()
-
-
-async def why_it_waits(other: Link, name: str, pid: int) -> str | None:
-    """Return why the server process of a connection has not answered yet, for people; None: there is no such process.
-
-    Raises one of TROUBLE.
-    """
-    row = await other.row(_WAITS, pid, name, within_s=LOOK_AFTER_S)
-    if row is None:
-        return None
-    # By itself, or behind another commit that does: a beat beside it, or a copy whose connection was lost.
-    if row["awaits_standby"]:
-        return NO_STANDBY
-    if row["server"]:
-        server = row["server"].removeprefix(_OURS)
-        return f"a commit of the server {server} is under way, in process {row['blocked_by']} of the database"
-    if row["blocked_by"]:
-        return f"another program has a lock, in process {row['blocked_by']} of the database"
-    return "the database is slow"
 
 
 async def close(link: Link) -> None:

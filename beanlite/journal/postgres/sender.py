@@ -20,16 +20,13 @@ from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.batch import Batch
 from beanlite.journal.postgres.lease import BEAT, Applicant, Lease, give_back
 from beanlite.journal.postgres.link import (
-    CROWDED,
     LOOK_AFTER_S,
-    NO_STANDBY,
     TROUBLE,
     Link,
     beside,
     connect,
     name_of,
     text_of,
-    why_it_waits,
 )
 from beanlite.journal.postgres.primaries import primaries
 from beanlite.journal.postgres.standing import (
@@ -41,6 +38,7 @@ from beanlite.journal.postgres.standing import (
     has_successor,
     mistake,
 )
+from beanlite.journal.postgres.waits import CROWDED, NO_STANDBY, why_it_waits
 
 # The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
 # the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.

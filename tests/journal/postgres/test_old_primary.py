@@ -206,6 +206,30 @@ async def test_commit_that_waits_for_the_standby_moves_to_it_once_promoted(pair)
     await serving.stop()
 
 
+async def test_commit_of_a_role_that_becomes_another_moves_too(pair, monkeypatch, caplog):
+    """It may not see what the role waits for that has connected."""
+    monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
+    old, new = pair.primary, pair.standby
+    for statement in (
+        "CREATE ROLE owner",
+        "CREATE ROLE guest LOGIN IN ROLE owner",
+        "ALTER ROLE guest SET role = owner",
+    ):
+        await old.asql(statement)
+    await old.asql("ALTER DATABASE queue OWNER TO owner")
+    serving = await served(both(pair).replace("queue@", "guest@"))
+    first = await serving.put(b"first")
+    await follows_nobody(new)
+    begun = serving.begin_to_put(b"second")
+    await until(lambda: "commit is waiting: no answer from the synchronous standby" in caplog.text)
+    await asyncio.to_thread(new.promote)
+    await without_standby(new)
+    await until(lambda: serving.released[-1:] == [begun] or serving.failures)
+    assert await new.asql("SELECT id FROM jobs ORDER BY id", "queue") == [(first,), (begun,)]
+    assert await new.asql("SELECT tableowner FROM pg_tables WHERE tablename = 'jobs'", "queue") == [("owner",)]
+    await serving.stop()
+
+
 async def test_commit_behind_another_that_waits_for_the_standby_moves_too(pair, monkeypatch):
     """The other one has the lock on the lease: a beat beside the commit, say, whose connection was given up."""
     monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
