@@ -90,8 +90,8 @@ class Sender:
         self._tasks: set[asyncio.Task[None]] = set()
         self._looking = False
         self._ended = False
-        self._beat_s = applicant.lease_s / _BEATS
-        self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._look)
+        self._look_s = min(applicant.lease_s / _BEATS, LOOK_AFTER_S)
+        self._timer = asyncio.get_running_loop().call_later(self._look_s, self._look)
 
     @property
     def busy(self) -> bool:
@@ -203,7 +203,7 @@ class Sender:
         """Run by a timer: raise the beat if it is due, or check on a statement that has gone unanswered."""
         if self._ended:
             return
-        self._timer = asyncio.get_running_loop().call_later(self._beat_s, self._look)
+        self._timer = asyncio.get_running_loop().call_later(self._look_s, self._look)
         now_ns = self._clock_ns()
         is_due = self.sure_until_ns - now_ns < self._lease_ns * (_SURE - 1 / _BEATS)
         if self.sent_ns is None:

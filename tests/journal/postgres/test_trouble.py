@@ -97,6 +97,18 @@ async def test_a_commit_that_waits_for_a_lock_says_whose(database, monkeypatch, 
     await serving.stop()
 
 
+async def test_commit_that_waits_is_looked_after_whatever_the_lease(database, caplog):
+    serving = await served(database, lease_s=999)
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        serving.begin_to_put()
+        await until(lambda: "commit is waiting: another program has a lock" in caplog.text)
+    await holder.close()
+    await until(lambda: serving.released)
+    await serving.stop()
+
+
 async def test_waiting_commit_is_found_whatever_the_name_of_its_server(database, monkeypatch, caplog):
     monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
     serving = await served(database, node="größer\t1\x7f")
