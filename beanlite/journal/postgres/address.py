@@ -44,12 +44,14 @@ def _query_of(url: str) -> dict[str, str]:
     if "service" not in query:
         return query
     service, services = query.pop("service"), RawConfigParser(delimiters="=")
-    file = Path(os.environ.get("PGSERVICEFILE") or Path.home() / ".pg_service.conf")
+    file = Path(os.environ.get("PGSERVICEFILE") or "~/.pg_service.conf")
     try:
-        services.read_string(file.read_text())
+        services.read_string(file.expanduser().read_text())
         return {**services[service], **query}
     except OSError as error:
         why = str(error.strerror)
+    except RuntimeError:
+        why = "nobody knows the home folder of this user"
     except KeyError:
         why = f"it has no section [{service}]"
     except (ConfigParserError, ValueError):  # whose text may contain a password
