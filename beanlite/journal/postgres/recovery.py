@@ -17,9 +17,10 @@ from beanlite.host.clock import clock_ns
 from beanlite.journal import policy_rows, schedule_rows
 from beanlite.journal.policy_rows import policy_of
 from beanlite.journal.postgres.figures import HOLDERS
-from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, connect, text_of
+from beanlite.journal.postgres.link import LOOK_AFTER_S, NO_LOCKS, TROUBLE, Link, beside, connect, text_of
 from beanlite.journal.postgres.selects import NOTES, WITH_BODIES, WITHOUT_BODIES, jobs_of, notes_of
 from beanlite.journal.postgres.standing import Standing
+from beanlite.journal.postgres.waits import SLOW, why_it_waits
 from beanlite.journal.schedule_rows import schedule_of
 from beanlite.journal.totals import KEPT_S, Totals, began_s
 
@@ -93,9 +94,11 @@ class Reader:
 
     async def _try(self, statement: str, *parameters: object) -> list[asyncpg.Record] | None:
         """Return the rows of a query, or None if they can't be read now."""
+        looking = None
         try:
             if self._link is None:
                 self._link = await self.connect()
+            looking = asyncio.ensure_future(self._look_after(self._link))
             return await self._link.rows(statement, *parameters)
         except (*TROUBLE, JournalRefused) as error:
             if self._closed:
@@ -106,7 +109,23 @@ class Reader:
             self.drop()
         except asyncpg.PostgresError as error:
             raise JournalFailed(f"{self._name} can't be read: {text_of(error)}") from error
+        finally:
+            if looking is not None:
+                looking.cancel()
         return None
+
+    async def _look_after(self, link: Link) -> None:
+        """Log for whose lock a query waits. Those that read much are slow without any."""
+        why: str | None = SLOW
+        while why is not None:
+            await asyncio.sleep(LOOK_AFTER_S)
+            try:
+                async with beside(link) as other:
+                    why = await why_it_waits(other, self._node, link.pid)
+            except (*TROUBLE, asyncpg.PostgresError, JournalRefused):
+                continue  # the query tells what is wrong with the database
+            if why not in {None, SLOW}:
+                self._oddities.warning(f"read is waiting: {why}", database=self._name)
 
     async def connect(self) -> Link:
         """Connect to the database that has our lease: an old primary may still run, and be found first."""

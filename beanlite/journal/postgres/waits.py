@@ -6,6 +6,7 @@ from beanlite.journal.postgres.link import LOOK_AFTER_S, OURS, Link
 
 NO_STANDBY: Final = "no answer from the synchronous standby"
 CROWDED: Final = "reason unknown, since all connections of the database are in use"
+SLOW: Final = "the database is slow"
 # What the role that has connected waits for may not be shown to the one that ALTER ROLE ... SET role has made of it.
 _AS_WHO_CONNECTED: Final = "SELECT set_config('role', 'none', false)"
 _AS_CONFIGURED: Final = "RESET role"
@@ -41,4 +42,4 @@ async def why_it_waits(other: Link, name: str, pid: int) -> str | None:
         return f"a commit of the server {server} is under way, in process {row['blocked_by']} of the database"
     if row["blocked_by"]:
         return f"another program has a lock, in process {row['blocked_by']} of the database"
-    return "the database is slow"
+    return SLOW

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from beanlite.errors import JournalFailed
-from beanlite.journal.postgres import sender
+from beanlite.journal.postgres import recovery, sender
 from beanlite.journal.postgres.link import Link, connect
 from beanlite.journal.postgres.recovery import Reader
 from tests.journal.postgres.serving import SOON_S, by, by_few, served, sql, until
@@ -94,6 +94,23 @@ async def test_a_commit_that_waits_for_a_lock_says_whose(database, monkeypatch, 
         await until(lambda: lock in caplog.text)
     await holder.close()
     await until(lambda: serving.released == [job_id])
+    await serving.stop()
+
+
+async def test_start_that_waits_for_a_lock_on_jobs_says_whose(database, monkeypatch, caplog):
+    monkeypatch.setattr(recovery, "LOOK_AFTER_S", 0.1)
+    serving = await served(database)
+    await serving.put()
+    await serving.stop()
+    holder = await asyncpg.connect(database)
+    async with holder.transaction():
+        await holder.execute("LOCK TABLE jobs")
+        starting = asyncio.create_task(served(database))
+        lock = f"read is waiting: another program has a lock, in process {holder.get_server_pid()}"
+        await until(lambda: lock in caplog.text)
+    await holder.close()
+    serving = await asyncio.wait_for(starting, SOON_S)
+    assert len(serving.core.engine.jobs) == 1
     await serving.stop()
 
 
