@@ -40,7 +40,7 @@ from beanlite.journal.postgres.link import (
     text_of,
 )
 from beanlite.journal.postgres.primaries import primaries
-from beanlite.journal.postgres.schema import NOW, check, has_batches, heed_fsync, migrate
+from beanlite.journal.postgres.schema import NOW, check, expect_session, has_batches, heed_fsync, migrate
 from beanlite.journal.postgres.waits import CROWDED, NO_STANDBY, why_it_waits
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
@@ -232,6 +232,7 @@ class _Waiting:
         stopping.add_done_callback(lambda task: None if task.cancelled() else link.drop())  # nothing else is waited for
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
+            await expect_session(link, applicant.name)
             await heed_fsync(link, applicant.name)
             if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
                 await self._patiently(link, migrate(link, applicant.name, only_from=0))

@@ -1,5 +1,6 @@
 """Checks a database before its rows are read: it has to be set up safely, be ours, and have our schema version."""
 
+from contextlib import suppress
 from typing import Final
 
 import asyncpg
@@ -7,7 +8,7 @@ import asyncpg
 from beanlite.errors import JournalRefused, NotOurs
 from beanlite.host import log
 from beanlite.journal.migrations import FOLDER, find_migrations
-from beanlite.journal.postgres.link import CONNECT_S, Link, text_of
+from beanlite.journal.postgres.link import CONNECT_S, TROUBLE, Link, session, text_of
 
 MIGRATIONS: Final = FOLDER / "postgres"
 # The oldest version of PostgreSQL that is tested is 15; the features that are used came with 14.
@@ -27,6 +28,7 @@ _WITH_HISTORY: Final = 9
 _WITH_CHECKSUMS: Final = 10
 # The time by the database's clock, which is the same for all servers.
 NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
+_PID: Final = "SELECT pg_backend_pid() AS pid"
 _FACTS: Final = """
     SELECT current_setting('server_version_num')::integer / 10000 AS version,
            current_setting('server_encoding') AS encoding,
@@ -65,6 +67,27 @@ async def check(link: Link, name: str, *, require_sync: bool) -> None:
         raise JournalRefused(
             f"{name} has no synchronous standby: what it acknowledges would be lost with its machine; set"
             " synchronous_standby_names there, or require_sync = false here if something below PostgreSQL replicates it"
+        )
+
+
+async def expect_session(link: Link, name: str) -> None:
+    """Raise JournalRefused if a pooler gives each transaction a session of its choice: others have what one sets.
+
+    So a commit that somebody waits for might not wait for the standby, because another need not.
+    """
+    if link.connection.get_server_pid() == link.pid:
+        return  # it is the database that answers
+    pid = link.pid
+    with suppress(*TROUBLE):  # the pooler may have no other connection
+        async with session(link.url) as other:
+            await other.rows("BEGIN", within_s=CONNECT_S)
+            await other.row(_PID, within_s=CONNECT_S)  # has the session now that was used last
+            row = await link.row(_PID, within_s=CONNECT_S)
+            pid = row["pid"] if row is not None else pid
+    if pid != link.pid:
+        raise JournalRefused(
+            f"{name} is behind a pooler that gives each transaction another session, and so loses its settings; have it"
+            " pool sessions, or name the database itself"
         )
 
 

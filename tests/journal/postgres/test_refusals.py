@@ -216,6 +216,14 @@ async def test_the_process_is_found_that_a_pooler_has_given_another_number(datab
     made.drop()
 
 
+async def test_pooler_of_transactions_is_refused(database, monkeypatch):
+    """It has the next statement carried out in another session."""
+    monkeypatch.setattr(asyncpg.Connection, "get_server_pid", lambda _: 0)
+    await (await served(database)).stop()  # one of sessions is not
+    monkeypatch.setattr(schema, "_PID", "SELECT 0 AS pid")
+    assert "gives each transaction another session" in await refusal(database)
+
+
 async def test_a_right_that_is_missing_is_one_line(postgres, database):
     await (await served(database)).stop()
     await postgres.asql("CREATE ROLE poor LOGIN")
