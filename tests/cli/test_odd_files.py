@@ -244,11 +244,12 @@ def test_a_name_may_have_any_bytes(name, folder, monkeypatch, capsys):
 
 
 @contextmanager
-def read_only(folder):
-    """Let nobody, and somebody other than root, write to the folder and the files in it."""
+def read_only(folder, folder_mode):
+    """Let nobody, and somebody other than root, write to the files in the folder."""
     user = os.geteuid()
-    for each in (*folder.iterdir(), folder):
+    for each in folder.iterdir():
         each.chmod(each.stat().st_mode & 0o555 | 0o444)
+    folder.chmod(folder_mode)
     if user == 0:
         os.seteuid(NOBODY)
     try:
@@ -258,7 +259,9 @@ def read_only(folder):
         folder.chmod(0o755)
 
 
-def test_copy_of_a_stopped_database_is_read_in_a_read_only_folder(capsys):
+@pytest.mark.parametrize("folder_mode", [0o555, 0o777])
+def test_a_stopped_database_is_read_by_who_may_not_write_to_it(folder_mode, capsys):
+    """Nothing is left beside it, which its own user might not be able to write to."""
     with tempfile.TemporaryDirectory() as name:
         folder, free = Path(name) / "snapshot", Path(name) / "free"
         folder.mkdir()
@@ -267,7 +270,7 @@ def test_copy_of_a_stopped_database_is_read_in_a_read_only_folder(capsys):
         free.chmod(0o777)
         make(folder / "queue.db", batches=1)
         copy = str(folder / "queue.db")
-        with read_only(folder):
+        with read_only(folder, folder_mode):
             for line in (
                 ["verify", copy],
                 ["jobs", "--db", copy],

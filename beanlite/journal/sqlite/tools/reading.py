@@ -61,10 +61,11 @@ def roll_back(path: Path, wait_s: float = _BUSY_TIMEOUT_S) -> None:
 def read_only(path: Path) -> str:
     """Return the URI with which SQLite only reads a file.
 
-    SQLite makes a -wal and a -shm even to read a file that was stopped in order, and can't where the folder is not
-    writable, as in a snapshot. If there is no -wal, the file has everything, and can be read without them.
+    SQLite makes a -wal and a -shm even to read a file that was stopped in order. It can't where the folder is not
+    writable, as in a snapshot; and where the file is not, it leaves them behind, and the server of another user could
+    not write to them. If there is no -wal, the file has everything, and can be read without them.
     """
-    is_writable = os.access(path.parent, os.W_OK, effective_ids=True)
+    is_writable = all(os.access(each, os.W_OK, effective_ids=True) for each in (path.parent, path))
     return f"{path.as_uri()}?{'mode=ro' if is_writable or wal_of(path).exists() else 'immutable=1'}"
 
 
