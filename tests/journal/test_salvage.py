@@ -1,6 +1,8 @@
 """Salvage: it saves everything that is sound and nothing else, and leaves the source unchanged."""
 
 import json
+import re
+import shutil
 import sqlite3
 import struct
 from contextlib import closing, suppress
@@ -11,8 +13,9 @@ import pytest
 from beanlite.cli import main
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
+from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE, wal_of
 from beanlite.journal.sqlite.file.replay import read_state
+from beanlite.journal.sqlite.file.wal import commit_frames, last_frame_offset
 from beanlite.journal.sqlite.tools.btree import LEAF_TABLE, Pages
 from beanlite.journal.sqlite.tools.salvage import salvage
 from beanlite.journal.sqlite.tools.verify import verify
@@ -172,6 +175,25 @@ def test_what_a_killed_server_has_left_is_saved_with_its_wal(path, dest):
     expected = jobs_of(path)
     assert salvage(path, dest).jobs == len(expected) == 150
     assert jobs_of(dest) == expected
+
+
+@pytest.mark.parametrize("offset", [0, 3, 8, 17, 24 + 100], ids=["no page", "another page", "salt", "checksum", "page"])
+def test_a_damaged_frame_of_the_wal_is_told(path, dest, capsys, offset):
+    """The page is as it was before, where the frame can't be told to be its own: a deleted job is back."""
+    origin = path.with_name("origin.db")
+    with closing(open_database(origin)) as database:
+        for number in range(1, 301):
+            put(database.connection, number)
+        database.connection.execute("DELETE FROM jobs WHERE id = 3")
+        database.connection.execute("DELETE FROM jobs WHERE id = 298")  # on another page
+        for file, name in ((origin, path), (wal_of(origin), wal_of(path))):
+            shutil.copy(file, name)
+    deletes = commit_frames(path)[-2:]
+    assert salvage(path, dest).is_all
+    dest.unlink()
+    flip(wal_of(path), last_frame_offset(deletes[0]) + offset)
+    assert main(["salvage", str(path), str(dest)]) == 3
+    assert re.search(r"what stood on \d pages? that can't be read, or not understood", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("table", ["jobs", "bodies"])

@@ -13,6 +13,7 @@ from typing import Final
 
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE, read_at
 from beanlite.journal.sqlite.file.wal import newest_pages
+from beanlite.journal.sqlite.tools.chain import damaged_frames
 
 # The types of pages: interior pages and leaves of indexes and tables.
 _INNER_INDEX: Final = 2
@@ -49,14 +50,18 @@ class Pages:
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._wal, self._in_wal = newest_pages(path)
+            self._wal, in_wal = newest_pages(path)
+            damaged = damaged_frames(path, self._wal)
         except BaseException:
             os.close(self._file)
             raise
         in_file = (os.fstat(self._file).st_size + PAGE_SIZE - 1) // PAGE_SIZE
+        # A page number that has changed may be far beyond the end.
+        end = max([in_file, *(number for number, at in in_wal.items() if at not in damaged)]) + len(in_wal)
+        self._in_wal = {number: at for number, at in in_wal.items() if number <= end}
         self.count = max([in_file, *self._in_wal])
-        self.unreadable: set[int] = set()
-        """Pages in use that can't be read or are malformed."""
+        self.unreadable: set[int] = {number if 0 < number <= self.count else -at for at, number in damaged.items()}
+        """Pages in use that can't be read or are malformed; minus the offset of one in the -wal, if it is unknown."""
         if int.from_bytes(self.read(1)[28:32]) > self.count:  # the end of the file is missing
             self.unreadable.add(self.count + 1)
 
