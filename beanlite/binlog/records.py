@@ -21,6 +21,7 @@ GONE, READY, RESERVED, BURIED, DELAYED = range(5)
 
 CRLF: Final = b"\r\n"
 _VERSION: Final = Struct("<i")
+VERSION_BYTES: Final = _VERSION.size
 _NAME_MAX: Final = 200
 # Higher than any id that a server may have given out, and low enough for our servers to give out more.
 _ID_MAX: Final = (1 << 61) - 1
@@ -102,6 +103,14 @@ def format_of(data: bytes, name: str) -> Format | None:
     if version not in FORMATS:
         raise BinlogRefused(f"{name} is of version {version}, and only {' and '.join(map(str, FORMATS))} can be read")
     return FORMATS[version]
+
+
+def likely_format(data: bytes) -> Format | None:
+    """Return the format in which a file with a damaged version has a record; None if there is none."""
+    for form in FORMATS.values():
+        if any(isinstance(each, Record) for each in records(data, form)):
+            return form
+    return None
 
 
 def records(data: bytes, form: Format) -> Iterator[Record | Gap]:

@@ -21,10 +21,12 @@ from beanlite.binlog.records import (
     GONE,
     READY,
     RESERVED,
+    VERSION_BYTES,
     Format,
     Gap,
     Record,
     format_of,
+    likely_format,
     records,
 )
 from beanlite.errors import BeanliteError, BinlogRefused
@@ -124,8 +126,11 @@ class Survey:
         except BinlogRefused:
             if not self._salvage:
                 raise
-            self._leave_out(file, 0, len(data), "it does not begin as a binlog")
-            return
+            form = likely_format(data)
+            if form is None:
+                self._leave_out(file, 0, len(data), "it does not begin as a binlog")
+            else:
+                self._leave_out(file, 0, VERSION_BYTES, "it does not begin as a binlog, but has records")
         if form is None:
             return
         for each in records(data, form):

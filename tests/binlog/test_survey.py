@@ -193,8 +193,17 @@ DAMAGED = begin() + record(1, b"one") + b"\xff" * 200 + record(2, b"two")
             Omission("binlog.2", 0, 54, "it does not begin as a binlog"),
             {1: b"one", 3: b"three"},
         ),
+        *(
+            (
+                [begin(8) + record(1, b"one", version=version) + record(2, b"two", version=version)],
+                r"binlog\.1 is of version 8, and only 5 and 7 can be read",
+                Omission("binlog.1", 0, 4, "it does not begin as a binlog, but has records"),
+                {1: b"one", 2: b"two"},
+            )
+            for version in (7, 5)
+        ),
     ],
-    ids=["garbage", "missing", "version"],
+    ids=["garbage", "missing", "version", "head", "old head"],
 )
 def test_damage_in_the_middle_stops_unless_it_is_to_be_salvaged(files, said, left_out, saved, log, db):
     write(log, *[data or b"" for data in files])
