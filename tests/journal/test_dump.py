@@ -242,6 +242,15 @@ def test_an_export_that_was_cut_short_is_not_imported(path, target):
     assert list(target.parent.iterdir()) == []
 
 
+def test_of_exports_in_a_row_none_may_be_cut_short(path, target):
+    fill(path)
+    lines = lines_of(path)
+    with pytest.raises(BeanliteError, match=f"line {len(lines)}: an export begins here, and the one before it was cut"):
+        load([*lines[:-1], *lines], target, new_ids=True)
+    assert list(target.parent.iterdir()) == []
+    assert load([*lines, *lines], target, new_ids=True).jobs == 2 * len(ids(path))
+
+
 def test_an_interrupted_export_leaves_nothing(path):
     with closing(open_database(path)) as database:
         for number in range(1, 1002):

@@ -141,6 +141,8 @@ class _Loading:
             raise _Wrong(text_of(error)) from error
 
     def _begin(self, values: dict[str, Any]) -> None:
+        if self._ends:
+            raise _Wrong("an export begins here, and the one before it was cut short")
         if values.get("format") != FORMAT:
             raise _Wrong(f"its format is {values.get('format')!r}, and this beanlite knows {FORMAT}")
         if not is_number(values.get("last_id"), _END - 1):
