@@ -138,6 +138,15 @@ def test_import_takes_no_job_of_others_for_a_last_job(target):
     assert [row[11] for row in stored(target)[1]] == [7, None, 7]
 
 
+def test_job_that_comes_by_the_id_of_a_last_job_is_no_schedules(target):
+    """The last job of a schedule that is there was deleted long ago."""
+    schedules = [SCHEDULE | {"last_job": 7}, SCHEDULE | {"name": "own", "tube": "a", "body": "x", "last_job": 7}]
+    load(as_lines(*schedules), target)
+    load(as_lines(JOB | {"id": 7}), target)
+    assert [(row[0], row[11]) for row in stored(target)[1]] == [("nightly", None), ("own", 7)]
+    assert [finding for finding in verify(target) if not finding.sound] == []
+
+
 def test_import_gives_no_job_the_id_of_a_last_job(target):
     load(as_lines(SCHEDULE | {"last_job": 77}), target)
     with closing(open_database(target)) as database:

@@ -5,17 +5,22 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 from beanlite.errors import BeanliteError, JournalFailed
 from beanlite.host import signals
 from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, NAMES, TIMES
+from beanlite.journal.schedule_rows import row_of_schedule
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import refused, shm_of, text_of, wal_of, wal_size
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
+from beanlite.journal.sqlite.file.policy_tables import SET_SCHEDULE, read_schedules
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
+
+_GONE: Final = "SELECT last_job FROM schedules WHERE last_job NOT IN (SELECT id FROM jobs)"
+_HAS_OTHER_JOB: Final = "SELECT 1 FROM jobs WHERE id = ? AND NOT (tube = ? AND crc32 = ?)"
 
 JobRow = dict[str, Any]
 """A job by its columns and its "body", as it is to be stored; times are UTC seconds since 1970."""
@@ -37,6 +42,20 @@ class Filling:
     def is_unused(self) -> bool:
         """Whether the database has never held a job."""
         return not self.connection.execute("SELECT last_id FROM meta").fetchone()[0]
+
+    @contextmanager
+    def keeping_schedules(self, path: Path) -> Iterator[None]:
+        """Have no job that is added in this block pass for the last one of a schedule, which would wait for its end.
+
+        JournalRefused: a schedule is damaged.
+        """
+        gone = {last_job for (last_job,) in self.connection.execute(_GONE)}
+        yield
+        for schedule in read_schedules(self.connection, path) if gone else ():
+            job = (schedule.last_job, schedule.tube.decode(), crc32(schedule.body))
+            if schedule.last_job in gone and self.connection.execute(_HAS_OTHER_JOB, job).fetchone():
+                schedule.last_job = None
+                self.connection.execute(SET_SCHEDULE, row_of_schedule(schedule))
 
     def add(self, job: JobRow) -> None:
         """Add a job. This is fastest in the order of ascending ids."""
@@ -85,7 +104,8 @@ def filling(path: Path) -> Iterator[Filling]:
                 finishing.callback(os.close, os.dup(database.file))  # keeps our lock until a new file is removed again
             database.connection.execute("BEGIN IMMEDIATE")
             database.connection.execute("UPDATE meta SET jobs = NULL")
-            yield queue
+            with queue.keeping_schedules(path):
+                yield queue
             finishing.enter_context(signals.unheard())  # to be interrupted now would look as if nothing had been added
             database.connection.execute("COMMIT")
         except BaseException as error:
