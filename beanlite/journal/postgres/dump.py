@@ -55,6 +55,7 @@ _SET_SCHEDULE: Final = f"""
     ON CONFLICT (name) DO UPDATE SET {schedule_rows.REPLACED}
 """
 _HAS_OTHER_JOB: Final = "SELECT EXISTS (SELECT 1 FROM jobs WHERE id = $1 AND NOT (tube = $2 AND crc32 = $3))"
+_GONE: Final = "SELECT last_job FROM schedules WHERE last_job NOT IN (SELECT id FROM jobs)"
 _T = TypeVar("_T")
 
 
@@ -169,6 +170,7 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
             above_id = lease["last_id"] if new_ids else 0
             burials = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
             with_checksums = await has_checksums(link, public_url(url))
+            gone = {row["last_job"] for row in await connection.fetch(_GONE)}
             schedules = await _schedules(connection, source, above_id)
             for rows in _rows(source, above_id, burials):
                 columns: tuple[str, ...] = _COLUMNS
@@ -195,6 +197,7 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
             await connection.executemany(_SET_SCHEDULE, schedules)
             if schedules:
                 schedule_rows.check_schedules(await connection.fetchval("SELECT count(*) FROM schedules"))
+            await _keep_schedules(connection, gone)
             await connection.execute(
                 f"UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = {NOW}",
                 above_id + last_id,
@@ -236,6 +239,16 @@ async def _schedules(
             if await connection.fetchval(_HAS_OTHER_JOB, *last_job):
                 schedule.last_job = None
     return [row_of_schedule(schedule) for schedule in read]
+
+
+async def _keep_schedules(connection: asyncpg.Connection, gone: set[int]) -> None:
+    """Have no job that has come by the id of one that was ``gone`` pass for the last one of a schedule."""
+    for row in await connection.fetch(_SCHEDULES) if gone else ():
+        schedule = schedule_of(tuple(row))
+        job = (schedule.last_job, schedule.tube.decode(), crc32(schedule.body))
+        if schedule.last_job in gone and await connection.fetchval(_HAS_OTHER_JOB, *job):
+            schedule.last_job = None
+            await connection.execute(_SET_SCHEDULE, *row_of_schedule(schedule))
 
 
 def _run(work: Coroutine[Any, Any, _T], name: str) -> _T:

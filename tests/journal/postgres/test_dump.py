@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import sqlite3
 import subprocess
 import sys
@@ -138,3 +139,20 @@ def test_a_database_that_does_not_answer_is_one_line():
     code, _, said = beanlite("export", "--database", "postgresql://queue:secret@127.0.0.1:1/queue")
     assert (code, said.count("\n")) == (1, 1)
     assert "secret" not in said
+
+
+def test_job_that_comes_by_the_id_of_a_last_job_is_no_schedules(database):
+    """The last job of a schedule that is there was deleted long ago."""
+    schedule = {"kind": "schedule", "timing": "0 3 * * *", "zone": "UTC", "body": "x", "pri": 0, "ttr_s": 60}
+    schedule |= {"if_absent": True, "once_if_missed": False, "next_at": 1.9e9, "last_at": 1.7e9, "last_job": 7}
+    schedule |= {"changed_at": 1.7e9, "changed_by": "ann"}
+    job = {"kind": "job", "id": 7, "tube": "a", "body": "x", "state": "ready", "pri": 0, "delay_s": 0, "ttr_s": 60}
+    job |= dict.fromkeys(("reserves", "timeouts", "releases", "buries", "kicks"), 0) | {"created_at": 1.7e9}
+    for lines in ([schedule | {"name": "own", "tube": "a"}, schedule | {"name": "other", "tube": "b"}], [job]):
+        given = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
+        assert beanlite("import", "-", "--database", database, given=given)[2] == ""
+    exported = map(json.loads, beanlite("export", "--database", database)[1].splitlines())
+    assert [(line["name"], line.get("last_job")) for line in exported if line["kind"] == "schedule"] == [
+        ("other", None),
+        ("own", 7),
+    ]
