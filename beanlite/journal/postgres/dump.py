@@ -55,7 +55,9 @@ _SET_SCHEDULE: Final = f"""
     ON CONFLICT (name) DO UPDATE SET {schedule_rows.REPLACED}
 """
 _HAS_OTHER_JOB: Final = "SELECT EXISTS (SELECT 1 FROM jobs WHERE id = $1 AND NOT (tube = $2 AND crc32 = $3))"
-_GONE: Final = "SELECT last_job FROM schedules WHERE last_job NOT IN (SELECT id FROM jobs)"
+_GONE: Final = """
+    SELECT last_job FROM schedules WHERE last_job IS NOT NULL AND NOT EXISTS (SELECT FROM jobs WHERE id = last_job)
+"""
 _T = TypeVar("_T")
 
 
