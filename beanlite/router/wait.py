@@ -198,6 +198,8 @@ class Wait(AnyWait):
                 self._take(offer)
             return
         del self._offers[lane]
+        if self._polls:  # which answer the reserves for now; then the server is asked again
+            return
         if line == DEADLINE_SOON:
             self._conclude(DEADLINE_SOON)
         elif line == TIMED_OUT:

@@ -226,3 +226,22 @@ def test_server_that_unlearns_offers_is_asked_in_turns():
     job_at(net, 2, b"b")
     net.wait(0.5)
     assert worker.take().endswith(b"RESERVED 66 1\r\nx\r\n")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_deadline_is_told_once_servers_without_offers_have_answered(lost):
+    net = Net(["a"], ["b"], old=(2,))
+    worker = net.client()
+    worker.send(b"watch a\r\nwatch b\r\nuse a\r\n" + put(b"x", ttr_s=5) + b"reserve\r\n")
+    assert worker.send(b"reserve\r\nreserve\r\n") == b""
+    net.wait(3.75)
+    net.halted.add(2)  # when it has just been asked
+    net.wait(0.45)
+    if lost:
+        net.lose(2)
+    else:
+        job_at(net, 2, b"b")
+    net.halted.clear()
+    net.run()
+    assert worker.take() == (b"" if lost else b"RESERVED 66 1\r\nx\r\n") + b"DEADLINE_SOON\r\n" * (1 + lost)
+    assert worker.send(b"delete 65\r\n") == b"DELETED\r\n"
