@@ -7,6 +7,7 @@ import contextlib
 from typing import Final, cast
 
 from beanlite.beanstalk.client import Server
+from beanlite.router.asks import ReserveAsk
 from beanlite.router.conversation import RouterSession
 from beanlite.router.dial import half_close
 from beanlite.router.lane import GREETING, OPEN, Ask, Lane
@@ -195,7 +196,7 @@ class ClientSide(asyncio.Protocol):
         if not self.session.came(lane, data, self._loop.time()) and end.transport is not None:
             end.transport.abort()
             self._lose(end)
-        elif self.session.order and self.session.wait is None and len(lane.asks) < unanswered:
+        elif self.session.order and len(lane.asks) < unanswered:
             self._hold(end, len(data))
         if self._strays:
             self._drop_strays()
@@ -204,14 +205,15 @@ class ClientSide(asyncio.Protocol):
     def _hold(self, end: ServerSide, size: int) -> None:
         """Count what came from a server, and read no more from it if too much has to wait for another server's reply.
 
-        One that owes something to the first command is read from: what it has answered may be the router's own.
+        One that owes something to the first command is read from, as are all for a reserve: it may be the router's own.
         """
         first = self.session.order[0]
         if first is not self._first:
             self._first, self._held_bytes = first, 0
             self._read_on()
         self._held_bytes += size
-        if self._held_bytes > HELD_MAX and not any(ask.is_for(first) for ask in end.lane.asks) and end.transport:
+        owes = isinstance(first, ReserveAsk) or any(ask.is_for(first) for ask in end.lane.asks)
+        if self._held_bytes > HELD_MAX and not owes and end.transport:
             end.transport.pause_reading()
             self._held.append(end)
 

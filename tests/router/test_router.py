@@ -131,7 +131,10 @@ def test_put_whose_answer_is_lost_closes_the_connection(fleet, wire):
     start_again(two)
 
 
-def test_replies_that_wait_for_a_halted_server_are_not_gathered(fleet, wire):
+@pytest.mark.parametrize("reserves", [False, True])
+def test_replies_that_wait_for_a_halted_server_are_not_gathered(fleet, wire, reserves):
+    wire.ask("watch c")
+    wire.ask("watch a")
     wire.ask("use a")
     job_id = wire.put(b"x" * 60_000)
     wire.ask("use b")
@@ -139,12 +142,15 @@ def test_replies_that_wait_for_a_halted_server_are_not_gathered(fleet, wire):
     before = resident(fleet)
     two = fleet.upstreams[1]
     two.signal(signal.SIGSTOP)
-    wire.send(b"peek %d\r\n" % other_id + b"peek %d\r\n" % job_id * 900)
+    wire.send(b"peek %d\r\n" % other_id + b"peek %d\r\n" % job_id * 900 + b"reserve\r\n" * reserves)
     until(lambda: unsent_bytes(fleet.upstreams[0]) > 500_000)
+    with Wire(fleet.connect()) as other:  # the router has read what it reads
+        assert {other.ask(f"peek {job_id}") for _ in range(100)} == {f"FOUND {job_id} 60000"}
     assert resident(fleet) - before < 20_000_000
     two.signal(signal.SIGCONT)
     assert wire.reply() == f"FOUND {other_id} 1"
     assert {wire.reply() for _ in range(900)} == {f"FOUND {job_id} 60000"}
+    assert not reserves or wire.reply() == f"RESERVED {job_id} 60000"
 
 
 def test_lost_server_for_whose_reply_others_wait_is_read_from(fleet, wire):
