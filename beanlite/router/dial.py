@@ -23,6 +23,8 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
     (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000),
 )
+# How often it is looked whether all is sent before the end of what is sent.
+_UNSENT_AGAIN_S: Final = 0.05
 
 Contexts = Callable[[OverTls], ssl.SSLContext]
 
@@ -77,11 +79,28 @@ def half_close(transport: asyncio.Transport) -> None:
     A client that asks after another one has gone expects that the jobs which that one had reserved are ready.
     """
     if transport.get_extra_info("ssl_object") is None:
-        with (
-            contextlib.suppress(OSError),
-            socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sock,
-        ):
-            sock.shutdown(socket.SHUT_WR)
+        _shut_down(transport)
+
+
+def send_no_more(transport: asyncio.Transport) -> None:
+    """Tell the server that nothing more comes, once all is sent; what it says is heard all the same."""
+    if transport.is_closing():
+        return
+    if transport.get_extra_info("ssl_object") is None:
+        with contextlib.suppress(OSError):
+            transport.write_eof()
+    elif transport.get_write_buffer_size():
+        asyncio.get_running_loop().call_later(_UNSENT_AGAIN_S, send_no_more, transport)
+    else:  # without TLS: nothing is decrypted any more once that has been ended
+        _shut_down(transport)
+
+
+def _shut_down(transport: asyncio.Transport) -> None:
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sock,
+    ):
+        sock.shutdown(socket.SHUT_WR)
 
 
 class _Handshake:

@@ -32,7 +32,21 @@ def introduction(address: str, names: list[str], *, is_private: bool) -> bytes:
     return b"%b %d\r\n%b\r\n" % (WORD.encode(), len(body), body)
 
 
-class Introduction(asyncio.Protocol):
+class ServerLink(asyncio.Protocol):
+    """A connection to a server, which is over once the server sends no more: TLS by itself would leave it open."""
+
+    __slots__ = ("transport",)
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+
+    def eof_received(self) -> None:
+        """Close it."""
+        if self.transport is not None:
+            self.transport.close()
+
+
+class Introduction(ServerLink):
     """A connection on which nothing but the introduction, if there is one, is sent until the server has taken it.
 
     Otherwise what the client sends would be carried out with the rights of the router if the server refuses it.
@@ -40,17 +54,17 @@ class Introduction(asyncio.Protocol):
 
     def __init__(self, command: bytes, end: asyncio.Protocol) -> None:
         """``end`` looks after the connection once it is handed over."""
+        super().__init__()
         self._command = command
         self._end = end
-        self._transport: asyncio.Transport | None = None
         self._data = b""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the introduction."""
-        self._transport = cast(asyncio.Transport, transport)
+        self.transport = cast(asyncio.Transport, transport)
         if self._command:
-            self._transport.write(self._command)
+            self.transport.write(self._command)
         else:
             self.over.set_result(None)
 
@@ -70,23 +84,23 @@ class Introduction(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Take note that the server has closed the connection."""
-        self._transport = None
+        self.transport = None
         self._fail(_CLOSES)
 
     def hand_over(self) -> None:
         """Have ``end`` look after the connection. OSError: it is lost already."""
-        if self._transport is None:
+        if self.transport is None:
             raise ConnectionAbortedError(_CLOSES)
-        self._transport.set_protocol(self._end)
-        self._end.connection_made(self._transport)
+        self.transport.set_protocol(self._end)
+        self._end.connection_made(self.transport)
         rest = self._data[len(_TAKEN) :] if self._command else self._data
         if rest:
             self._end.data_received(rest)
 
     def abort(self) -> None:
         """Close the connection at once."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.transport is not None:
+            self.transport.abort()
         self.over.cancel()
 
     def _fail(self, reason: str) -> None:

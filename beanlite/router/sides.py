@@ -9,9 +9,9 @@ from typing import Final, cast
 from beanlite.beanstalk.client import Server
 from beanlite.router.asks import ReserveAsk
 from beanlite.router.conversation import RouterSession
-from beanlite.router.dial import half_close
+from beanlite.router.dial import half_close, send_no_more
 from beanlite.router.lane import GREETING, OPEN, Ask, Lane
-from beanlite.router.relay import introduction_of
+from beanlite.router.relay import ServerLink, introduction_of
 from beanlite.router.router_host import RouterHost
 
 # With so many bytes that the other side does not take, nothing more is read for it.
@@ -22,19 +22,19 @@ HELD_MAX: Final = 1 << 20
 FAREWELL_S: Final = 2.0
 
 
-class ServerSide(asyncio.Protocol):
-    """A connection to a server."""
+class ServerSide(ServerLink):
+    """A connection to a server for a client."""
 
-    __slots__ = ("address", "client", "has_heard", "lane", "transport")
+    __slots__ = ("address", "client", "has_heard", "lane")
 
     def __init__(self, client: ClientSide, lane: Lane) -> None:
+        super().__init__()
         self.client: ClientSide | None = client
         self.lane = lane
         self.address: Server | None = None
         """Where the server was reached."""
         self.has_heard = False
         """The server has said something."""
-        self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with the greeting, and with what waits to be sent."""
@@ -339,8 +339,7 @@ class ClientSide(asyncio.Protocol):
         if lane is not None:
             transport = self._ends[lane].transport
             if transport is not None:
-                with contextlib.suppress(OSError):
-                    transport.write_eof()
+                send_no_more(transport)
 
     def _set_timer(self, due_s: float) -> None:
         if self._timer is not None:

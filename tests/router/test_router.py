@@ -39,9 +39,9 @@ def client_of(router, **options):
     return greenstalk.Client(("127.0.0.1", router.port), **options)
 
 
-def start_again(server):
+def start_again(server, *more):
     """Start a server again on its file and its port."""
-    flags = ["serve", "--db", str(server.directory / "queue.db"), "-l", "127.0.0.1", "-p", str(server.port)]
+    flags = ["serve", "--db", str(server.directory / "queue.db"), "-l", "127.0.0.1", "-p", str(server.port), *more]
     with (server.directory / "again.log").open("wb") as sink:
         process = subprocess.Popen([sys.executable, "-m", "beanlite", *flags], stdout=sink, stderr=sink)
     server.process = process

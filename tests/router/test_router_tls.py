@@ -9,10 +9,11 @@ from hashlib import sha256
 import pytest
 
 from tests.router.routers import Routed, start_router
-from tests.support.certificates import Authority, tls_flags
+from tests.router.test_router import start_again
+from tests.support.certificates import Authority, tls_flags, tls_port
 from tests.support.servers import start_beanlite
 from tests.support.tls_clients import rest_of, shake_hands
-from tests.support.wire import Wire, until
+from tests.support.wire import Wire, put_bytes, until
 
 TOKEN = "0123456789abcdef" * 4
 RULES = f"""
@@ -97,6 +98,42 @@ def test_half_close_ends_a_wait_over_tls(fleet, authority):
         while data := tls.read(1 << 14):
             said += data
     assert said == b"WATCHING 2\r\nWATCHING 1\r\nTIMED_OUT\r\nUSING default\r\n"
+
+
+@pytest.fixture
+def behind(tmp_path, authority, own):
+    """A router in front of a server with TLS."""
+    servers = [start_beanlite(tmp_path / "server", *tls_flags(own))]
+    flags = ["--tls-ca", str(authority.file)]
+    with start_router(tmp_path / "router", servers, flags=flags, over_tls=True) as router:
+        yield router
+    assert "Traceback" not in router.log_text()
+
+
+def waiting_at(server):
+    with Wire(server.connect()) as wire:
+        return wire.stats()["current-waiting"]
+
+
+def test_half_closed_client_of_a_server_with_tls_gets_all_replies(behind):
+    with behind.connect() as client:
+        client.sendall(b"reserve\r\nreserve\r\n" + put_bytes(b"x"))
+        until(lambda: waiting_at(behind.upstreams[0]) == "1")
+        client.shutdown(socket.SHUT_WR)
+        assert rest_of(client) == b"TIMED_OUT\r\nTIMED_OUT\r\nINSERTED 65\r\n"
+
+
+def test_worker_outlasts_the_restart_of_a_server_with_tls(behind, own):
+    (server,) = behind.upstreams
+    port = tls_port(server)
+    with Wire(behind.connect()) as worker, Wire(behind.connect()) as producer:
+        producer.ask("list-tube-used")
+        worker.send(b"reserve\r\n")
+        until(lambda: waiting_at(server) == "1")
+        server.stop()
+        start_again(server, "--tls", f"127.0.0.1:{port}", "--tls-cert", str(own[0]), "--tls-key", str(own[1]))
+        assert producer.put(b"x") == 65
+        assert worker.reply() == "RESERVED 65 1"
 
 
 def half_closing(authority):
