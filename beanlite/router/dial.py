@@ -82,9 +82,9 @@ def half_close(transport: asyncio.Transport) -> None:
         _shut_down(transport)
 
 
-def send_no_more(transport: asyncio.Transport) -> None:
+def send_no_more(transport: asyncio.Transport | None) -> None:
     """Tell the server that nothing more comes, once all is sent; what it says is heard all the same."""
-    if transport.is_closing():
+    if transport is None or transport.is_closing():
         return
     if transport.get_extra_info("ssl_object") is None:
         with contextlib.suppress(OSError):

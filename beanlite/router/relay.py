@@ -32,21 +32,7 @@ def introduction(address: str, names: list[str], *, is_private: bool) -> bytes:
     return b"%b %d\r\n%b\r\n" % (WORD.encode(), len(body), body)
 
 
-class ServerLink(asyncio.Protocol):
-    """A connection to a server, which is over once the server sends no more: TLS by itself would leave it open."""
-
-    __slots__ = ("transport",)
-
-    def __init__(self) -> None:
-        self.transport: asyncio.Transport | None = None
-
-    def eof_received(self) -> None:
-        """Close it."""
-        if self.transport is not None:
-            self.transport.close()
-
-
-class Introduction(ServerLink):
+class Introduction(asyncio.Protocol):
     """A connection on which nothing but the introduction, if there is one, is sent until the server has taken it.
 
     Otherwise what the client sends would be carried out with the rights of the router if the server refuses it.
@@ -54,17 +40,17 @@ class Introduction(ServerLink):
 
     def __init__(self, command: bytes, end: asyncio.Protocol) -> None:
         """``end`` looks after the connection once it is handed over."""
-        super().__init__()
         self._command = command
         self._end = end
+        self._transport: asyncio.Transport | None = None
         self._data = b""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the introduction."""
-        self.transport = cast(asyncio.Transport, transport)
+        self._transport = cast(asyncio.Transport, transport)
         if self._command:
-            self.transport.write(self._command)
+            self._transport.write(self._command)
         else:
             self.over.set_result(None)
 
@@ -82,25 +68,30 @@ class Introduction(ServerLink):
                 "(without rules, name it in the setting operators), or start the router without --relay"
             )
 
+    def eof_received(self) -> None:
+        """Close: by itself a connection with TLS would stay open."""
+        if self._transport is not None:
+            self._transport.close()
+
     def connection_lost(self, _error: Exception | None) -> None:
         """Take note that the server has closed the connection."""
-        self.transport = None
+        self._transport = None
         self._fail(_CLOSES)
 
     def hand_over(self) -> None:
         """Have ``end`` look after the connection. OSError: it is lost already."""
-        if self.transport is None:
+        if self._transport is None or self._transport.is_closing():
             raise ConnectionAbortedError(_CLOSES)
-        self.transport.set_protocol(self._end)
-        self._end.connection_made(self.transport)
+        self._transport.set_protocol(self._end)
+        self._end.connection_made(self._transport)
         rest = self._data[len(_TAKEN) :] if self._command else self._data
         if rest:
             self._end.data_received(rest)
 
     def abort(self) -> None:
         """Close the connection at once."""
-        if self.transport is not None:
-            self.transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
         self.over.cancel()
 
     def _fail(self, reason: str) -> None:

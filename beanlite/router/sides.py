@@ -11,7 +11,7 @@ from beanlite.router.asks import ReserveAsk
 from beanlite.router.conversation import RouterSession
 from beanlite.router.dial import half_close, send_no_more
 from beanlite.router.lane import GREETING, OPEN, Ask, Lane
-from beanlite.router.relay import ServerLink, introduction_of
+from beanlite.router.relay import introduction_of
 from beanlite.router.router_host import RouterHost
 
 # With so many bytes that the other side does not take, nothing more is read for it.
@@ -22,19 +22,19 @@ HELD_MAX: Final = 1 << 20
 FAREWELL_S: Final = 2.0
 
 
-class ServerSide(ServerLink):
-    """A connection to a server for a client."""
+class ServerSide(asyncio.Protocol):
+    """A connection to a server."""
 
-    __slots__ = ("address", "client", "has_heard", "lane")
+    __slots__ = ("address", "client", "has_heard", "lane", "transport")
 
     def __init__(self, client: ClientSide, lane: Lane) -> None:
-        super().__init__()
         self.client: ClientSide | None = client
         self.lane = lane
         self.address: Server | None = None
         """Where the server was reached."""
         self.has_heard = False
         """The server has said something."""
+        self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin with the greeting, and with what waits to be sent."""
@@ -50,6 +50,11 @@ class ServerSide(ServerLink):
         self.has_heard = True
         if self.client is not None:
             self.client.server_came(self, data)
+
+    def eof_received(self) -> None:
+        """Close: by itself a connection with TLS would stay open."""
+        if self.transport is not None:
+            self.transport.close()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Pass on that the connection is closed."""
@@ -315,10 +320,8 @@ class ClientSide(asyncio.Protocol):
         dirty, self.session.dirty = self.session.dirty, []
         for lane in dirty:
             data = lane.take()
-            if data:
-                transport = self._ends[lane].transport
-                if transport is not None:
-                    transport.write(data)
+            if data and (transport := self._ends[lane].transport) is not None:
+                transport.write(data)
 
     def _turn_reading(self) -> None:
         """Read from the client, or do so no more."""
@@ -337,9 +340,7 @@ class ClientSide(asyncio.Protocol):
     def _end_wait(self) -> None:
         lane = self.session.take_ending()
         if lane is not None:
-            transport = self._ends[lane].transport
-            if transport is not None:
-                send_no_more(transport)
+            send_no_more(self._ends[lane].transport)
 
     def _set_timer(self, due_s: float) -> None:
         if self._timer is not None:

@@ -11,7 +11,7 @@ from beanlite.errors import in_system_words
 from beanlite.host import log
 from beanlite.router.dial import Contexts, dial
 from beanlite.router.known import KnownServer
-from beanlite.router.relay import WORD, ServerLink, introduction
+from beanlite.router.relay import WORD, introduction
 
 # How long a server may take to accept a connection, and to answer what it is asked then.
 CONNECT_S: Final = 2.0
@@ -188,19 +188,19 @@ class Upstream:
         self._tell_back()
 
 
-class _Answers(ServerLink):
+class _Answers(asyncio.Protocol):
     """A connection that asks a server what it understands."""
 
     def __init__(self, complete: asyncio.Future[None], questions: bytes = _QUESTIONS) -> None:
-        super().__init__()
         self.complete = complete
         self._questions = questions
+        self._transport: asyncio.Transport | None = None
         self._data = b""
         self._lines: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self.transport.write(self._questions)
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.write(self._questions)
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -208,14 +208,18 @@ class _Answers(ServerLink):
         if len(self._lines) >= 2 and not self.complete.done():
             self.complete.set_result(None)
 
+    def eof_received(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
     def connection_lost(self, _error: Exception | None) -> None:
         if not self.complete.done():
             self.complete.set_exception(ConnectionResetError("it closes its connections"))
             self.complete.exception()  # nobody may wait for it
 
     def close(self) -> None:
-        if self.transport is not None:
-            self.transport.abort()
+        if self._transport is not None:
+            self._transport.abort()
         self.complete.cancel()
 
     def note(self, server: KnownServer) -> None:
