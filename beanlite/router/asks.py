@@ -154,13 +154,14 @@ class ReserveAsk(Ask):
 class UseAsk(Ask):
     """A use of the client."""
 
-    __slots__ = ("_before", "_session", "_tube")
+    __slots__ = ("_session", "_tube", "before")
 
     def __init__(self, session: ClientState, tube: bytes) -> None:
         super().__init__()
         self._session = session
         self._tube = tube
-        self._before = session.used
+        self.before = session.used
+        """What the client uses if it is refused."""
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply. The tube was taken for the client's at once unless it is on another server."""
@@ -168,9 +169,12 @@ class UseAsk(Ask):
         if not line.startswith(USING):
             if session.barrier is not self:
                 if session.used == self._tube:
-                    session.use(self._before)
+                    session.use(self.before)
                 if lane.used == self._tube:
-                    lane.used = self._before
+                    lane.used = self.before
+                for ask in session.order:
+                    if isinstance(ask, UseAsk) and ask.before == self._tube:
+                        ask.before = self.before
         elif session.barrier is self:
             self._take(lane)
         self._end(line)
@@ -352,18 +356,17 @@ class LargestBodyAsk(InternalAsk):
         self._session.barrier = None
 
 
-def give_back(lane: Lane, job_id: int) -> None:
-    """Release a job that nobody waits for, with the pri that it has."""
-    lane.send(b"stats-job %d\r\n" % job_id, GiveBackAsk(job_id))
-
-
 class GiveBackAsk(InternalAsk):
-    """The question for the pri of a job that is to be released."""
+    """The question for the pri of a job that nobody waits for, and that is to be released with it.
 
-    __slots__ = ("_id",)
+    Meanwhile the lane is late: the release would come behind a reserve that waits there.
+    """
 
-    def __init__(self, job_id: int) -> None:
+    __slots__ = ("_id", "_session")
+
+    def __init__(self, session: ClientState, job_id: int) -> None:
         super().__init__()
+        self._session = session
         self._id = job_id
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
@@ -371,3 +374,21 @@ class GiveBackAsk(InternalAsk):
         if line.startswith(b"OK "):
             pri = body.partition(b"\npri: ")[2].partition(b"\n")[0]
             lane.send(b"release %d %b 0\r\n" % (self._id, pri), InternalAsk())
+        self.lose(lane)
+        if self._session.wait is not None:
+            self._session.wait.opened(lane)
+
+    def lose(self, lane: Lane) -> bool:
+        """Have the lane be asked again."""
+        self._session.late.discard(lane)
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Do so likewise."""
+        self.lose(lane)
+
+
+def give_back(session: ClientState, lane: Lane, job_id: int) -> None:
+    """Release a job that nobody waits for."""
+    session.late.add(lane)
+    lane.send(b"stats-job %d\r\n" % job_id, GiveBackAsk(session, job_id))

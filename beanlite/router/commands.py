@@ -200,7 +200,7 @@ def reserve_with_timeout(session: Routed, args: bytes) -> bool:
 def _reserve(session: Routed, data: bytes, until_s: float) -> bool:
     lanes = session.reserve_lanes()
     wait = session.wait
-    if wait is None and len(lanes) == 1 and not lanes[0].server.away:
+    if wait is None and len(lanes) == 1 and not lanes[0].server.away and lanes[0] not in session.late:
         lane = lanes[0]
         if not session.may_ask(lane):
             return False

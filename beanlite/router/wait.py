@@ -313,7 +313,7 @@ class TimedAsk(InternalAsk):
         session.late.discard(lane)
         wait = session.wait
         if line.startswith(b"RESERVED ") and (wait is None or not wait.use_late(lane, line, body)):
-            give_back(lane, inner_id(line))
+            give_back(session, lane, inner_id(line))
         if session.wait is not None:
             session.wait.opened(lane)
 

@@ -45,6 +45,37 @@ def test_job_that_comes_late_goes_back_if_nobody_waits(net, worker):
     assert (stats["state"], stats["pri"], stats["releases"]) == ("ready", "0", "1")
 
 
+def test_job_that_comes_late_is_used_by_a_worker_of_that_server_alone(net, worker):
+    job_at(net, 1, b"a")
+    worker.session.turn = 1
+    net.halted.add(1)
+    worker.send(b"reserve-with-timeout 2\r\n")
+    net.wait(3)
+    assert worker.take() == b"TIMED_OUT\r\n"
+    worker.send(b"ignore b\r\nreserve\r\n")
+    net.halted.clear()
+    net.run()
+    assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
+    assert worker.send(b"delete 65\r\n") == b"DELETED\r\n"
+
+
+def test_job_that_is_being_given_back_is_not_kept_from_a_reserve(net, worker):
+    job_at(net, 1, b"a")
+    worker.session.turn = 1
+    net.halted.add(1)
+    worker.send(b"reserve-with-timeout 2\r\n")
+    net.wait(3)
+    assert worker.take() == b"TIMED_OUT\r\n"
+    worker.send(b"ignore b\r\n")
+    lane = worker.session.lanes[1]
+    worker._pass_on(lane, lane.take())
+    worker._take_replies(lane, worker.ends[lane])  # the job, whose pri is asked for now
+    worker.send(b"reserve\r\n")
+    net.halted.clear()
+    net.run()
+    assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
+
+
 def test_lost_connection_with_a_put_in_flight_ends_the_client(net, client):
     client.send(b"list-tubes\r\n")
     net.halted.add(1)
@@ -192,18 +223,18 @@ def test_server_that_refused_a_greeting_is_asked_again(net, worker):
     assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
 
 
-def test_late_job_is_left_to_the_server_that_closes_the_connection(net, worker):
+def test_late_offer_is_left_to_the_server_that_closes_the_connection(net, worker):
     net.ends = False
+    assert worker.send(b"reserve\r\n") == b""
     net.halted.add(1)
-    assert worker.send(b"reserve-with-timeout 2\r\n") == b""
-    net.wait(3)
-    assert worker.take() == b"TIMED_OUT\r\n"
+    job_at(net, 2, b"b")
+    assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
     worker.send(b"ignore b\r\nreserve\r\n")
     lane = worker.session.lanes[1]
     lane.take()
     worker.half_close()
     assert lane.ended
-    worker.session.came(lane, b"RESERVED 1 1\r\nx\r\n", net.now_s)
+    worker.session.came(lane, b"OFFERED 1 1\r\nx\r\n", net.now_s)
     assert not lane.out
 
 

@@ -122,6 +122,16 @@ def test_refused_use_leaves_the_client_with_its_tube(net, client):
     assert stats_of_job(net, 1, 1)["tube"] == '"a"'
 
 
+def test_refused_uses_leave_the_client_with_its_tube(net, client):
+    client.send(b"use a\r\n")
+    net.cores[1].engine.clients.max_tubes = 2
+    assert client.send(b"use x\r\nuse y\r\n") == b"OUT_OF_MEMORY\r\n" * 2
+    assert client.send(b"list-tube-used\r\n") == b"USING a\r\n"
+    net.lose(1)
+    assert client.send(put(b"x")) == b"INSERTED 65\r\n"
+    assert stats_of_job(net, 1, 1)["tube"] == '"a"'
+
+
 def test_client_watches_tubes_of_several_servers(client):
     assert client.send(b"watch a\r\nwatch b\r\nwatch b\r\n") == b"WATCHING 2\r\nWATCHING 3\r\nWATCHING 3\r\n"
     assert client.send(b"list-tubes-watched\r\n") == b"OK 22\r\n---\n- default\n- a\n- b\n\r\n"
