@@ -174,13 +174,16 @@ def _report(
 ) -> None:
     if as_json:
         facts = {"tube": tube, "from": source, "to": to, "version": version}
-        facts |= {"copied": moved.copied, "reserved": moved.reserved, "schedules": schedules}
+        facts |= {"copied": moved.copied, "reserved": moved.reserved, "left": moved.left, "schedules": schedules}
         print_done(json.dumps(facts))
         return
     lines = [f"{tube} is on {to} now, by version {version} of the file: {units.jobs(moved.copied)} copied"]
     if moved.reserved:
         reserved = units.jobs(moved.reserved)
         lines.append(f"{reserved} reserved on {source}: they end there, or this command moves them later")
+    if moved.left:
+        left = units.jobs(moved.left)
+        lines.append(f"{left} on {source} since, as by an older copy of the file: this command moves them later")
     if schedules:
         names = ", ".join(schedules)
         lines.append(f"schedules that put into {tube} stay on {source}: {names}; unset them, and set them again")

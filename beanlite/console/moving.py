@@ -9,6 +9,7 @@ This holds for one move at a time: each uses both tubes as long as it is connect
 
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +25,9 @@ from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 
+# For so long jobs are looked for that have come to the old server since: routers read the changed file within a second,
+# and whoever has an older copy of it may go on for good.
+FOLLOW_S: Final = 5.0
 _STATES: Final = ("ready", "delayed", "buried")
 # The keys of policies by which jobs are lost or kept out where they wait meanwhile. Jobs that are moved into a tube are
 # not refused, so on the old server only their age counts; all other keys concern jobs that clients reserve.
@@ -40,6 +44,8 @@ class MoveResult:
     """Jobs that are on the new server now."""
     reserved: int = 0
     """Jobs that clients have reserved on the old server."""
+    left: int = 0
+    """Others that have come to the old server since."""
 
 
 def leaving(tube: str) -> str:
@@ -121,7 +127,10 @@ def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[
     The move is whole or not at all: if it fails, or is killed, the next one begins with what is left of it.
     """
     moved = MoveResult()
-    while True:
+    follow_until_s = time.monotonic() + FOLLOW_S
+    is_last = False
+    while not is_last:
+        is_last = time.monotonic() >= follow_until_s
         for state in _STATES:
             _change(old, {"do": "move", "to": leaving(tube), **by_me()}, filter_by(tube=tube, state=state))
         copies = _copies(new, tube, server)
@@ -134,7 +143,9 @@ def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[
                 progress(moved.copied + copied)
         _delete_originals(old, new, server, tube, {job["id"] for job in originals})
         moved.copied += _open(new, tube)
-    moved.reserved = sum(each["reserved"] for each in old.list_tubes({"names": [tube]})["tubes"])
+    for each in old.list_tubes({"names": [tube]})["tubes"]:
+        moved.reserved = each["reserved"]
+        moved.left = sum(each[state] for state in _STATES)
     return moved
 
 

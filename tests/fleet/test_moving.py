@@ -96,6 +96,31 @@ def test_reserved_job_stays_until_it_comes_back(servers, capsys):
     assert [job[1] for job in servers.jobs("one")] == ["held"]
 
 
+def test_jobs_that_go_on_coming_to_the_old_server_end_the_move(servers, monkeypatch, capsys):
+    monkeypatch.setattr("beanlite.console.moving.FOLLOW_S", 0.0)
+    servers.fill(1)
+    wire = servers.wires["two"]
+    ask = Live.ask
+    more = 30
+
+    def put_another(live, word, request):
+        nonlocal more
+        if request.get("do") == "note" and more:
+            more -= 1
+            wire.put(b"by an old file")
+        return ask(live, word, request)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Live, "ask", put_another)
+        assert servers.move() == 0
+    said = capsys.readouterr().out
+    assert "3 jobs copied" in said
+    assert "3 jobs on two since, as by an older copy of the file: this command moves them later" in said
+    assert servers.move("mail", "--json") == 0
+    assert '"copied": 3, "reserved": 0, "left": 0' in capsys.readouterr().out
+    assert servers.jobs("two") == []
+
+
 @pytest.mark.parametrize("is_carried_out", [False, True])
 def test_move_that_is_cut_off_anywhere_is_taken_up_again(servers, monkeypatch, is_carried_out):
     ask = Live.ask
