@@ -15,6 +15,7 @@ _TAKEN: Final = b"OK 2\r\n{}\r\n"
 _LINE_MAX: Final = 1024
 WORD: Final = "relay-for"
 _CLOSES: Final = "it closes its connections"
+_CLOSES_TLS: Final = f"{_CLOSES}, perhaps for want of a certificate that it accepts (--tls-cert); its log says why"
 
 
 def introduction_of(transport: asyncio.BaseTransport) -> bytes:
@@ -32,6 +33,14 @@ def introduction(address: str, names: list[str], *, is_private: bool) -> bytes:
     return b"%b %d\r\n%b\r\n" % (WORD.encode(), len(body), body)
 
 
+def why_closed(transport: asyncio.BaseTransport) -> str:
+    """Return what is known if the server closes a connection before it has said anything.
+
+    A server that does not accept our certificate, or asks for one, says so once the handshake is over.
+    """
+    return _CLOSES if transport.get_extra_info("ssl_object") is None else _CLOSES_TLS
+
+
 class Introduction(asyncio.Protocol):
     """A connection on which nothing but the introduction, if there is one, is sent until the server has taken it.
 
@@ -43,12 +52,14 @@ class Introduction(asyncio.Protocol):
         self._command = command
         self._end = end
         self._transport: asyncio.Transport | None = None
+        self._closes = _CLOSES
         self._data = b""
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Send the introduction."""
         self._transport = cast(asyncio.Transport, transport)
+        self._closes = why_closed(transport)
         if self._command:
             self._transport.write(self._command)
         else:
@@ -76,12 +87,12 @@ class Introduction(asyncio.Protocol):
     def connection_lost(self, _error: Exception | None) -> None:
         """Take note that the server has closed the connection."""
         self._transport = None
-        self._fail(_CLOSES)
+        self._fail(self._closes)
 
     def hand_over(self) -> None:
         """Have ``end`` look after the connection. OSError: it is lost already."""
         if self._transport is None or self._transport.is_closing():
-            raise ConnectionAbortedError(_CLOSES)
+            raise ConnectionAbortedError(self._closes)
         self._transport.set_protocol(self._end)
         self._end.connection_made(self._transport)
         rest = self._data[len(_TAKEN) :] if self._command else self._data

@@ -11,7 +11,7 @@ from beanlite.errors import in_system_words
 from beanlite.host import log
 from beanlite.router.dial import Contexts, dial
 from beanlite.router.known import KnownServer
-from beanlite.router.relay import WORD, introduction
+from beanlite.router.relay import WORD, introduction, why_closed
 
 # How long a server may take to accept a connection, and to answer what it is asked then.
 CONNECT_S: Final = 2.0
@@ -195,11 +195,13 @@ class _Answers(asyncio.Protocol):
         self.complete = complete
         self._questions = questions
         self._transport: asyncio.Transport | None = None
+        self._closes = ""
         self._data = b""
         self._lines: list[bytes] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
+        self._closes = why_closed(transport)
         self._transport.write(self._questions)
 
     def data_received(self, data: bytes) -> None:
@@ -214,7 +216,7 @@ class _Answers(asyncio.Protocol):
 
     def connection_lost(self, _error: Exception | None) -> None:
         if not self.complete.done():
-            self.complete.set_exception(ConnectionResetError("it closes its connections"))
+            self.complete.set_exception(ConnectionResetError(self._closes))
             self.complete.exception()  # nobody may wait for it
 
     def close(self) -> None:

@@ -148,6 +148,14 @@ def test_token_is_not_passed_on_from_a_client_that_can_be_overheard(tmp_path):
         assert wire.is_closed()
 
 
+def test_log_says_what_a_server_may_want_that_closes_its_connections(tmp_path, authority, own):
+    servers = [start_beanlite(tmp_path / "server", *tls_flags(own, authority.file))]
+    flags = ["--tls-ca", str(authority.file)]
+    with start_router(tmp_path / "router", servers, flags=flags, over_tls=True) as router:
+        until(lambda: "server away" in router.log_text())
+    assert "perhaps for want of a certificate that it accepts (--tls-cert)" in router.log_text()
+
+
 def test_broken_authority_at_a_reload_changes_nothing(tmp_path, authority, own):
     ca = tmp_path / "ca.pem"
     ca.write_bytes(authority.file.read_bytes())
