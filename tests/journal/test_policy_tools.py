@@ -147,6 +147,13 @@ def test_job_that_comes_by_the_id_of_a_last_job_is_no_schedules(target):
     assert [finding for finding in verify(target) if not finding.sound] == []
 
 
+def test_job_that_is_imported_with_its_schedule_is_its_last_one(target):
+    """The schedule was changed after it had put that job."""
+    load(as_lines(SCHEDULE | {"last_job": 7}), target)
+    load(as_lines(SCHEDULE | {"last_job": 7}, JOB | {"id": 7}), target)
+    assert [(row[0], row[11]) for row in stored(target)[1]] == [("nightly", 7)]
+
+
 def test_import_gives_no_job_the_id_of_a_last_job(target):
     load(as_lines(SCHEDULE | {"last_job": 77}), target)
     with closing(open_database(target)) as database:

@@ -199,7 +199,7 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
             await connection.executemany(_SET_SCHEDULE, schedules)
             if schedules:
                 schedule_rows.check_schedules(await connection.fetchval("SELECT count(*) FROM schedules"))
-            await _keep_schedules(connection, gone)
+            await _keep_schedules(connection, gone, {row[0] for row in schedules}, public_url(url))
             await connection.execute(
                 f"UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = {NOW}",
                 above_id + last_id,
@@ -243,12 +243,20 @@ async def _schedules(
     return [row_of_schedule(schedule) for schedule in read]
 
 
-async def _keep_schedules(connection: asyncpg.Connection, gone: set[int]) -> None:
-    """Have no job that has come by the id of one that was ``gone`` pass for the last one of a schedule."""
-    for row in await connection.fetch(_SCHEDULES) if gone else ():
-        schedule = schedule_of(tuple(row))
+async def _keep_schedules(connection: asyncpg.Connection, gone: set[int], new: set[object], name: str) -> None:
+    """Have no job that has come by the id of one that was ``gone`` pass for the last one of a schedule.
+
+    ``new``: schedules that have come with their last jobs. JournalRefused: another one is damaged.
+    """
+    try:
+        read = [schedule_of(tuple(row)) for row in await connection.fetch(_SCHEDULES)] if gone else []
+    except ValueError as error:
+        raise JournalRefused(f"{name} is damaged: {error}; restore a backup") from error
+    for schedule in read:
+        if schedule.last_job not in gone or schedule.name in new:
+            continue
         job = (schedule.last_job, schedule.tube.decode(), crc32(schedule.body))
-        if schedule.last_job in gone and await connection.fetchval(_HAS_OTHER_JOB, *job):
+        if await connection.fetchval(_HAS_OTHER_JOB, *job):
             schedule.last_job = None
             await connection.execute(_SET_SCHEDULE, *row_of_schedule(schedule))
 

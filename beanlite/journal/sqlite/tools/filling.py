@@ -32,6 +32,8 @@ class Filling:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection
         self._ahead_s = read_ahead_s(connection)
+        self.new_schedules: set[str] = set()
+        """The names of schedules that are set here."""
         self.leftover: str | None = None
         """Set at the end: what is left beside the file and why, None if nothing is."""
 
@@ -47,13 +49,15 @@ class Filling:
     def keeping_schedules(self, path: Path) -> Iterator[None]:
         """Have no job that is added in this block pass for the last one of a schedule, which would wait for its end.
 
-        JournalRefused: a schedule is damaged.
+        A new schedule comes with its last job. JournalRefused: a schedule is damaged.
         """
         gone = {last_job for (last_job,) in self.connection.execute(_GONE)}
         yield
         for schedule in read_schedules(self.connection, path) if gone else ():
+            if schedule.last_job not in gone or schedule.name in self.new_schedules:
+                continue
             job = (schedule.last_job, schedule.tube.decode(), crc32(schedule.body))
-            if schedule.last_job in gone and self.connection.execute(_HAS_OTHER_JOB, job).fetchone():
+            if self.connection.execute(_HAS_OTHER_JOB, job).fetchone():
                 schedule.last_job = None
                 self.connection.execute(SET_SCHEDULE, row_of_schedule(schedule))
 

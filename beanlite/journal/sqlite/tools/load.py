@@ -69,6 +69,7 @@ def load(
     with filling(target) as queue, refused(target):
         loading = _Loading(queue.connection, new_ids=new_ids)
         loading.load(lines, progress)
+        queue.new_schedules.update(loading.schedules)
     return LoadResult(loading.jobs, loading.pauses, loading.policies, len(loading.schedules), queue.leftover)
 
 
