@@ -46,6 +46,8 @@ class _InputFile(io.FileIO):
 
     waits = True
     """Whether a read waits for a pipe in which nothing is, or else tells so."""
+    _ended = False
+    """Nothing more comes. A terminal tells that once, and would then wait for more."""
 
     def __init__(self, file: Path, what: str) -> None:
         self._name = "stdin" if file == STDIN else str(file)
@@ -61,11 +63,17 @@ class _InputFile(io.FileIO):
 
     def is_readable(self) -> bool:
         """Return whether a read need not wait."""
-        return bool(select.select([self], [], [], 0)[0])
+        return self._ended or bool(select.select([self], [], [], 0)[0])
 
     def readinto(self, buffer: "WriteableBuffer", /) -> int | None:
+        if self._ended:
+            return 0
         with self._reading():
-            return super().readinto(buffer) if self.waits or self.is_readable() else None
+            if not self.waits and not self.is_readable():
+                return None
+            count = super().readinto(buffer)
+            self._ended = count == 0 and not self.seekable()
+        return count
 
     def readall(self) -> bytes:
         with self._reading():
