@@ -71,6 +71,8 @@ class Panel(NamedTuple):
 class Row(NamedTuple):
     """The values of one moment."""
 
+    id: str
+    """By which the page finds it again when the chart has moved: a time to come is told by its distance from now."""
     at: float
     x: float
     """In percent of the width."""
@@ -195,12 +197,12 @@ def _rows(
         for panel, line in lines:
             value = line.points[place][1]
             cells.append((_NONE if value is None else line.show(value), _y(value, tops[panel]), panel))
-        rows.append(Row(at, x(at), cells))
-    for begin, end, rate in due:
-        number = round(rate * (end - begin))
-        text = f"{units.rate(rate)} ({units.jobs(number)})" if number else units.rate(rate)
+        rows.append(Row(str(at), at, x(at), cells))
+    for number, (begin, end, rate) in enumerate(due, 1):
+        jobs = round(rate * (end - begin))
+        text = f"{units.rate(rate)} ({units.jobs(jobs)})" if jobs else units.rate(rate)
         cells = [(text, _y(rate, tops[0]), 0) if line.key == "due" else ("", None, panel) for panel, line in lines]
-        rows.append(Row(end, x((begin + end) / 2), cells))
+        rows.append(Row(f"due {number}", end, x((begin + end) / 2), cells))
     return rows
 
 

@@ -77,6 +77,15 @@ def test_jobs_that_will_be_due_are_right_of_now_on_the_same_scale():
     assert chart.now_x < last.x < 100
 
 
+def test_rows_of_what_will_be_due_stay_the_same_while_the_chart_moves():
+    before, after = (
+        chart_of_flow(flow(put=[0] * POINTS, from_at=NOON + STEP_S * moved), POINTS).rows for moved in (0, 1)
+    )
+    assert [row.id for row in before[1:POINTS]] == [row.id for row in after[: POINTS - 1]]
+    assert [(row.id, row.x) for row in before[POINTS:]] == [(row.id, row.x) for row in after[POINTS:]]
+    assert len({row.id for row in before}) == len(before)
+
+
 def test_all_that_is_drawn_is_within_the_picture():
     chart = chart_of_flow(
         flow(put=list(range(POINTS)), deleted=[5] * POINTS, ready=[7] * POINTS, due=[999] * 12), POINTS

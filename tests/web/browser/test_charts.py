@@ -42,6 +42,11 @@ def test_values_are_shown_by_the_arrow_keys(web, visit, path):
     expect(moment).to_be_focused()
     page.keyboard.press("End")  # delayed jobs
     expect(tip.locator(".key")).to_have_count(1)
+    due = page.locator("#values tr:nth-last-child(12)")
+    earlier = due.locator("time").get_attribute("datetime")
+    expect(due.locator("time")).not_to_have_attribute("datetime", earlier)
+    expect(tip.locator(".key")).to_have_count(1)  # it stays with its place
+    expect(tip).to_be_visible()
     page.keyboard.press("Home")
     expect(tip).to_be_visible()
     expect(moment).to_have_attribute("aria-valuenow", "0")
