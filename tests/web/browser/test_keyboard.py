@@ -162,11 +162,11 @@ def test_policy_is_set_and_unset_by_keys(web, wire, visit):
     page.keyboard.type("max_jobs")
     fill(page, to="17")
     page.keyboard.press("Enter")
-    tells(page, "keys-policy")
+    tells(page, "keys-policy: max_jobs=17")
     rows = wire.request("list-policies")["policies"]
     assert [(row["key"], row["value"]) for row in rows if row["pattern"] == "keys-policy"] == [("max_jobs", "17")]
     press(page, "Unset for keys-policy: max_jobs")
-    tells(page, "keys-policy")
+    tells(page, "keys-policy: unset max_jobs")
     assert not [row for row in wire.request("list-policies")["policies"] if row["pattern"] == "keys-policy"]
 
 
@@ -174,8 +174,8 @@ def test_schedule_is_run_and_removed_by_keys(web, wire, visit):
     wire.request("set-schedule", name="keys", tube="keys-nightly", when="0 3 * * *", body="x")
     page = visit(web, "/policies")
     press(page, "Run keys")
-    tells(page, "keys")
+    tells(page, "was put by keys")
     assert wire.stats("stats-tube keys-nightly")["current-jobs-ready"] == "1"
     press(page, "Remove keys")
-    tells(page, "keys")
+    tells(page, "The schedule keys was removed")
     assert not [each for each in wire.request("list-schedules")["schedules"] if each["name"] == "keys"]
