@@ -33,11 +33,12 @@ SHARED = {
     "maximum_lag_on_failover": 1 << 20,
     "synchronous_mode": True,
     "synchronous_mode_strict": True,
+    # For a standby that was away for a minute. Patroni ignores it in a member's own settings.
+    "postgresql": {"parameters": {"wal_keep_size": "2GB"}},
 }
 PARAMETERS = SETTINGS | {
     "synchronous_commit": "on",
     "full_page_writes": "on",  # pg_rewind needs them
-    "wal_keep_size": "2GB",  # for a standby that was away for a minute
     # A leader that is cut off waits for its standbys as it shuts down, and Patroni 3.0 does not expect that to take
     # longer than retry_timeout: it begins a second shutdown, then starts PostgreSQL twice, and breaks its data.
     "wal_sender_timeout": f"{RETRY_S}s",
