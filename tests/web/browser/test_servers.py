@@ -13,7 +13,7 @@ from tests.support.wire import Wire
 from tests.web.browser.test_accessible import AXE, OF_COLOURS, RUN, WIDTHS
 
 PATHS = ("/", "/?server=two&sort=ready", "/?like=nothing", "/jobs?q=state:buried", "/jobs?group=state", "/on/two/jobs")
-# Within this the screen has to say that a server is away; it would take longer if it rested after each slow reply.
+# Within this the screen has to say that a server is away; a slow machine takes several times as long as another one.
 AWAY_MS = 15_000
 
 
