@@ -72,7 +72,7 @@ async def _apply(before: Settings, now: Settings, access: Access | None, parts: 
     log.setup(now.log_level, now.log_format)
     parts.service.max_job_size = now.max_job_size
     if _differ(before, now, _BOUNDS):
-        set_bounds(now, parts.engine, parts.refusals, fetches=parts.journal.fetches)
+        set_bounds(now, parts.engine, parts.refusals, parts.memory_limit, fetches=parts.journal.fetches)
     parts.addresses.limit(now.connections_per_address, spare_local=now.max_connections_per_address is None)
     if now.journal:
         if now.history is not None and before.history is None:

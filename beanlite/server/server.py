@@ -134,7 +134,7 @@ class Server:
             version=__version__,
             compiled=is_compiled(),
             max_memory=self.parts.engine.memory.max_bytes,
-            max_memory_from=self.parts.memory_source,
+            max_memory_from=self.parts.memory_limit.source if self._settings.max_memory is None else "max_memory",
             address=self._listener.address,
             **({} if self._listener.tls is None else {"tls": self._listener.tls.address}),
         )

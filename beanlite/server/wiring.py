@@ -14,7 +14,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.tube import Client
 from beanlite.host import log
 from beanlite.host.clock import Clock
-from beanlite.host.machine import default_max_memory, memory_limit
+from beanlite.host.machine import MemoryLimit, default_max_memory, memory_limit
 from beanlite.journal.base import Journal
 from beanlite.net.addresses import Addresses
 from beanlite.net.allowed import Access
@@ -54,8 +54,8 @@ class Parts:
     feed: Feed
     service: Service
     handshakes: Handshakes | None
-    memory_source: str
-    """What the bound on memory comes from."""
+    memory_limit: MemoryLimit
+    """What there was for this process when it started, before it had any jobs."""
 
 
 def make_parts(
@@ -70,7 +70,8 @@ def make_parts(
     """Make the parts that a server has before its journal is recovered. ``certificates``: for TLS, if it has that."""
     engine, refusals = Engine(), Refusals()
     engine.scheduler.utc_s, engine.scheduler.refused = clock.utc_s, refusals.note
-    memory_source = set_bounds(settings, engine, refusals, fetches=journal.fetches)
+    limit = memory_limit()
+    set_bounds(settings, engine, refusals, limit, fetches=journal.fetches)
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()
     addresses = Addresses(settings.connections_per_address, spare_local=settings.max_connections_per_address is None)
@@ -110,7 +111,7 @@ def make_parts(
     service.act_for = roster.act_for
     service.relay_for = roster.relay_for
     gate.page_digest = sha256(beside.page_token.encode()).hexdigest()
-    return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, handshakes, memory_source)
+    return Parts(engine, journal, refusals, addresses, roster, buffers, feed, service, handshakes, limit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +172,11 @@ def wire(
     return Wiring(group_commit, turns, fetcher, Supervised(loop, engine, journal, group_commit), host)
 
 
-def set_bounds(settings: Settings, engine: Engine, refusals: Refusals, *, fetches: bool) -> str:
+def set_bounds(settings: Settings, engine: Engine, refusals: Refusals, limit: MemoryLimit, *, fetches: bool) -> None:
     """Set the engine's bounds on memory, from the settings or from what the machine has, and on tubes.
 
-    Returns what the bound on memory comes from. ``fetches``: the journal can fetch bodies.
+    ``fetches``: the journal can fetch bodies.
     """
-    limit = memory_limit()
     max_bytes = default_max_memory(limit) if settings.max_memory is None else int(settings.max_memory)
     if max_bytes > limit.room_bytes:
         log.warning(
@@ -199,4 +199,3 @@ def set_bounds(settings: Settings, engine: Engine, refusals: Refusals, *, fetche
         "protocol": UNKNOWN_MAX,
         "buffers": buffers_max_bytes(engine.memory),
     }
-    return limit.source if settings.max_memory is None else "max_memory"

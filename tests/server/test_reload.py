@@ -103,6 +103,16 @@ def test_memory(server, reload):
         assert wire.stats()["memory-max"] == str(64 << 20)
 
 
+def test_jobs_that_are_there_do_not_lower_the_bound_on_memory(server, reload):
+    with Wire(server.connect()) as wire:
+        before = wire.stats()["memory-max"]
+        wire.send(b"put 0 0 60 60000\r\n%b\r\n" % bytes(60_000) * 500)
+        for _ in range(500):
+            assert wire.reply().startswith("INSERTED")
+        reload("max_tubes = 3")
+        assert wire.stats()["memory-max"] == before
+
+
 def test_a_history_begins_and_ends(server, reload):
     def events():
         return ask(server.directory / "queue.db", "select what from events order by n").split()
