@@ -20,6 +20,7 @@ from beanlite.settings.values import (
     Place,
     Whole,
     is_loopback,
+    of_fsync,
     of_operators,
     seconds,
 )
@@ -134,7 +135,9 @@ class Settings(BaseModel):
     )
     """The {}, or the name of the machine if it listens on all addresses. The address must lead to this server alone,
     not to a proxy."""
-    fsync: Annotated[str, StringConstraints(pattern=r"^(always|never|[0-9]{1,9}ms)$"), Flag("WHEN")] = Field(
+    fsync: Annotated[
+        str, StringConstraints(pattern=r"^(always|never|[0-9]{1,9}ms)$"), AfterValidator(of_fsync), Flag("WHEN")
+    ] = Field(
         "always",
         description="when commits are synced to disk: always (before their replies), never, or at least once per"
         " interval in milliseconds, such as 50ms",

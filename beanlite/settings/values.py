@@ -82,6 +82,11 @@ def is_postgresql(text: str) -> bool:
     return text.lower().startswith(("postgresql:/", "postgres:/"))  # a Path turns two slashes into one
 
 
+def of_fsync(text: str) -> str:
+    """Return the setting ``fsync``: an interval of 0 is ``always``, as beanstalkd's ``-f0`` is."""
+    return "always" if text.strip("0") == "ms" else text
+
+
 def operator_networks(text: str) -> tuple[bool, list[IPv4Network | IPv6Network]]:
     """Parse the setting ``operators``: whether the Unix socket is in it, and its networks. Raises ValueError."""
     items = [item.strip() for item in text.split(",")]
