@@ -2,6 +2,7 @@
 
 import os
 import resource
+import subprocess
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from beanlite.journal.sqlite.file.room import RESERVE_BYTES, Room
 from tests.journal.test_database import unprivileged
+from tests.support.needs import need
 
 __all__ = ["unprivileged"]  # a fixture
 
@@ -52,6 +54,22 @@ def test_room_takes_half_of_the_free_space_from_1_mib_on(tmp_path, monkeypatch, 
         assert (reserve.stat().st_size if reserve.exists() else 0) == int(taken * MIB)
         assert room.give_up_reserve() is (taken > 0)
         assert not reserve.exists()
+
+
+@pytest.mark.parametrize("left", [3, 8])
+def test_reserve_of_a_killed_server_is_kept_where_nothing_allocates(tmp_path, monkeypatch, left):
+    """As on ext3 and older versions of NFS. The file system here does not tell what is free."""
+    need(os.geteuid() == 0, "only root can mount")
+    subprocess.run(["mount", "-t", "ramfs", "none", str(tmp_path)], check=True)
+    try:
+        reserve = tmp_path / "queue.db-reserve"
+        reserve.write_bytes(bytes(left * MIB))
+        monkeypatch.setattr(os, "fstatvfs", lambda _: SimpleNamespace(f_bavail=64 * MIB, f_frsize=1))
+        with room_of(tmp_path / "queue.db") as room:
+            assert room.take_reserve()
+            assert reserve.stat().st_size == RESERVE_BYTES
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 @pytest.mark.parametrize("kind", ["another user's", "a link", "a FIFO", "a folder"])

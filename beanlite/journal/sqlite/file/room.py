@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -114,15 +115,23 @@ class Room:
 
     def _open(self) -> int:
         """Open the reserve, and in place of what is not ours a new one. OSError: it can't be opened."""
-        # Without O_NONBLOCK, a FIFO would have us wait for its reader.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            return os.open(self._reserve, flags, 0o600)
+            return self._open_file()
         except OSError as error:
             if self._is_unusable or error.errno not in _NOT_OURS:
                 raise
             self._reserve.unlink()
-            return os.open(self._reserve, flags, 0o600)
+            return self._open_file()
+
+    def _open_file(self) -> int:
+        # To read as well: where the file system can't allocate, glibc writes to each block, once it has read what is
+        # there. Without O_NONBLOCK, we might have to wait for what is no file.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(self._reserve, flags, 0o600)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.ENXIO, "it is not a regular file", str(self._reserve))
+        return descriptor
 
     def _go_without(self, error: OSError) -> None:
         if not self._is_unusable:
