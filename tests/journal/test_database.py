@@ -408,3 +408,19 @@ def test_file_replaced_while_it_is_being_locked_is_not_served(path, monkeypatch)
     make(path.with_name("new.db"))
     monkeypatch.setattr(fcntl, "flock", replaced)
     assert refusal(path) == f"{path} has just been replaced; try again"
+
+
+def test_file_of_a_first_start_that_was_quicker_stays(path, monkeypatch):
+    lock = fcntl.flock
+
+    def quicker(descriptor, operation):
+        other = os.open(path, os.O_RDWR)
+        lock(other, operation)
+        try:
+            lock(descriptor, operation)
+        finally:
+            os.close(other)
+
+    monkeypatch.setattr(fcntl, "flock", quicker)
+    assert refusal(path) == f"a server or another command holds {path}; stop it, or name another file"
+    assert path.exists()

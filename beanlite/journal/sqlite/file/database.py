@@ -217,12 +217,12 @@ def lock_file(path: Path, undo: ExitStack) -> int:
         advice = "it must be a file to read and write, in a directory that exists and is writable"
         raise JournalRefused(f"{path} can't be opened: {error.strerror}; {advice}") from error
     undo.callback(os.close, lock)
-    if is_new:
-        undo.callback(path.unlink)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    except BlockingIOError as error:  # although it may be new: another first start was quicker
         raise JournalRefused(f"a server or another command holds {path}; stop it, or name another file") from error
+    if is_new:
+        undo.callback(path.unlink)
     if not os.path.samestat(os.fstat(lock), path.stat()):
         raise JournalRefused(f"{path} has just been replaced; try again")
     if not os.access(path.parent, os.W_OK | os.X_OK, effective_ids=True):
