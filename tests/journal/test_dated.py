@@ -44,6 +44,15 @@ def test_a_name_tells_its_moment(source, folder):
     assert stamp(0) == "19700101T000000.000Z"
 
 
+@pytest.mark.parametrize(("days", "moment_s"), [(-10, FIRST_S + 2 * DAY_S), (5, FIRST_S + 5 * DAY_S)])
+def test_a_name_sorts_last_even_where_the_clock_has_gone_back(source, folder, days, moment_s):
+    file = dated.dated_path(folder, source, FIRST_S + days * DAY_S)
+    make(file, batches=1)
+    newest, newest_s = dated_backups(folder, source)[-1]
+    assert newest == file
+    assert newest_s == pytest.approx(moment_s, abs=0.004)
+
+
 def test_the_oldest_are_deleted(source, folder):
     *old, newest = dated_backups(folder, source)
     assert delete_oldest(folder, source, 2, newest[0]) == ([old[0][0]], [])

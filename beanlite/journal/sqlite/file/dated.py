@@ -40,9 +40,17 @@ def stamp(at_s: float) -> str:
     return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(at_ms // 1000))}.{at_ms % 1000:03}Z"
 
 
+def moment_after(earlier: list[tuple[Path, float]], at_s: float) -> float:
+    """Return the moment for a name that sorts behind earlier ones even if the clock has been set back since then."""
+    return max(at_s, earlier[-1][1] + 0.0015) if earlier else at_s  # a millisecond later, however it is rounded
+
+
 def dated_path(folder: Path, source: Path, at_s: float) -> Path:
     """Return the path in the folder of a backup of the source that is made at ``at_s``, in UTC seconds."""
-    return folder / f"{source.stem}-{stamp(at_s)}{_SUFFIX}"
+    earlier: list[tuple[Path, float]] = []
+    with suppress(OSError):  # the backup itself reports what is wrong with the folder
+        earlier = dated_files(folder, f"{source.stem}-", _SUFFIX)
+    return folder / f"{source.stem}-{stamp(moment_after(earlier, at_s))}{_SUFFIX}"
 
 
 def dated_files(folder: Path, before: str, after: str = "") -> list[tuple[Path, float]]:

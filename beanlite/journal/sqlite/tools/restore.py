@@ -13,7 +13,7 @@ from pathlib import Path
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.host import signals
-from beanlite.journal.sqlite.file.dated import dated_files, stamp, unheld
+from beanlite.journal.sqlite.file.dated import dated_files, moment_after, stamp, unheld
 from beanlite.journal.sqlite.file.fileformat import (
     APPLICATION_ID,
     HEADER_BYTES,
@@ -188,14 +188,8 @@ def _set_aside_earlier(target: Path) -> list[tuple[Path, float]]:
 
 
 def _name(target: Path, earlier: list[tuple[Path, float]]) -> Path:
-    """Return the name under which the target is set aside.
-
-    It sorts behind earlier ones even if the clock has been set back since then.
-    """
-    at_s = time.time()
-    if earlier:
-        at_s = max(at_s, earlier[-1][1] + 0.0015)  # a millisecond later, however it is rounded
-    return target.with_name(f"{_prefix(target)}{stamp(at_s)}")
+    """Return the name under which the target is set aside."""
+    return target.with_name(f"{_prefix(target)}{stamp(moment_after(earlier, time.time()))}")
 
 
 def _prefix(target: Path) -> str:
