@@ -71,6 +71,11 @@ class EventRows:
         self.kept_s = OPERATORS_KEPT_S if bounds.kept_s is None else bounds.kept_s
 
     @property
+    def kept_from(self) -> int:
+        """The number from which rows are kept, as far as their bytes are concerned."""
+        return max(0, self.last - self.bounds.max_bytes)  # a database takes no number below -(1 << 63)
+
+    @property
     def bodies_max(self) -> int:
         """How many bytes of the history may be bodies of deleted jobs."""
         return self.bounds.max_bytes if self.bounds.bodies else 0

@@ -82,3 +82,14 @@ def test_future_events_keep_none_behind_them_if_the_clock_is_ahead(tmp_path):
             history.prune(database.connection, 100, EPOCH_S + number - 0.4)
         history.prune(database.connection, 100, EPOCH_S + 8 * DAY_S)
         assert database.connection.execute("SELECT at FROM history").fetchall() == [(2e9,)]
+
+
+def test_bytes_that_no_number_reaches_keep_all_that_is_young(tmp_path):
+    """Such as 10EiB, for a history that only its age is to bound."""
+    with closing(open_database(tmp_path / "queue.db")) as database:
+        events = [(n, at_s, n, "t", "put", None, None, 0, 0) for n, at_s in ((60, 1e9), (120, 1e9 + DAY_S))]
+        database.connection.executemany(INSERTS[0], events)
+        history = History(HistoryBounds(7 * DAY_S, 10 << 60, bodies=False), Clock())
+        history.read(database.connection)
+        history.prune(database.connection, 500, 1e9 + 7.5 * DAY_S)
+        assert database.connection.execute("SELECT n FROM history").fetchall() == [(120,)]

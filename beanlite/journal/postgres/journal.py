@@ -235,7 +235,7 @@ class PostgresJournal(Journal):
         history, more = self._history, True
         while more and self._since_boot_ns() < until_ns:
             now_s = utc_s(self._clock())
-            more = await self._upkeep.forget(history.last - history.bounds.max_bytes, now_s - history.kept_s, now_s)
+            more = await self._upkeep.forget(history.kept_from, now_s - history.kept_s, now_s)
 
     def reconfigure(self, history_s: int | None, history_bytes: int, *, history_bodies: bool) -> None:
         """Keep this much of the history from now on; what is too old is deleted within seconds, or an hour."""

@@ -74,7 +74,7 @@ class History(EventRows):
         """Delete up to ``rows`` of the oldest rows that exceed the bounds; returns whether there may be more."""
         if self._oldest is None:
             return False
-        before_s, before_n = now_s - self.kept_s, self.last - self.bounds.max_bytes
+        before_s, before_n = now_s - self.kept_s, self.kept_from
         n, at_s = self._oldest
         if at_s >= before_s and n >= before_n:
             # It may be in the future, because the clock was wrong, and those behind it too old.
