@@ -21,6 +21,14 @@ SETTINGS = "/etc/beanlite/beanlite.toml"
 USERS = "/etc/beanlite/users"
 ASK = Path(__file__).with_name("ask.py")
 DROP_IN = "/run/systemd/system/beanlite.service.d/test.conf"
+PUT = """
+import socket
+with socket.socket(socket.AF_UNIX) as queue:
+    queue.connect("/run/beanlite/queue.sock")
+    queue.sendall(b"use a\\r\\nput 0 0 60 1\\r\\nx\\r\\n")
+    replies = queue.makefile()
+    print([replies.readline().strip() for _ in range(2)][1])
+"""
 DATABASE = "/var/lib/beanlite/beanlite.db"
 PORT = 11300
 
@@ -71,6 +79,13 @@ def change(machine, **settings):
         text, times = re.subn(rf"^{key} = .*", f"{key} = {json.dumps(value)}", text, flags=re.MULTILINE)
         assert times == 1, key
     machine.path(SETTINGS).write_text(text)
+
+
+def drop_in(machine, line):
+    """Add a line to the unit of the service, as of its next start."""
+    machine.path(DROP_IN).parent.mkdir(parents=True)
+    machine.path(DROP_IN).write_text(f"[Service]\n{line}\n")
+    machine.run("systemctl", "daemon-reload")
 
 
 def put(machine, *bodies):
@@ -155,10 +170,39 @@ def test_a_killed_server_is_started_again(system):
     assert bodies(system) == [b"kept"]
 
 
+def test_a_killed_servers_wal_that_is_gone_is_noticed(system):
+    """The start has to know that the machine has not been booted since, which the kernel tells it in /proc/sys."""
+    drop_in(system, "Restart=no")
+    system.run("systemctl", "restart", SERVICE)
+    put(system, b"acknowledged")
+    system.run("systemctl", "kill", "--signal=KILL", SERVICE)
+    system.until(SERVICE, ActiveState="failed")
+    system.path(f"{DATABASE}-wal").unlink()
+    assert system.run("systemctl", "start", SERVICE, check=False).returncode != 0
+    assert system.show(SERVICE)["ExecMainStatus"] == "3"
+    assert "-wal is missing or cut short, with commits that were acknowledged" in system.log(SERVICE)
+
+
+def test_rules_tell_the_users_of_the_machine_apart(system):
+    drop_in(system, "UMask=0007")
+    system.path("/etc/beanlite/access.toml").write_text(
+        '[[allow]]\nwho = ["uid:www-data"]\nrole = ["producer"]\ntubes = ["a"]\n'
+    )
+    settings = system.path(SETTINGS).read_text()
+    lines = ['socket = "/run/beanlite/queue.sock"', 'access = "/etc/beanlite/access.toml"']
+    system.path(SETTINGS).write_text("\n".join([settings, *lines]))
+    system.run("systemctl", "restart", SERVICE)
+    system.path("/put.py").write_text(PUT)
+    python = "/usr/lib/beanlite/bin/python"
+    said = {
+        user: system.run("setpriv", f"--reuid={user}", "--regid=beanlite", "--clear-groups", python, "/put.py").stdout
+        for user in ("www-data", "nobody")
+    }
+    assert said == {"www-data": "INSERTED 1\n", "nobody": "UNAUTHORIZED\n"}
+
+
 def test_the_watchdog_ends_a_server_that_does_nothing(system):
-    system.path(DROP_IN).parent.mkdir(parents=True)
-    system.path(DROP_IN).write_text("[Service]\nWatchdogSec=1\n")
-    system.run("systemctl", "daemon-reload")
+    drop_in(system, "WatchdogSec=1")
     system.run("systemctl", "restart", SERVICE)
     put(system, b"kept")
     before = system.show(SERVICE)

@@ -74,6 +74,14 @@ def test_no_unit_is_skipped_without_a_word(name):
     assert "\nCondition" not in (PACKAGING / name).read_text()
 
 
+@pytest.mark.parametrize("name", SERVICES)
+def test_boot_and_users_of_the_machine_are_not_hidden(name):
+    """A start learns from /proc/sys whether the machine was booted since; a server knows the users of its socket."""
+    text = (PACKAGING / name).read_text()
+    assert "\nProcSubset=" not in text
+    assert "backup" in name or "\nPrivateUsers=" not in text
+
+
 @pytest.mark.parametrize("name", ["docs/coming-from-beanstalkd.md", "docs/network.md"])
 def test_socket_of_a_page_is_in_a_folder_that_the_unit_makes(name):
     unit = (PACKAGING / "beanlite.service").read_text()
