@@ -5,12 +5,11 @@ import contextlib
 import json
 import os
 import shutil
-import sys
 import time
 from pathlib import Path
 from typing import IO, Any, Final
 
-from beanlite.beside.child import Child, Parent
+from beanlite.beside.child import Child, Parent, run_module
 from beanlite.host import log
 from beanlite.host.signals import how_ended
 from beanlite.journal.sqlite.file.dated import dated_backups
@@ -52,8 +51,8 @@ class Backups(Parent):
         self._db = Path(os.path.realpath(db))
         self._folder = Path(os.path.realpath(folder))
         self._every_s = every_s
-        self._command = [sys.executable, "-m", "beanlite", "backup", str(self._folder)]
-        self._command += ["--db", str(self._db), "--keep", str(keep), "--json"]
+        flags = ["--db", str(self._db), "--keep", str(keep), "--json"]
+        self._command = run_module("beanlite", "backup", str(self._folder), *flags)
         self._output: IO[bytes]
         """What the backup's process prints."""
         self.succeeded_at = 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from typing import IO, Final
 
@@ -12,6 +13,11 @@ ENDS_WITHIN_S: Final = 5.0
 # The interval of the checks for its end, and of those while it is about to end.
 _LOOK_S: Final = 0.1
 _LOOK_AGAIN_S: Final = 0.01
+
+
+def run_module(name: str, *args: str) -> list[str]:
+    """Return the command that runs a module of ours, which must not import what is in the current folder by chance."""
+    return [sys.executable, "-P", "-m", name, *args]
 
 
 class Parent:

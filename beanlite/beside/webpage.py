@@ -8,11 +8,10 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from typing import Final
 
-from beanlite.beside.child import ENDS_WITHIN_S, Child, Parent
+from beanlite.beside.child import ENDS_WITHIN_S, Child, Parent, run_module
 from beanlite.host import log
 from beanlite.host.signals import how_ended
 
@@ -30,7 +29,7 @@ _LINE_BYTES: Final = 1 << 12
 
 def page_command(options: Mapping[str, str]) -> list[str]:
     """Return the command that serves the page; ``beanlite/web/__main__.py`` describes what can be asked for."""
-    return [sys.executable, "-m", "beanlite.web", json.dumps(options)]
+    return run_module("beanlite.web", json.dumps(options))
 
 
 class WebPage(Parent):

@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import subprocess
-import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from beanlite.beside.backups import why_failed
+from beanlite.beside.child import run_module
 from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.file.dated import dated_backups
 from beanlite.settings.sources import bare_environment
@@ -55,7 +55,7 @@ class Folder:
 
     async def _make(self) -> None:
         folder = f"{self.path}/"  # without the slash, a file of that name would be made if the folder is missing
-        command = [sys.executable, "-m", "beanlite", "backup", folder, "--db", str(self._db)]
+        command = run_module("beanlite", "backup", folder, "--db", str(self._db))
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,

@@ -59,6 +59,22 @@ def test_commands_on_the_page_of_a_server_ask_that_server(server):
     until(lambda: command in ask(where)[1])
 
 
+def test_what_is_in_the_servers_folder_is_not_imported(tmp_path):
+    """Such as the producer of a newcomer, by the name of a module of Python's own."""
+    folder = tmp_path / "q"
+    folder.mkdir()
+    for name in ("queue", "calendar", "email"):
+        (folder / f"{name}.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
+    backups = tmp_path / "backups"
+    backups.mkdir()
+    flags = ["--web", "127.0.0.1:0", "--backup-every", "1h", "--backup-dir", str(backups)]
+    with start_beanlite(folder, *flags) as server:
+        assert ask(page_of(server)[0])[0] == 200
+        until(lambda: "backup made" in server.log_text())
+        assert ask(page_of(server)[0], "/backups")[0] == 200
+    assert not (folder / "imported").exists()
+
+
 # -- how it lives and ends
 
 
