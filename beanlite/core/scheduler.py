@@ -187,14 +187,13 @@ class Scheduler(Chore):
         missed = utc_s - schedule.next_at >= GRACE_S
         try:
             next_at = next_after(schedule.when, schedule.zone, utc_s - GRACE_S if missed else schedule.next_at)
+            # Of several that were missed, the last counts for all, unless there is one by now that was not.
+            makes_up = schedule.once_if_missed and next_at > utc_s + _EARLY_S and _is_behind(schedule, utc_s)
         except ValueError as why:  # this machine does not have the zone
             self.errors[schedule.name] = str(why)
             return False
         self.errors.pop(schedule.name, None)
-        # Of several that were missed, the last counts for all, unless there is one by now that was not.
-        wanted = (schedule.once_if_missed and next_at > utc_s + _EARLY_S) if missed else True
-        if wanted and schedule.if_absent and self._is_present(schedule):
-            wanted = False
+        wanted = (makes_up or not missed) and not (schedule.if_absent and self._is_present(schedule))
         if wanted and self._put(schedule, "", now_ns, again=schedule.name in self._refused) is None:
             self._refused.add(schedule.name)
             return False
@@ -262,6 +261,17 @@ class Scheduler(Chore):
         except ValueError:  # as above
             pass
         return _TICK_COST
+
+
+def _is_behind(schedule: Schedule, utc_s: float) -> bool:
+    """Whether a time has come since the last job; if none has, the clock was only wrong in between, and none is missed.
+
+    ValueError: this machine does not have the zone.
+    """
+    last_at = schedule.last_at
+    if last_at is None or last_at > utc_s:
+        return True
+    return next_after(schedule.when, schedule.zone, last_at + _EARLY_S) <= utc_s
 
 
 def _as_seconds(clock_ns: int) -> float:

@@ -79,6 +79,24 @@ def test_start_after_a_clock_that_was_far_ahead_goes_on_from_now(machine):
     assert len(machine.puts()) == 60
 
 
+@pytest.mark.parametrize(("night_off", "puts"), [(False, 0), (True, 1)])
+def test_clock_that_was_wrong_for_a_while_has_missed_nothing(machine, night_off, puts):
+    """As that of a machine without a battery, until it has asked what time it is."""
+    machine.set("0 3 * * *", once=True)
+    machine.core.wait(-machine.now_s % DAY_S + 3.5 * HOUR_S)
+    machine.delete_all()
+    machine.store()
+    if night_off:
+        machine.set_by_s += DAY_S
+    right_s = 10 * 365 * DAY_S
+    machine.set_by_s -= right_s
+    machine.kill()
+    machine.core.wait(60)
+    machine.set_by_s += right_s
+    machine.core.wait(2 * LOOK_S)
+    assert len(machine.puts()) == puts
+
+
 def test_start_after_a_clock_set_back_a_little_repeats_no_tick(machine):
     schedule = machine.set("every 1d")
     machine.core.wait(schedule.next_at - machine.now_s + 60)
