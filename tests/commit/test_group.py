@@ -342,6 +342,15 @@ async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path,
         assert await ask(other, PUT) == b"INSERTED 3\r\n"
 
 
+async def test_a_disk_that_is_full_again_within_a_second_is_asked_no_oftener(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        for _ in range(3):
+            server.parts.journal._upkeep._disk_full()
+            server.parts.engine.admission.accept_puts(server.parts.journal._writer.room.for_bodies())
+        waits = [task for task in asyncio.all_tasks() if "_await_room" in repr(task.get_coro())]
+        assert len(waits) == 1
+
+
 async def test_loop_stays_awake_only_for_the_end_of_a_short_sync(tmp_path, disk, monkeypatch):
     monkeypatch.setattr(awake, "AWAKE_S", 60.0)
     async with serving(tmp_path / "q.db") as (server, _):

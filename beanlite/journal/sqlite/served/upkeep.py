@@ -62,6 +62,7 @@ class Upkeep:
         self._no_timed_sync = asyncio.Event()
         """Set while the task waits for the next interval."""
         self._no_timed_sync.set()
+        self._awaiting_room: asyncio.Task[None] | None = None
         self._measure_at_s = 0.0
         """When the room on the disk is to be measured next; between, puts without large bodies are taken off."""
         self._oddities = log.Seldom()
@@ -71,7 +72,7 @@ class Upkeep:
         if sync_interval_s:
             self._timed_sync = self.begin(self._sync_by_time(sync_interval_s))
         if self._engine.admission.disk_full:
-            self.begin(self._await_room())
+            self._begin_to_await_room()
 
     def begin_stop(self) -> None:
         """Start nothing more."""
@@ -233,7 +234,12 @@ class Upkeep:
         log.warning("disk full: puts are refused until there is room again")
         self._engine.admission.refuse_puts()
         self._writer.give_up_reserve()
-        self.begin(self._await_room())
+        self._begin_to_await_room()
+
+    def _begin_to_await_room(self) -> None:
+        # It may wait still, if there was room for less than a second.
+        if self._awaiting_room is None or self._awaiting_room.done():
+            self._awaiting_room = self.begin(self._await_room())
 
     async def _await_room(self) -> None:
         while self._engine.admission.disk_full:
