@@ -72,7 +72,8 @@ def default_db() -> tuple[Path, str]:
     It is in the current folder or, if there is none yet, in systemd's StateDirectory=.
     """
     folder = os.environ.get(STATE_DIRECTORY, "").partition(":")[0]  # the first of several
-    if not folder or os.path.exists(DB_NAME):  # noqa: PTH110 - as for isdir
+    is_here = bool(folder) and os.path.realpath(folder) == os.path.realpath(".")
+    if not folder or (os.path.exists(DB_NAME) and not is_here):  # noqa: PTH110 - as for isdir
         return Path(DB_NAME), "default"
     return Path(folder, DB_NAME), STATE_DIRECTORY
 
