@@ -8,7 +8,7 @@ from beanlite.beside.beside import Beside, check_page_files
 from beanlite.errors import BeanliteError
 from beanlite.host import log, systemd
 from beanlite.net.allowed import Access
-from beanlite.net.certificates import load_certificates
+from beanlite.net.certificates import Certificates, load_certificates
 from beanlite.net.handshakes import most_pending
 from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
@@ -36,9 +36,7 @@ async def reload(
         settings = _merge(before, target, len(parts.roster))
         check_page_files(settings)
         values = None if settings.policies is None else read_policies(settings.policies)
-        certificates = None
-        if parts.handshakes is not None:  # thousands of authorities take seconds, in which others are served
-            certificates = await asyncio.to_thread(load_certificates, settings)
+        certificates = None if parts.handshakes is None else await _load_certificates(settings)
         access = None if settings.access is None else read_access(settings.access)
     except BeanliteError as error:
         log.error("not reloaded: settings unchanged", error=error)
@@ -52,6 +50,14 @@ async def reload(
         _tell(before, target, settings)
     systemd.tell("READY=1")
     return settings
+
+
+async def _load_certificates(settings: Settings) -> Certificates:
+    """Load them beside the loop: thousands of authorities take seconds, in which others are served. BeanliteError."""
+    try:
+        return await asyncio.to_thread(load_certificates, settings)
+    except RuntimeError as error:  # the system has no more threads for us
+        raise BeanliteError(str(error)) from error
 
 
 def _merge(before: Settings, target: Settings, connections: int) -> Settings:

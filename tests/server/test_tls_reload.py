@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,20 @@ async def test_clients_are_served_while_certificates_are_read(authority, tmp_pat
         assert await asyncio.wait_for(reader.readline(), 10) == b"USING default\r\n"
         writer.close()
         on.set()
+
+
+async def test_reload_for_which_there_is_no_thread_changes_nothing(authority, tmp_path, monkeypatch, caplog):
+    def refused(_self, *_args):
+        raise RuntimeError("can't start new thread")
+
+    cert, key = authority.sign("server")
+    settings = settings_of(cert, key).model_dump(include={"tls", "tls_cert", "tls_key"})
+    async with serving(tmp_path / "queue.db", **settings) as (server, task):
+        monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
+        server._reloads.want(stands_by=False)
+        await until_inside(lambda: "not reloaded: settings unchanged" in caplog.text)
+        monkeypatch.undo()
+        assert not task.done()
 
 
 def test_reload_changes_the_lowest_version(authority, tmp_path):
