@@ -116,7 +116,7 @@ def _leading(ask: Callable[[Record], Record], request: Record, sort: str, limit:
     rows: list[Record] = []
     for records, _ in slices(ask, request, "jobs"):
         rows = first([*rows, *records], key, largest=largest, limit=limit)
-        if len(rows) == limit:
+        if len(rows) == limit and rows[-1][key] is not None:  # beyond an unknown value there may be known ones
             bound = rows[-1][key] + (1 if largest else -1)
             if bound < 0:  # no job has a smaller pri
                 break

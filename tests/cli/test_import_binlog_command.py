@@ -9,6 +9,9 @@ import sys
 import pytest
 
 from beanlite.cli import main
+from beanlite.console import listing
+from beanlite.console.file import File
+from beanlite.console.filters import filter_by
 from beanlite.journal.sqlite.file.database import open_database
 from tests.support.binlogs import begin, record, write
 from tests.support.journal_files import ROOT, make
@@ -36,6 +39,14 @@ def test_it_says_what_it_imported(log, db, capsys):
     out, err = capsys.readouterr()
     assert re.fullmatch(rf"{db}: 2 jobs \(1 ready, 0 delayed, 1 buried\), \d+\.\d+ s\n", out)
     assert err == ""
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+def test_imported_jobs_are_sorted_by_a_time_that_no_binlog_has(limit, log, db):
+    assert main(["import-binlog", str(log), "--db", str(db)]) == 0
+    with File(db) as file:
+        rows = listing.jobs(file, filter_by(), "in-state", limit, None).records
+    assert [(row["id"], row["in_state_s"]) for row in rows] == [(1, None), (2, None)][:limit]
 
 
 @pytest.mark.parametrize(("run", "said"), [(onto_full_disk, DONE_UNPRINTED), (without_reader, "")])

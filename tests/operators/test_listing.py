@@ -157,6 +157,17 @@ def test_sorted_list_of_very_many_jobs_asks_for_few_of_them(sort, key, criterion
     assert len(told) < 2000
 
 
+def test_jobs_without_the_fact_that_sorts_them_come_last():
+    jobs: list[dict[str, Any]] = [{"id": n, "in_state_s": None if n < 300 else n} for n in range(500)]
+
+    def list_jobs(request):
+        rest = jobs[request.get("after") or 0 :]
+        part = [job for job in rest if (job["in_state_s"] or 0) >= request.get("in_state_s", 0)][:200]
+        return {"jobs": part, "next": part[-1]["id"] + 1 if len(part) == 200 else None}
+
+    assert ids(SimpleNamespace(list_jobs=list_jobs), sort="in-state", limit=3) == [499, 498, 497]
+
+
 def test_a_list_goes_on_where_it_ended(source, queue):
     for sort, which, expected in (
         ("id", filter_by(), queue.all),
