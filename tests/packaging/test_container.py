@@ -98,6 +98,12 @@ def test_example_mounts_files_that_are_there(compose):
     assert f">{USERS}\n" in (FOLDER / "compose.yaml").read_text()
 
 
+def test_example_makes_its_users_as_the_docs_do():
+    docs = (ROOT / "docs/installing.md").read_text()
+    (command,) = re.findall("^(.*podman run .* --add-user .*) > users$", docs, re.MULTILINE)
+    assert f"#   {command} >{USERS}\n" in (FOLDER / "compose.yaml").read_text()
+
+
 def test_example_builds_the_image_and_keeps_what_it_stores(compose):
     build = compose["services"]["beanlite"]["build"]
     assert (FOLDER / build["context"] / build["dockerfile"]).resolve() == FOLDER / "Containerfile"
