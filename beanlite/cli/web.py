@@ -211,15 +211,13 @@ def web(
         return
     tls = _tls(web_tls_cert, web_tls_key)
     address = parse_address(listen, "--listen")
-    is_loopback = serving.is_loopback(address)
     _check_users(password_file, user_header)
-    if not is_loopback and password_file is None and user_header is None:
+    if not serving.is_loopback(address) and password_file is None and user_header is None:
         raise ConfigError(f"--listen {listen} needs --password-file or --user-header: everybody could change anything")
-    own = serving.LOOPBACK_NAMES if is_loopback else frozenset()
     visitors = Visitors(
         passwords=None if password_file is None else Passwords(password_file),
         user_header=user_header,
-        hosts=own | frozenset(map(own_host, host or ())),
+        hosts=serving.own_names(address) | frozenset(map(own_host, host or ())),
         read_only=read_only,
     )
     app, name, threads = _app_of(server, db, database, visitors, hide_bodies=hide_bodies)

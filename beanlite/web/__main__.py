@@ -56,7 +56,7 @@ def main() -> int:
             options="" if address == (HOST, PORT) else Place("", 0, (address,)).options,
             visitors=Visitors(
                 passwords=Passwords(Path(options["web_password_file"])) if "web_password_file" in options else None,
-                hosts=serving.LOOPBACK_NAMES | {where[0]} if serving.is_loopback(where) else frozenset(),
+                hosts=serving.own_names(where),
             ),
             db=file or os.environ.get(DATABASE),
             backups=backups,

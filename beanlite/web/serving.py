@@ -17,10 +17,11 @@ from beanlite.host import signals
 from beanlite.host.places import as_place
 from beanlite.net.listener import listen_at
 from beanlite.settings import values
+from beanlite.web.safety import own_host
 from beanlite.web.visits import CONNECTIONS_MAX, Door, Visit
 
 # The host names by which browsers reach the loopback interface.
-LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 # How long a connection may be idle.
 IDLE_S: Final = 30
 STOPS_WITHIN_S: Final = 2
@@ -31,6 +32,13 @@ GIVES_WAY: Final = 10
 def is_loopback(address: Address) -> bool:
     """Whether only this machine can reach the address. True for a Unix socket, which is as open as its file."""
     return len(address) != 2 or values.is_loopback(address[0])
+
+
+def own_names(address: Address) -> frozenset[str]:
+    """Return the host names by which browsers reach the address; none if other machines can reach it."""
+    if not is_loopback(address):
+        return frozenset()
+    return _LOOPBACK_NAMES | {own_host(address[0])} if len(address) == 2 else _LOOPBACK_NAMES
 
 
 def listen(address: Address) -> socket.socket:

@@ -76,7 +76,8 @@ class Web:
 
     def __init__(self, connect: str | None, *flags: str | Path, user: str | None = None) -> None:
         place = [] if connect is None else ["--connect", connect]
-        args = ["web", *place, "--listen", "127.0.0.1:0", *map(str, flags)]
+        listen = [] if "--listen" in flags else ["--listen", "127.0.0.1:0"]
+        args = ["web", *place, *listen, *map(str, flags)]
         read, write = os.pipe()
         with os.fdopen(write, "wb") as output:
             self.process = fork(args, Path.cwd(), os.environ, output)

@@ -82,6 +82,14 @@ def test_a_name_that_was_rebound_is_refused(connect):
         assert web.get("/", host="queue.example.org").status == 200
 
 
+def test_a_page_answers_at_the_address_on_which_it_listens(connect):
+    with Web(connect, "--listen", "127.0.0.2:0") as web:
+        assert web.where.startswith("127.0.0.2:")
+        assert web.get("/").status == 200
+        assert web.get("/", host="localhost").status == 200
+        assert web.get("/", host="127.0.0.3").status == 421
+
+
 def test_a_name_of_this_page_may_be_written_in_any_way(connect):
     with Web(connect, "--host", "Queue.Example.ORG", "--host", "[2001:DB8::0:1]", "--host", "2001:db8::2") as web:
         for host in ("queue.example.org", "QUEUE.example.org:11380", "[2001:db8::1]:11380", "[2001:db8::2]"):
