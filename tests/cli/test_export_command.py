@@ -130,6 +130,15 @@ def test_a_file_is_replaced_only_if_that_is_asked_for(queue, capsys):
     assert Path("queue.jsonl").read_text().count("\n") == 11
 
 
+@pytest.mark.parametrize("command", ["export", "backup"])
+def test_a_database_that_is_missing_is_named_with_force_as_well(command, tmp_path, capsys):
+    Path("old").write_text("old")
+    for words in (["new"], ["old", "--force"]):
+        assert main([command, *words, "--db", "none.db"]) == 3
+        assert capsys.readouterr().err == f"beanlite: {tmp_path}/none.db can't be opened: No such file or directory\n"
+    assert Path("old").read_text() == "old"
+
+
 def test_what_a_server_holds_is_not_replaced_by_jobs_from_postgresql(queue, capsys):
     with queue.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)

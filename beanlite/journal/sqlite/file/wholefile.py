@@ -141,7 +141,7 @@ def unserved(dest: Path, source: Path | None) -> Iterator[bool]:
         yield False
         return
     with os.fdopen(descriptor):
-        if source is not None and os.path.samestat(os.fstat(descriptor), source.stat()):
+        if source is not None and _is_open(source, descriptor):
             raise BeanliteError(f"{dest} was not replaced: it is the database itself")
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,6 +152,14 @@ def unserved(dest: Path, source: Path | None) -> Iterator[bool]:
         if os.path.lexists(journal_of(dest)):
             raise BeanliteError(f"{dest} was not replaced: {journal_of(dest)} would be taken for a part of it")
         yield True
+
+
+def _is_open(path: Path, descriptor: int) -> bool:
+    """Whether a descriptor is of the file at a path; not if there is none, of which its reader will tell."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
 
 
 def vacuum_into(connection: sqlite3.Connection, dest: Path) -> None:
