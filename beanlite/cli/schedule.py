@@ -21,7 +21,7 @@ from beanlite.console import tables, units
 from beanlite.console.filters import JobId, Record, encode_tube
 from beanlite.console.listing import slices
 from beanlite.console.live import Live, by_me
-from beanlite.console.putting import new_of, newest_id
+from beanlite.console.putting import run_schedule
 from beanlite.console.routing import all_of, home, naming
 from beanlite.console.several import Servers, Several
 from beanlite.core.job import U32_MAX
@@ -154,9 +154,9 @@ def run(name: Name, *, server: ServerOption, as_json: Json = False) -> None:
             raise BeanliteError(f"{all_of(owners)} have a schedule {name} each: name one by --connect")
         (own,) = owners
         with naming(own):
-            last_id = newest_id(servers.lives[own])
-            job_id = JobId.of(own, _ask(servers.lives[own], "run-schedule", {"name": name})["id"])
-    job_id.was_there = not new_of([job_id], last_id)
+            number, is_new = run_schedule(servers.lives[own], name, by_me())
+    job_id = JobId.of(own, number)
+    job_id.was_there = not is_new
     print_done(json.dumps(job_id.record()) if as_json else str(job_id))
     tell_those_there([job_id] if job_id.was_there else [])
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from beanlite.console.filters import Record
-from beanlite.console.live import Live, explanation
+from beanlite.console.live import Live, explanation, telling_doubt
 from beanlite.errors import BeanliteError
 from beanlite.host import signals
 from beanlite.protocol.operators.filters import IDS_MAX, Filter
@@ -95,7 +95,7 @@ def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterat
     requests = [{**what, **part.criteria()} for part in parts_of(which)]
     while requests:
         try:
-            reply = server.ask("change-jobs", requests[0])
+            reply = _asked(server, what, requests[0], outcome)
         except BeanliteError as error:
             if not outcome.done:
                 raise
@@ -114,6 +114,16 @@ def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterat
             requests[0]["after"] = reply["next"]
         outcome.ended = not requests
         yield outcome
+
+
+def _asked(server: Live, what: Record, request: Record, outcome: Result) -> Record:
+    """Return the reply to the request of a slice; if the connection ends before it, the error tells of that doubt."""
+    if what.get("dry_run"):
+        return server.ask("change-jobs", request)
+    server.check()
+    more = "more " if outcome.done else ""
+    with telling_doubt(f"{more}jobs were {DONE_WORDS[what['do']]}"):
+        return server.ask("change-jobs", request)
 
 
 def parts_of(which: Filter) -> list[Filter]:

@@ -5,11 +5,12 @@ import getpass
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Final, Self, TypeVar
 
-from beanlite.beanstalk.client import TIMEOUT_S, Client, Server, Unauthorized
+from beanlite.beanstalk.client import TIMEOUT_S, Client, Server, Unauthorized, Unreachable
 from beanlite.client import calls, errors
 from beanlite.client.calls import Call, Shape
 from beanlite.client.errors import Declined, NotFound, UnknownCommand
@@ -39,6 +40,15 @@ _UNKNOWN_KEY: Final = ": unknown key"
 _CURSOR: Final = re.compile("[0-9]{1,40}-[0-9]{1,20}")
 # The end of a person's name that the server can't take.
 _DIGESTED: Final = re.compile("…[0-9a-f]{16}$")
+
+
+@contextmanager
+def telling_doubt(whether: str) -> Iterator[None]:
+    """Add to the error of a connection that ends in this block what is not known, such as whether "the job was put"."""
+    try:
+        yield
+    except Unreachable as error:
+        raise Unreachable(f"{error}; it is not known whether {whether}") from error
 
 
 def by_me() -> Record:

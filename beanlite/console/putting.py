@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import groupby
 from typing import Final, Self
@@ -13,7 +12,7 @@ from beanlite.client import calls
 from beanlite.client.errors import Declined
 from beanlite.console.changes import Interrupt
 from beanlite.console.filters import JobId, Record
-from beanlite.console.live import Live, explanation, on_behalf_of
+from beanlite.console.live import Live, explanation, on_behalf_of, telling_doubt
 from beanlite.console.routing import home, naming
 from beanlite.console.several import Servers
 from beanlite.core.access import READER
@@ -111,7 +110,8 @@ def put(
                 with interrupt.noted(), naming(name):
                     live.check()
                     last_id = newest_id(live)
-                    with _telling_doubt(len(batch)):
+                    last = "the job was" if len(batch) == 1 else f"the last {len(batch)} jobs were"
+                    with telling_doubt(f"{last} put"):
                         ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
                     new_ids = new_of(ids, last_id)
                     for job_id in ids:
@@ -125,16 +125,6 @@ def put(
         if not count:
             raise
         raise type(error)(f"{error}; {count} jobs were put before") from error
-
-
-@contextmanager
-def _telling_doubt(count: int) -> Iterator[None]:
-    """Add to the error of a connection that ends in this block that so many jobs may have been put, or may not."""
-    try:
-        yield
-    except Unreachable as error:
-        those = "the job was" if count == 1 else f"the last {count} jobs were"
-        raise Unreachable(f"{error}; it is not known whether {those} put") from error
 
 
 def batches(jobs: Iterable[NewJob], has_more: Callable[[], bool] = _always) -> Iterator[list[NewJob]]:
@@ -186,6 +176,25 @@ def new_of(ids: Iterable[int], last_id: int) -> set[int]:
     In a tube that takes each body once, the others are of jobs that were there.
     """
     return {int(job_id) for job_id in ids if job_id > last_id}
+
+
+def put_new(live: Live, job: Record, person: Record) -> tuple[int, bool]:
+    """Put a job; returns its id, and whether it is new: where each body is taken once it may be that of another.
+
+    ``person`` is a part of the request.
+    """
+    last_id = newest_id(live)
+    with telling_doubt("the job was put"):
+        ids = live.ask("put-jobs", {"jobs": [job], **person})["ids"]
+    return ids[0], bool(new_of(ids, last_id))
+
+
+def run_schedule(live: Live, name: str, person: Record) -> tuple[int, bool]:
+    """Have a schedule put its job now; returns what ``put_new`` does."""
+    last_id = newest_id(live)
+    with telling_doubt("the job was put"):
+        job_id = live.ask("run-schedule", {"name": name, **person})["id"]
+    return job_id, bool(new_of([job_id], last_id))
 
 
 def _put_one(server: Live, job: NewJob) -> int:

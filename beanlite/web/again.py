@@ -6,7 +6,6 @@ from urllib.parse import quote_plus
 from beanlite.client.calls import TTR_S
 from beanlite.console.filters import Record
 from beanlite.console.live import Live
-from beanlite.console.putting import new_of, newest_id
 from beanlite.errors import BeanliteError
 
 # The most bytes of a body as a form sends it: the form has 1 MiB in all.
@@ -57,20 +56,6 @@ def fields_of_deleted(job_id: int, job: Record) -> dict[str, str]:
         "old": "",
         "gone": str(job_id),
     }
-
-
-def put_new(live: Live, job: Record, person: Record) -> tuple[int, bool]:
-    """Put a job; returns its id, and whether it is new: where each body is taken once it may be that of another."""
-    last_id = newest_id(live)
-    ids = live.ask("put-jobs", {"jobs": [job], **person})["ids"]
-    return ids[0], bool(new_of(ids, last_id))
-
-
-def run_schedule(live: Live, name: str, person: Record) -> tuple[int, bool]:
-    """Have a schedule put its job now; returns what ``put_new`` does."""
-    last_id = newest_id(live)
-    job_id = live.ask("run-schedule", {"name": name, **person})["id"]
-    return job_id, bool(new_of([job_id], last_id))
 
 
 def delete_old(live: Live, job_id: int, state: str, person: Record) -> str:

@@ -6,10 +6,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from beanlite.client.calls import PRI, TTR_S
+from beanlite.console.putting import put_new
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError
 from beanlite.protocol.arguments import U64_MAX
-from beanlite.web.again import ONCE, delete_old, fields_of, fields_of_deleted, put_new
+from beanlite.web.again import ONCE, delete_old, fields_of, fields_of_deleted
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.pages import form, number, render, text_in, tube_name, whole_seconds
 from beanlite.web.redirects import note, on_behalf, redirect

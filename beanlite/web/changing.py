@@ -17,12 +17,13 @@ from beanlite.console.expiring import expiring
 from beanlite.console.filters import Record, filter_by, settled
 from beanlite.console.live import Live
 from beanlite.console.policies import changes_text
+from beanlite.console.putting import run_schedule
 from beanlite.console.query import without
 from beanlite.console.stored import Location
 from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
-from beanlite.web.again import ONCE, run_schedule
+from beanlite.web.again import ONCE
 from beanlite.web.notices import Mistake, WrongForm, field_of
 from beanlite.web.pages import (
     asked_ago_s,

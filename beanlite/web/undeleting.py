@@ -11,7 +11,7 @@ from beanlite.beanstalk.client import Unreachable
 from beanlite.console.changes import Result, parts_of, slices
 from beanlite.console.filters import Record, filter_by
 from beanlite.console.listing import slices as slices_of_list
-from beanlite.console.live import Live
+from beanlite.console.live import Live, telling_doubt
 from beanlite.console.putting import new_of, newest_id
 from beanlite.console.stored import Location, PastView, looking_at
 from beanlite.core.job import SLICE
@@ -143,13 +143,12 @@ class PutAgain:
         request = [_new_job(self._jobs[job_id], bodies[rows[job_id]]) for job_id in ids]
         last_id = newest_id(live)
         try:
-            new_ids = live.ask("put-jobs", {"jobs": request, **person})["ids"]
-        except Unreachable as error:  # the next attempt must not put them twice
+            with telling_doubt(f"these were put again: {_told(ids)}"):
+                new_ids = live.ask("put-jobs", {"jobs": request, **person})["ids"]
+        except Unreachable:  # the next attempt must not put them twice
             for job_id in ids:
                 del self._jobs[job_id]
-            more = f" and {len(ids) - _IDS_TOLD:,} more" if len(ids) > _IDS_TOLD else ""
-            told = f"{', '.join(map(str, ids[:_IDS_TOLD]))}{more}"
-            raise Unreachable(f"{error}; it is not known whether these were put again: {told}") from error
+            raise
         facts = [self._jobs.pop(job_id) for job_id in ids]
         new = new_of(new_ids, last_id)
         self.new_ids += sorted(new)
@@ -161,6 +160,11 @@ class PutAgain:
             which = filter_by(ids=sorted(new.intersection(buried)), state="delayed")
             for _ in slices(live, {"do": "bury", **person}, which, Result()):
                 pass
+
+
+def _told(ids: list[int]) -> str:
+    more = f" and {len(ids) - _IDS_TOLD:,} more" if len(ids) > _IDS_TOLD else ""
+    return f"{', '.join(map(str, ids[:_IDS_TOLD]))}{more}"
 
 
 def _new_job(facts: _OldJob, body: bytes) -> Record:

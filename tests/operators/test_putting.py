@@ -2,12 +2,13 @@
 
 import json
 import signal
+from functools import partial
 
 import pytest
 
 from beanlite.beanstalk.client import Unreachable
 from beanlite.console.live import Live
-from beanlite.console.putting import NewJob, batches, put, read_jobs
+from beanlite.console.putting import NewJob, batches, put, put_new, read_jobs, run_schedule
 from beanlite.errors import ConfigError
 from tests.support.servers import start_beanlite
 
@@ -78,6 +79,14 @@ def test_jobs_of_a_lost_reply_may_have_been_put(tmp_path, monkeypatch):
         said = "closed a connection; it is not known whether the job was put; 500 jobs were put before$"
         with pytest.raises(Unreachable, match=said):
             next(putting)
+
+
+@pytest.mark.parametrize("ask", [partial(run_schedule, name="nightly"), partial(put_new, job={})])
+def test_one_job_of_a_lost_reply_may_have_been_put(ask, tmp_path, monkeypatch):
+    with start_beanlite(tmp_path) as server, Live((server.host, server.port)) as live:
+        monkeypatch.setattr("beanlite.console.putting.newest_id", lambda _: live.check() or server.kill() or 0)
+        with pytest.raises(Unreachable, match="a connection; it is not known whether the job was put"):
+            ask(live, person={})
 
 
 def test_an_interrupt_waits_for_the_ids_of_what_was_put():
