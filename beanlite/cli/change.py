@@ -62,13 +62,15 @@ beanlite flush mail --yes                    without asking, for scripts
 beanlite pause mail 10min
 beanlite pause mail 0                        end the pause
 """
-EPILOG: Final = dict.fromkeys(
-    ("kick", "bury", "delete", "release", "move", "copy", "reprioritise", "delay", "note", "flush"),
+_SLICES: Final = (
     "Jobs are changed in slices, each durable before the next, so that no client waits; jobs put after the command"
     " began are left alone. Ctrl-C ends the command between two slices. Exit codes: 0 done; 1 a server can't be"
     " reached or refuses the command, there is no such tube, a job given by its id was not changed, or the answer was"
-    " no; 2 a wrong setting or flag; 130 interrupted (the output says how many jobs were changed).",
-) | {
+    " no; 2 a wrong setting or flag; 130 interrupted (the output says how many jobs were changed)."
+)
+EPILOG: Final = {
+    **dict.fromkeys(("kick", "bury", "delete", "release", "move", "reprioritise", "delay", "note", "flush"), _SLICES),
+    "copy": f"{_SLICES} Given again, copy copies all of them once more.",
     "pause": (
         "Exit codes: 0 done; 1 a server can't be reached or refuses the command, or there is no such tube; 2 a wrong"
         " setting or flag; 130 Ctrl-C."

@@ -395,6 +395,16 @@ def test_an_interrupt_ends_it_between_two_slices(tmp_path):
         assert client.stats("stats-tube default")["current-jobs-buried"] == "1000"
 
 
+def test_copy_that_is_given_again_copies_again_as_its_help_says(own_queue, run, capsys):
+    for _ in range(2):
+        assert run(own_queue, "copy", "--tube", "other", "--to", "copies")[0] == 0
+    assert len(ids(own_queue, tube="copies")) == 2 * len(ids(own_queue, tube="other")) > 0
+    assert main(["copy", "--help"]) == 0
+    assert "Given again, copy copies all of them once more." in " ".join(capsys.readouterr().out.split())
+    assert main(["move", "--help"]) == 0
+    assert "once more" not in capsys.readouterr().out
+
+
 def test_ctrl_c_in_the_last_slice_is_too_late(own_queue):
     with Live(own_queue.address) as live:
         outcome = change(live, {"do": "bury"}, filter_by(ids=[5]), lambda _: signal.raise_signal(signal.SIGINT))
