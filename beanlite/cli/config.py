@@ -63,12 +63,16 @@ def _mistakes_in_files(settings: Settings) -> list[str]:
     if settings.policies is not None:
         errors += policy_file.mistakes_in(settings.policies)
     if settings.access is not None:
-        mistakes_of_access = access_file.mistakes_in(settings.access)
+        owners = access_file.owners_for(settings)
+        mistakes_of_access = access_file.mistakes_in(settings.access, owners)
         errors += mistakes_of_access
-        rules = None if mistakes_of_access else access_file.read_access(settings.access, serves=False)
-        oddity = access_file.page_oddity(settings, rules)
-        if oddity:
-            last_words(f"beanlite: {settings.access}: {oddity}")
+        if not mistakes_of_access:
+            rules = access_file.read_access(settings.access, serves=False)
+            oddities = [access_file.page_oddity(settings, rules)]
+            if owners is None:
+                oddities.append(access_file.owner_oddity(settings.access))
+            for oddity in filter(None, oddities):
+                last_words(f"beanlite: {settings.access}: {oddity}")
     try:
         check_page_files(settings)
     except ConfigError as error:

@@ -44,9 +44,28 @@ def read_access(file: Path, *, serves: bool = True) -> Access:
     return Access(reader.rules, reader.digests, reader.spelt)
 
 
-def mistakes_in(file: Path) -> list[str]:
-    """Return everything that is wrong with the file, one line for each mistake."""
-    return _RulesReader(file).errors
+def mistakes_in(file: Path, owners: set[int] | None = None) -> list[str]:
+    """Return everything that is wrong with the file, one line for each mistake.
+
+    ``owners``: the users to one of whom it has to belong; None: they are not known.
+    """
+    return _RulesReader(file, owners).errors
+
+
+def owners_for(settings: Settings) -> set[int] | None:
+    """Return the users to one of whom the file of a server with these settings has to belong; None: not known."""
+    try:
+        return None if settings.user is None else {0, pwd.getpwnam(settings.user).pw_uid}
+    except KeyError:  # which the start tells
+        return None
+
+
+def owner_oddity(file: Path) -> str:
+    """Return to which user the file belongs, if not to root or to that of this process; empty otherwise. OSError."""
+    owner = file.stat().st_uid
+    if owner in {0, os.geteuid()}:
+        return ""
+    return f"the file of access belongs to user {owner}; a server that runs as another user than that refuses it"
 
 
 def page_oddity(settings: Settings, access: Access | None) -> str:

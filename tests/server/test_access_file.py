@@ -1,6 +1,7 @@
 """The file of access: its mistakes, each told in a line, and what `beanlite config --check` says of it."""
 
 import os
+import pwd
 
 import pytest
 
@@ -100,6 +101,26 @@ def test_server_refuses_a_file_that_belongs_to_another_user(file):
     with pytest.raises(ConfigError, match="belongs to user 54321, not to root or the"):
         read_access(file)
     assert read_access(file, serves=False).rules
+
+
+def test_check_tells_of_the_owner_as_far_as_the_user_is_known(file, capfd):
+    need(os.geteuid() == 0, "only root can give files to others")
+    file.write_text(allow("uid:0", ["a"]))
+
+    def check(*flags):
+        return main(["config", "--access", str(file), *flags, "--check"]), capfd.readouterr().err
+
+    for flags in ([], ["--user", "daemon"], ["--user", "nobody-of-this-name"]):
+        assert check(*flags) == (0, "")
+    os.chown(file, pwd.getpwnam("daemon").pw_uid, -1)
+    assert check("--user", "daemon") == (0, "")
+    os.chown(file, 54321, -1)
+    why = "the file of access belongs to user 54321"
+    assert check("--user", "daemon") == (
+        2,
+        f"beanlite: {file}: {why}, not to root or the server's user; chown it\n",
+    )
+    assert check() == (0, f"beanlite: {file}: {why}; a server that runs as another user than that refuses it\n")
 
 
 def test_pipe_is_no_file_of_access(file):
