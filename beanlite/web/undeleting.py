@@ -29,7 +29,7 @@ _PART_OF_HISTORY: Final = 4
 BODY_MAX: Final = 700_000
 _BODIES_MAX: Final = 600_000
 # How long a job is delayed that is about to be buried again.
-_MEANWHILE_S: Final = 24 * 3600
+_MEANWHILE_H: Final = 24
 # How many ids a message names.
 _IDS_TOLD: Final = 10
 # No event has this number.
@@ -62,7 +62,9 @@ class PutAgain:
         self.label = "Put them again"
         """What the button says; empty if they can't be."""
         self._jobs: dict[int, _OldJob] = {}
-        """Those that were deleted, and have not been put again."""
+        """Those that were deleted, and are not back as they were."""
+        self._unburied: dict[int, int] = {}
+        """The new ids of those that were put again, and are still to be buried."""
         self._after = 0
         """The end of the history before the deletion."""
         self._end = _NO_END
@@ -118,6 +120,7 @@ class PutAgain:
 
     def undo(self, live: Live, person: Record, outcome: Result) -> Iterator[Result]:
         """Put the jobs again that the history has bodies of. ``person`` is a part of the requests."""
+        self._bury(live, person, outcome)
         with looking_at(self._db) as look:
             rows = {job_id: (n, size) for job_id, n, size in look.deletions(self._after, self._end)}
         part: list[int] = []
@@ -142,24 +145,41 @@ class PutAgain:
         ids = [job_id for job_id in rows if rows[job_id] in bodies]
         request = [_new_job(self._jobs[job_id], bodies[rows[job_id]]) for job_id in ids]
         last_id = newest_id(live)
+        doubt = f"these were put again: {_told(ids)}"
+        if any(self._jobs[job_id].state == "buried" for job_id in ids):
+            doubt += f"; what was buried of them would run in {_MEANWHILE_H} h: bury it"
         try:
-            with telling_doubt(f"these were put again: {_told(ids)}"):
+            with telling_doubt(doubt):
                 new_ids = live.ask("put-jobs", {"jobs": request, **person})["ids"]
         except Unreachable:  # the next attempt must not put them twice
             for job_id in ids:
                 del self._jobs[job_id]
             raise
-        facts = [self._jobs.pop(job_id) for job_id in ids]
         new = new_of(new_ids, last_id)
         self.new_ids += sorted(new)
-        outcome.done += len(new)
         number_of = dict(zip(reversed(new_ids), reversed(ids), strict=True))  # of the first, if one comes twice
         outcome.unchanged_ids.update(set(ids) - {number_of[new_id] for new_id in new})
-        buried = [new_id for new_id, each in zip(new_ids, facts, strict=True) if each.state == "buried"]
-        if new.intersection(buried):
-            which = filter_by(ids=sorted(new.intersection(buried)), state="delayed")
-            for _ in slices(live, {"do": "bury", **person}, which, Result()):
+        self._unburied = {number_of[each]: each for each in new if self._jobs[number_of[each]].state == "buried"}
+        outcome.done += len(new) - len(self._unburied)
+        for job_id in set(ids) - self._unburied.keys():
+            del self._jobs[job_id]
+        self._bury(live, person, outcome)
+
+    def _bury(self, live: Live, person: Record, outcome: Result) -> None:
+        """Bury those that were put again to be buried; if that fails, the next attempt begins with it."""
+        if not self._unburied:
+            return
+        new_ids = sorted(self._unburied.values())
+        try:
+            for _ in slices(live, {"do": "bury", **person}, filter_by(ids=new_ids, state="delayed"), Result()):
                 pass
+        except BeanliteError as error:
+            why = f"these were put again, and run in {_MEANWHILE_H} h unless they are buried: {_told(new_ids)}"
+            raise type(error)(f"{error}; {why}") from error
+        for job_id in self._unburied:
+            del self._jobs[job_id]
+        outcome.done += len(new_ids)
+        self._unburied = {}
 
 
 def _told(ids: list[int]) -> str:
@@ -171,7 +191,7 @@ def _new_job(facts: _OldJob, body: bytes) -> Record:
     """Return a job as ``put-jobs`` takes it; no worker gets one that is to be buried."""
     delay_s = 0
     if facts.state == "buried":
-        delay_s = _MEANWHILE_S
+        delay_s = _MEANWHILE_H * 3600
     elif facts.due_at is not None:
         delay_s = max(0, math.ceil(facts.due_at - time.time()))
     new = {"tube": facts.tube, "pri": facts.pri, "delay_s": delay_s, "ttr_s": facts.ttr_s}

@@ -174,6 +174,54 @@ def test_job_is_not_put_twice_if_a_reply_is_lost(server, wire):
     assert wire.stats()["current-jobs-ready"] == "3"
 
 
+class LosingBurial(Live):
+    """A connection that is lost, once, when jobs are to be buried."""
+
+    is_lost = False
+
+    def ask(self, word, request):
+        if word == "change-jobs" and request["do"] == "bury" and not self.is_lost:
+            self.is_lost = True
+            raise Unreachable("lost")
+        return super().ask(word, request)
+
+
+def test_another_attempt_buries_what_was_put_again(server, wire):
+    ids = [wire.put(b"one"), wire.put(b"two"), wire.put(b"three")]
+    wire.request("change-jobs", do="bury", ids=ids[:2])
+    again = PutAgain(server.directory / "queue.db")
+    with LosingBurial((server.host, server.port)) as live:
+        for _ in again.change(live, {"do": "delete"}, filter_by(ids=ids), Result()):
+            pass
+        with pytest.raises(Unreachable) as caught:
+            for _ in again.undo(live, {}, Result()):
+                pass
+        buried = sorted(job["id"] for job in jobs(wire) if job["state"] == "delayed")
+        new = f"{buried[0]}, {buried[1]}"
+        assert str(caught.value).endswith(f"; these were put again, and run in 24 h unless they are buried: {new}")
+        assert again.ids == ids[:2]
+        outcome = Result()
+        for _ in again.undo(live, {}, outcome):
+            pass
+    assert (outcome.done, outcome.skipped, again.ids) == (2, 0, [])
+    assert sorted(job["state"] for job in jobs(wire)) == ["buried", "buried", "ready"]
+
+
+def test_what_was_buried_may_be_delayed_if_a_reply_is_lost(server, wire):
+    ids = [wire.put(b"%d" % number) for number in range(2)]
+    wire.request("change-jobs", do="bury", ids=ids[:1])
+    again = PutAgain(server.directory / "queue.db")
+    with Losing((server.host, server.port)) as live:
+        live.puts = 1
+        for _ in again.change(live, {"do": "delete"}, filter_by(ids=ids), Result()):
+            pass
+        with pytest.raises(Unreachable) as caught:
+            for _ in again.undo(live, {}, Result()):
+                pass
+    told = f"it is not known whether these were put again: {ids[0]}, {ids[1]}"
+    assert str(caught.value) == f"lost; {told}; what was buried of them would run in 24 h: bury it"
+
+
 def test_job_that_was_put_meanwhile_with_the_same_body_is_left_alone(web, wire):
     wire.request("set-policy", pattern="default", set={"unique": "waiting"})
     job_id = wire.put(b"job")
