@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, Self, TypeVar
 
-from beanlite.beanstalk.over_tls import OverTls, context_for, in_plain_words
+from beanlite.beanstalk.over_tls import FromFiles, OverTls, in_plain_words
 from beanlite.client import calls
 from beanlite.client.calls import Call, Shape
 from beanlite.client.errors import ClientError, ConnectionLost, Declined, UnexpectedReply, UnknownCommand
@@ -81,7 +81,10 @@ def address_text(address: Server) -> str:
 
 
 def target_of(address: Server, name: str | None = None) -> Target:
-    """Return where the client connects, with the token of the environment. ConfigError: that or a file is wrong."""
+    """Return where the client connects, with the token of the environment. ConfigError: that or a file is wrong.
+
+    A connection that is made later reads files for TLS that have changed.
+    """
     variable = PAGE_TOKEN if PAGE_TOKEN in os.environ else TOKEN
     token = os.environ.get(variable) or None
     # The page of a server on this machine shows its token over loopback, which nobody else can read either.
@@ -93,7 +96,7 @@ def target_of(address: Server, name: str | None = None) -> Target:
         except ValueError:
             raise ConfigError(f"{variable} is no token: it has a space, or a character that is not ASCII") from None
     if isinstance(address, OverTls):
-        return Target(address.host, address.port, None, context_for(address), token, name)
+        return Target(address.host, address.port, None, FromFiles(address), token, name)
     if len(address) == 1:
         return Target("", 0, address[0], None, token, name)
     return Target(*address, None, None, token, name)

@@ -1,9 +1,11 @@
 """The client's side of TLS: whom it trusts, what it shows of itself, and what goes wrong, in plain words."""
 
 import ssl
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from beanlite.errors import ConfigError
+from beanlite.host import log
 from beanlite.host.shown import show_certificate
 
 # OpenSSL's codes for a certificate that is not accepted.
@@ -56,6 +58,42 @@ def context_for(address: OverTls) -> ssl.SSLContext:
     if address.cert is not None:
         show_certificate(context, address.cert, address.key, ("--tls-cert", "--tls-key"))
     return context
+
+
+class FromFiles:
+    """The context for connections to a server, made anew when a file has changed."""
+
+    def __init__(self, address: OverTls) -> None:
+        """Read the files. ConfigError: as for ``context_for``."""
+        self._address = address
+        self._marks = self._look()
+        self._context = context_for(address)
+        self._told = ""
+
+    def __call__(self) -> ssl.SSLContext:
+        """Return the context; as long as a changed file can't be used, the one before."""
+        marks = self._look()
+        if marks != self._marks:
+            try:
+                self._context = context_for(self._address)
+                self._marks, self._told = marks, ""
+            except ConfigError as error:
+                if str(error) != self._told:
+                    self._told = str(error)
+                    log.warning("files for TLS can't be used; those of before are", error=error)
+        return self._context
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        """Return what tells each file from a later one by its name; None: it is not there, or was not named."""
+        return [None if name is None else _mark_of(name) for name in self._address[2:]]
+
+
+def _mark_of(name: str) -> tuple[int, int, int] | None:
+    try:
+        facts = Path(name).stat()
+    except OSError:  # it is being replaced
+        return None
+    return facts.st_mtime_ns, facts.st_ino, facts.st_size
 
 
 def in_plain_words(error: OSError) -> str:

@@ -317,7 +317,7 @@ async def _connect(target: Target, channel: Channel) -> None:
         await loop.create_unix_connection(lambda: channel, target.path)
         return
     try:
-        transport, _ = await loop.create_connection(lambda: channel, target.host, target.port, ssl=target.tls)
+        transport, _ = await loop.create_connection(lambda: channel, target.host, target.port, ssl=target.context())
     except UnicodeError:
         raise no_such_host() from None
     sock: socket.socket = transport.get_extra_info("socket")

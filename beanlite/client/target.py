@@ -5,6 +5,7 @@ An address can name several servers, one of which is active at a time.
 
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from beanlite.client import calls
@@ -27,14 +28,18 @@ _PORT_MAX: Final = 65535
 
 
 class Target(NamedTuple):
-    """A host and port, or the path of a Unix socket; and what TLS needs, or None."""
+    """A host and port, or the path of a Unix socket; and what TLS needs, or what returns that, or None."""
 
     host: str
     port: int
     path: str | None
-    tls: ssl.SSLContext | None
+    tls: ssl.SSLContext | Callable[[], ssl.SSLContext] | None
     token: str | None
     name: str | None
+
+    def context(self) -> ssl.SSLContext | None:
+        """Return what a new connection needs for TLS; None: it is without."""
+        return self.tls if self.tls is None or isinstance(self.tls, ssl.SSLContext) else self.tls()
 
     def __str__(self) -> str:
         """Return the address as it was given."""

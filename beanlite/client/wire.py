@@ -279,7 +279,8 @@ def _connected(where: Target, within_s: float) -> socket.socket:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for level, option, value in KEEPALIVE:
             sock.setsockopt(level, option, value)
-        return sock if where.tls is None else where.tls.wrap_socket(sock, server_hostname=where.host)
+        context = where.context()
+        return sock if context is None else context.wrap_socket(sock, server_hostname=where.host)
     except OSError:
         sock.close()
         raise

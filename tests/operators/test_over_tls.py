@@ -9,6 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from beanlite.beanstalk.client import target_of
+from beanlite.beanstalk.over_tls import OverTls
 from beanlite.cli import main
 from tests.support.authority import Authority
 from tests.support.servers import start_beanlite
@@ -63,6 +65,26 @@ def test_each_kind_of_command_works_over_tls(front, authority, run, tmp_path):
     assert (exit_code, out.count("\n")) == (0, 1)
     assert run(front.where, "bury", "--tube", "large", *ca)[0] == 0
     assert run(front.where, "delete", "--tube", "large", "--state", "buried", "--yes", *ca)[0] == 0
+
+
+def test_client_that_connects_again_reads_files_that_have_changed(tmp_path, caplog):
+    authority, other = Authority(tmp_path), Authority(tmp_path, "other")
+    trusted, cert = tmp_path / "trusted.pem", authority.issue("client")
+    trusted.write_bytes(authority.file.read_bytes())
+    target = target_of(OverTls("localhost", 1, str(trusted), str(cert)))
+    first = target.context()
+    assert first is target.context()
+    trusted.write_bytes(other.file.read_bytes())
+    second = target.context()
+    assert [context.get_ca_certs()[0]["subject"][0][0][1] for context in (first, second)] == ["ca", "other"]
+    cert.write_text("half of a certificate")
+    assert [target.context(), target.context()] == [second, second]
+    (line,) = {record.getMessage() for record in caplog.records}
+    assert line == "files for TLS can't be used; those of before are"
+    authority.issue("client")
+    third = target.context()
+    assert third is target.context()
+    assert third is not second
 
 
 def test_unknown_authority_is_not_trusted(front, run):

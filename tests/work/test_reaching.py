@@ -47,8 +47,12 @@ def words_of_the_page():
 
 def put(server):
     with Wire(server.connect()) as wire:
-        wire.ask("use mail")
-        wire.put(b"ann")
+        put_through(wire)
+
+
+def put_through(wire):
+    wire.ask("use mail")
+    wire.put(b"ann")
 
 
 def test_function_of_the_page_is_called_over_tls(tmp_path, begin):
@@ -61,6 +65,26 @@ def test_function_of_the_page_is_called_over_tls(tmp_path, begin):
         put(server)
         until(lambda: '"done"' in (tmp_path / "out").read_text())
         assert "to ann\n" in (tmp_path / "out").read_text()
+        worker.terminate()
+        assert worker.wait(60) == 0
+
+
+def test_worker_that_connects_again_reads_renewed_files(scene, tmp_path, begin):
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(old.file.read_bytes())
+    with TlsFront(scene.port, old.issue("server")) as front:
+        worker = begin("--connect", front.where, "--tls-ca", str(trusted))
+        with scene.connect() as wire:
+            put_through(wire)
+        until(lambda: (tmp_path / "out").read_text().count('"done"') == 1)
+        trusted.write_bytes(new.file.read_bytes())
+        front.context.load_cert_chain(new.issue("renewed"))
+        scene.kill()
+        scene.start()
+        with scene.connect() as wire:
+            put_through(wire)
+        until(lambda: (tmp_path / "out").read_text().count('"done"') == 2)
         worker.terminate()
         assert worker.wait(60) == 0
 
