@@ -14,7 +14,6 @@ from beanlite.host.shown import page_context
 from beanlite.host.users import read_users
 from beanlite.settings.config import Settings
 from beanlite.settings.defaults import DATABASE, PAGE_TOKEN
-from beanlite.settings.sources import page_is_open
 
 if TYPE_CHECKING:
     from beanlite.beside.backups import Backups
@@ -114,9 +113,7 @@ def check_page(settings: Settings, sockets: Sequence[socket.socket]) -> None:
 
 
 def check_page_files(settings: Settings) -> None:
-    """Raise ConfigError if the page can't read its users or show its certificate, or would let in everybody."""
-    if settings.is_page_open:  # where a reload takes away the users, but can't change the address
-        raise ConfigError(page_is_open(settings))
+    """Raise ConfigError if the page can't read its users or show its certificate."""
     if settings.web_password_file is not None:
         try:
             read_users(settings.web_password_file)

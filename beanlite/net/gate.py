@@ -119,8 +119,9 @@ class ClientGate:
             self._give(connection, _rights_of_name(self._access, PERSON + person))
         _show(connection, person.replace(" ", "_"))  # a blank ends the address, and the history has words behind it
 
-    def change(self, operators: Operators, access: Access | None) -> None:
-        """Take changed rules; ``look_again`` is then called for each client."""
+    def change(self, operators: Operators, access: Access | None, most: int) -> None:
+        """Take changed rules, and how many may be without rights; ``look_again`` is then called for each client."""
+        self._pending.limit(most)
         self._operators = operators
         if access is not self._access:
             self._access = access

@@ -67,9 +67,8 @@ class Handshakes:
         self.certificates = certificates
         self._refusals = refusals
         self._memory = memory
-        self._most = most
-        self._share = max(SHARE_LEAST, most // SHARE)
-        self._addresses = Addresses(self._share, spare_local=True)
+        self._addresses = Addresses(0, spare_local=True)
+        self.limit(most)
         self._pending: dict[Tls, float] = {}
         """Until when each connection may take, the earliest first."""
         self._ready: deque[Tls] = deque()
@@ -92,6 +91,12 @@ class Handshakes:
         for timer in (self._timer, self._daily):
             if timer is not None:
                 timer.cancel()
+
+    def limit(self, most: int) -> None:
+        """From now on so many may be without a finished handshake, a part of them from one address."""
+        self._most = most
+        self._share = max(SHARE_LEAST, most // SHARE)
+        self._addresses.limit(self._share, spare_local=True)
 
     def renew(self, certificates: Certificates) -> None:
         """Receive new connections with these certificates; existing ones stay."""

@@ -24,20 +24,22 @@ class Pending:
         cut_off: Callable[[Connection], None],
         most: int,
     ) -> None:
-        """``dismiss`` ends a connection whose time is over, and ``cut_off`` one that makes room for another at once.
-
-        There may be ``most``, a part of them from one place.
-        """
+        """``dismiss`` ends a connection whose time is over, and ``cut_off`` one that makes room for another at once."""
         self._loop = loop
         self._dismiss = dismiss
         self._cut_off = cut_off
-        self._most = most
-        self._addresses = Addresses(max(SHARE_LEAST, most // SHARE), spare_local=False)
+        self._addresses = Addresses(0, spare_local=False)
+        self.limit(most)
         self._until_s: dict[Connection, float] = {}
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._until_s)
+
+    def limit(self, most: int) -> None:
+        """From now on there may be so many, a part of them from one place."""
+        self._most = most
+        self._addresses.limit(max(SHARE_LEAST, most // SHARE), spare_local=False)
 
     def add(self, connection: Connection, identity: Identity) -> None:
         """Give a connection its time, in place of the earliest if there are too many, or of its address or its user.

@@ -84,13 +84,15 @@ class Roster:
         self.connections[client] = connection
         return True
 
-    async def change(self, max_connections: int, operators: Operators, access: Access | None) -> None:
+    async def change(
+        self, max_connections: int, most_pending: int, operators: Operators, access: Access | None
+    ) -> None:
         """Apply changed limits to new connections, and changed rights to existing connections as well.
 
-        Existing connections are examined in slices.
+        Existing connections are examined in slices. ``most_pending`` may be without rights.
         """
         self._max = max_connections
-        self._gate.change(operators, access)
+        self._gate.change(operators, access, most_pending)
         for number, connection in enumerate(list(self.connections.values())):
             if not connection.ending.leaving:
                 self._gate.look_again(connection)

@@ -21,6 +21,8 @@ from beanlite.settings.config import RELOADED, Settings
 APPLIED: Final = [key for key, field in Settings.model_fields.items() if RELOADED in field.metadata]
 _BOUNDS: Final = [key for key in APPLIED if key.startswith("max_") or key == "body_memory"]
 _BACKUPS: Final = [key for key in APPLIED if key.startswith("backup_")]
+# What a reload can't change, and the beginning of the settings that go with it: these stay, too, if it is to change.
+_FIXED: Final = (("tls", "tls_"), ("web", "web_"), ("file", "backup_"))
 
 
 async def reload(
@@ -67,6 +69,9 @@ def _merge(before: Settings, target: Settings, connections: int) -> Settings:
 
         check_body_size(target.max_job_size)
     new = {key: getattr(target, key) for key in APPLIED}
+    for what, prefix in _FIXED:
+        if getattr(target, what) != getattr(before, what):
+            new |= {key: getattr(before, key) for key in APPLIED if key.startswith(prefix)}
     if target.max_connections != before.max_connections:
         new["max_connections"] = room_for(
             target.max_connections, connections, 0 if before.tls is None else most_pending(target.max_connections)
@@ -86,7 +91,10 @@ async def _apply(before: Settings, now: Settings, access: Access | None, parts: 
         if now.history is None and before.history is not None:
             parts.engine.ledger.stop_recording()
         parts.journal.reconfigure(now.history_s, now.history_bytes, history_bodies=now.history_bodies)
-    await parts.roster.change(now.max_connections, Operators(now.operators), access)
+    most = most_pending(now.max_connections)
+    if parts.handshakes is not None:
+        parts.handshakes.limit(most)
+    await parts.roster.change(now.max_connections, most, Operators(now.operators), access)
     beside.change_page(now)
     if _differ(before, now, _BACKUPS):
         await beside.back_up(now)
@@ -102,7 +110,7 @@ def _tell(before: Settings, target: Settings, now: Settings) -> None:
         was, is_now, goal = (getattr(settings, key) for settings in (before, now, target))
         if was != is_now:
             log.info("setting changed", setting=key, was=was, now=is_now)
-        if is_now != goal and key in APPLIED:
+        if is_now != goal and key == "max_connections":
             log.warning("the limit of open files allows fewer connections", max_connections=goal, room=is_now)
         elif is_now != goal:
             log.warning("setting needs a restart", setting=key, now=is_now, then=goal)

@@ -116,7 +116,7 @@ def test_client_gets_no_more_events_after_losing_its_rights():
         watcher, producer = Client(server), Client(server)
         await watcher.ask(WATCH)
         watcher.said = b""
-        await server.parts.roster.change(100, Operators("none"), None)
+        await server.parts.roster.change(100, 16, Operators("none"), None)
         await producer.ask(PUT)
         await settle()
         assert watcher.said == b""

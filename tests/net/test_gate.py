@@ -219,6 +219,8 @@ def test_connections_without_rights_are_a_tenth_of_all():
     async def play(server, _journal):
         settings = server._settings
         assert server.parts.roster._gate._pending._most == handshakes.most_pending(settings.max_connections)
+        await server.parts.roster.change(1000, 100, Operators("none"), None)
+        assert server.parts.roster._gate._pending._most == 100
 
     assert simulated(play) is None
 
@@ -239,7 +241,7 @@ class OfThisMachine(FromNetwork):
 
 
 def without_rights(server):
-    server.parts.roster._gate.change(Operators("none"), Access([], {}, {}))
+    server.parts.roster._gate.change(Operators("none"), Access([], {}, {}), 16)
 
 
 def test_client_without_rights_is_told_and_closed_in_a_server():
@@ -279,7 +281,7 @@ def test_token_of_the_page_is_of_no_use_on_another_machine():
     async def play(server, _journal):
         without_rights(server)
         gate = server.parts.roster._gate
-        gate.change(Operators("none"), Access([rule(1, "page", "operator", [b"*"])], {}, {}))
+        gate.change(Operators("none"), Access([rule(1, "page", "operator", [b"*"])], {}, {}), 16)
         gate.page_digest = sha256(b"right").hexdigest()
         assert await OfThisMachine(server).ask(b"auth right\r\nuse a\r\n") == b"AUTHENTICATED\r\nUSING a\r\n"
         assert await FromNetwork(server).ask(b"auth right\r\nuse a\r\n") == b"UNAUTHORIZED\r\n"
@@ -291,7 +293,7 @@ def test_silent_clients_do_not_shut_the_page_out():
     async def play(server, _journal):
         without_rights(server)
         gate = server.parts.roster._gate
-        gate.change(Operators("none"), Access([rule(1, "page", "operator", [b"*"])], {}, {}))
+        gate.change(Operators("none"), Access([rule(1, "page", "operator", [b"*"])], {}, {}), 16)
         gate.page_digest = sha256(b"right").hexdigest()
         silent = [OfThisMachine(server) for _ in range(100)]
         assert await OfThisMachine(server).ask(b"auth right\r\nuse a\r\n") == b"AUTHENTICATED\r\nUSING a\r\n"
@@ -307,7 +309,7 @@ def test_page_has_the_rights_of_the_rules_for_it_alone():
     async def play(server, _journal):
         gate = server.parts.roster._gate
         gate.page_digest = sha256(b"right").hexdigest()
-        gate.change(Operators("none"), Access([net], {}, {}))
+        gate.change(Operators("none"), Access([net], {}, {}), 16)
         first = OfThisMachine(server)
         assert (
             await first.ask(b"auth right\r\nuse a\r\nlist-tubes\r\n") == b"AUTHENTICATED\r\n" + b"UNAUTHORIZED\r\n" * 2
@@ -315,11 +317,11 @@ def test_page_has_the_rights_of_the_rules_for_it_alone():
         assert await OfThisMachine(server).ask(b"use a\r\n") == b"USING a\r\n"
         first.said = b""
         await server.parts.roster.change(
-            100, Operators("none"), Access([net, rule(2, "page", "producer", [b"a"])], {}, {})
+            100, 16, Operators("none"), Access([net, rule(2, "page", "producer", [b"a"])], {}, {})
         )
         assert await first.ask(b"use a\r\nuse b\r\n") == b"USING a\r\nUNAUTHORIZED\r\n"
         first.said = b""
-        await server.parts.roster.change(100, Operators("none"), Access([net], {}, {}))
+        await server.parts.roster.change(100, 16, Operators("none"), Access([net], {}, {}))
         await settle()
         assert first.said == b"UNAUTHORIZED\r\n"
 
@@ -334,11 +336,11 @@ def test_client_loses_the_rights_of_its_person_with_any_of_the_rules():
 
     async def play(server, _journal):
         async def after(before, then):
-            await roster.change(100, Operators("unix,10.0.0.0/8"), before and Access(before, {}, {}))
+            await roster.change(100, 16, Operators("unix,10.0.0.0/8"), before and Access(before, {}, {}))
             client = FromNetwork(server)
             assert await client.ask(b"act-for ann\r\nuse a\r\n") == b"ACTING\r\nUSING a\r\n"
             client.said = b""
-            await roster.change(100, Operators("none"), then and Access(then, {}, {}))
+            await roster.change(100, 16, Operators("none"), then and Access(then, {}, {}))
             await settle()
             return client.said or await client.ask(b"use b\r\nuse c\r\n")
 
@@ -364,12 +366,12 @@ def test_client_that_loses_a_right_loses_it_before_its_turn_to_leave(monkeypatch
 
     async def play(server, _journal):
         roster = server.parts.roster
-        roster._gate.change(Operators("none"), rules(b"a", b"b"))
+        roster._gate.change(Operators("none"), rules(b"a", b"b"), 16)
         producer, worker = FromNetwork(server), FromNetwork(server)
         await worker.ask(b"watch a\r\nignore default\r\nreserve\r\n")
         with monkeypatch.context() as late:
             late.setattr(Turns, "now_unless_late", lambda _: LATE)
-            await roster.change(100, Operators("none"), rules(b"b"))
+            await roster.change(100, 16, Operators("none"), rules(b"b"))
         worker.said = b""
         assert await producer.ask(b"use a\r\nput 0 0 60 1\r\nx\r\n") == b"UNAUTHORIZED\r\n" * 3
         assert worker.said == b"UNAUTHORIZED\r\n"

@@ -76,17 +76,21 @@ def test_users_are_read_again_from_a_file_that_looks_as_old(tmp_path, users):
         assert ask(near(page_of(server, 2)[0]), login="ann:horse")[0] == 401
 
 
-def test_reload_never_lets_everybody_in_where_others_reach_the_page(tmp_path, users):
-    """The new settings are consistent, but their address needs a restart: the page would stay where others reach it."""
+@pytest.mark.parametrize("before", ["0.0.0.0:0", "127.0.0.1:0"])
+@pytest.mark.parametrize("after", ['web = "127.0.0.2:0"', "# no page"])
+def test_page_that_needs_a_restart_to_move_keeps_its_users_until_then(tmp_path, users, before, after):
+    """The settings are consistent, but the page stays where it is."""
     file = tmp_path / "settings.toml"
-    file.write_text(f'web = "0.0.0.0:0"\nweb_password_file = "{users}"\n')
+    file.write_text(f'web = "{before}"\nweb_password_file = "{users}"\n')
     with start_beanlite(tmp_path / "q", "--config", str(file)) as server:
         where = near(page_of(server)[0])
-        file.write_text('web = "127.0.0.1:0"\n')
+        file.write_text(f"max_tubes = 3\n{after}\n")
         server.signal(signal.SIGHUP)
         until(lambda: "reloaded" in server.log_text())
-        assert "web = 0.0.0.0:0 needs web_password_file: everybody could change anything" in server.log_text()
-        assert ask(where, login="")[0] == 401
+        for setting in ("web", "web_password_file"):
+            assert f"setting needs a restart setting={setting} " in server.log_text()
+        assert "setting changed setting=max_tubes was=200000 now=3" in server.log_text()
+        assert [ask(where, login=login)[0] for login in ("", "ann:horse")] == [401, 200]
 
 
 def test_reload_refuses_a_pipe_instead_of_the_file_of_users(tmp_path, users):

@@ -213,6 +213,22 @@ async def test_reload_for_which_there_is_no_thread_changes_nothing(authority, tm
         assert not task.done()
 
 
+def test_reload_without_tls_needs_a_restart_and_keeps_it_until_then(authority, tmp_path):
+    own = authority.sign("server")
+    config = tmp_path / "beanlite.toml"
+    config.write_text(f'tls = "127.0.0.1:0"\ntls_cert = "{own[0]}"\ntls_key = "{own[1]}"\n')
+    with start_beanlite(tmp_path / "q", "--config", str(config)) as server:
+        until(lambda: " tls=" in server.log_text())
+        config.write_text("max_tubes = 2\n")
+        server.signal(signal.SIGHUP)
+        until(lambda: ": reloaded" in server.log_text())
+        for setting in ("tls", "tls_cert", "tls_key"):
+            assert f"setting needs a restart setting={setting} " in server.log_text()
+        with Wire(wrap(server, authority.client())) as client:
+            assert client.ask("watch a") == "WATCHING 2"
+            assert client.ask("watch b") == "OUT_OF_MEMORY"
+
+
 def test_reload_changes_the_lowest_version(authority, tmp_path):
     cert, key = authority.sign("server")
     old = authority.client()
