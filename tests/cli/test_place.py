@@ -159,7 +159,7 @@ def test_a_database_in_the_current_folder_goes_first(tmp_path, monkeypatch, serv
     assert server.file == Path("beanlite.db")
 
 
-def test_database_of_a_unit_in_its_directory_is_the_same_once_it_exists(tmp_path, monkeypatch, server):
+def test_database_of_a_unit_keeps_its_name_once_it_exists(tmp_path, monkeypatch, server):
     """Or each reload would say that it needs a restart for another file."""
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
     assert main([]) == 0
