@@ -113,7 +113,7 @@ class Connection(asyncio.Protocol):
             self.ending.fail(bug)
         answers = len(self.session.replies)
         self.settle()
-        self._turns.wake(now_ns)  # now, so that the jobs they are given are stored in the same batch
+        self._turns.wake()  # now, so that the jobs they are given are stored in the same batch
         blocked = self.session.blocked
         if self.session.put is not None or self._host.buffers.amounts:
             self._flow.note_buffers()
@@ -151,13 +151,13 @@ class Connection(asyncio.Protocol):
             self.transport.close()
             return
         now_ns = self._turns.now()
-        self._turns.wake(now_ns)  # waits that are already over are answered first
+        self._turns.wake()  # waits that are already over are answered first
         try:
             self.session.half_close(now_ns)
         except Exception as bug:  # noqa: BLE001 - as above
             self.ending.fail(bug)
         self.settle()
-        self._turns.wake(now_ns)
+        self._turns.wake()
 
     def _leave(self) -> None:
         self._flow.note_waiting(0)
@@ -255,12 +255,12 @@ class Connection(asyncio.Protocol):
             self._resuming = True
             self._turns.resume_later(self.resume, kind)
 
-    def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
+    def wake(self, outcome: Job | Outcome) -> None:
         """Pass on the outcome of the client's wait in a reserve."""
         if self.ending.leaving or self.session.blocked is CLOSING:
             return  # it is gone, or has met a bug since; a job it was given goes back when it is closed
         try:
-            self.session.wake(outcome, now_ns)
+            self.session.wake(outcome)
         except Exception as bug:  # noqa: BLE001 - as above
             self.ending.fail(bug)
         self.settle()
@@ -279,7 +279,7 @@ class Connection(asyncio.Protocol):
         self.settle()
         if self._host.buffers.amounts:
             self._flow.note_buffers()
-        self._turns.wake(now_ns)
+        self._turns.wake()
 
     def bring(self, job: Job, body: bytes | None) -> None:
         """Pass on a body that the session needs, or None if the job is gone; resume the session once it has all."""

@@ -115,11 +115,11 @@ class Roster:
         self._addresses.drop(client)
         self._tell_if_empty()
 
-    def wake(self, client: Client, outcome: Job | Outcome, now_ns: int) -> None:
+    def wake(self, client: Client, outcome: Job | Outcome) -> None:
         """Pass on the outcome of a client's wait, unless the client is just gone, so that its job goes back."""
         connection = self.connections.get(client)
         if connection is not None:
-            connection.wake(outcome, now_ns)
+            connection.wake(outcome)
 
     def part(self, connection: Connection) -> None:
         """Close the connection of a client that is done, without losing replies that it has not read yet."""

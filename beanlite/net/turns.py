@@ -83,7 +83,7 @@ class Turns:
         engine: Engine,
         group: GroupCommit,
         clock: Callable[[], int],
-        tell: Callable[[Client, Job | Outcome, int], None],
+        tell: Callable[[Client, Job | Outcome], None],
     ) -> None:
         """``tell`` is called with a client whose wait is over, the outcome, and the time in nanoseconds."""
         self._loop = loop
@@ -183,19 +183,19 @@ class Turns:
     def follow_up(self, now_ns: int) -> None:
         """Follow up on changes: wake clients whose wait is over, have what is deferred written, and set the timer."""
         ledger = self._engine.ledger
-        self.wake(now_ns)
+        self.wake()
         if not self._group.deferring and (ledger.has_deferred or ledger.is_changed):
             self._group.defer()
         self._group.await_totals()
         if self._timers.next_ns < self._timer_ns:
             self._set_timer(now_ns)
 
-    def wake(self, now_ns: int) -> None:
+    def wake(self) -> None:
         """Report to the clients whose wait is over."""
         clients = self._engine.clients
         while clients.woken:
             for client, outcome in clients.take_woken():
-                self._tell(client, outcome, now_ns)
+                self._tell(client, outcome)
 
     def disconnect(self, client: Client) -> None:
         """Disconnect a client, so that its reserved jobs are for others. Does nothing if it is disconnected already."""

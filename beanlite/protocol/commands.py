@@ -29,10 +29,8 @@ from beanlite.protocol.stats import job_stats, server_stats, tube_list, tube_sta
 
 WATCHED_MANY: Final = 100  # tubes; a reserve that has to look at more takes long
 KICKED_MANY: Final = 10  # jobs; a kick of more takes long
-# Commands that change nothing, and whose replies hold no bodies.
-LOOKS: Final = frozenset(
-    {b"stats", b"stats-job", b"stats-tube", b"list-tubes", b"list-tube-used", b"list-tubes-watched"}
-)
+# Commands that change nothing, whose replies hold no bodies, and that have to wait for their turn, with all after them.
+LOOKS: Final = frozenset({b"stats", b"stats-job", b"stats-tube", b"list-tubes", b"list-tubes-watched"})
 
 _Peek = Callable[[Session, bytes, int], bytes | None]
 

@@ -116,12 +116,15 @@ class FramedSession(Session):
         if self.blocked is None:
             self._carry_out(self._take_parts(now_ns), now_ns, steps)
 
-    def wake(self, outcome: Job | Outcome, now_ns: int) -> None:
-        """End the wait with its outcome, and carry out the commands after it."""
+    def wake(self, outcome: Job | Outcome) -> None:
+        """End the wait with its outcome; the commands after it have to wait for their turn.
+
+        Otherwise clients whose next commands are puts and reserves could wake each other without end.
+        """
         # In a function of its own: compiled code would take what is assigned to `blocked` here for its value below.
         offers.end_wait(self, outcome)
         if self._parts and self.blocked is None:
-            self.resume(now_ns)
+            self.blocked = YIELDING
 
     def half_close(self, now_ns: int) -> None:
         """Note that the client sends no more, but may still read. From now on none of its reserves waits."""

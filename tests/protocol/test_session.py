@@ -289,3 +289,24 @@ def test_body_in_small_parts_takes_hardly_more_memory_than_its_bytes(size):
     assert sum(map(sys.getsizeof, client._parts)) < 1.1 * len(body)
     assert core.send(client, b"\r\n") == b"INSERTED 1\r\n"
     assert core.engine.jobs.find(1).body == body
+
+
+def test_client_that_is_woken_carries_out_what_follows_in_its_turn():
+    """Or two clients that put and reserve by turns would wake each other without end."""
+    core = Core()
+    worker, producer = core.client(), core.client()
+    core.send(worker, b"reserve\r\nput 0 0 60 1\r\ny\r\n")
+    producer.receive(b"put 0 0 60 1\r\nx\r\n", core.now_ns)
+    ((_, job),) = core.engine.clients.take_woken()
+    worker.wake(job)
+    assert worker.blocked is YIELDING
+    assert core.engine.last_id == 1
+    worker.resume(core.now_ns)
+    assert core.engine.last_id == 2
+
+
+def test_command_that_is_answered_at_once_is_none_that_goes_before_others():
+    """What comes behind it in one piece would be carried out with it, while nothing can be stored."""
+    session = Core().client()
+    assert session.begins_with_look(b"stats\r\n")
+    assert not session.begins_with_look(b"list-tube-used\r\nput 0 0 60 1\r\nx\r\n")

@@ -109,7 +109,7 @@ class Core:
         while self.engine.clients.woken:
             for client, outcome in self.engine.clients.take_woken():
                 session = self.sessions[client]
-                session.wake(outcome, self.now_ns)
+                session.wake(outcome)
                 self.go_on(session)
 
 
