@@ -20,8 +20,10 @@ DEFERRED_MAX: Final = 50_000
 # As many events of deferred changes of each job are no reason to hold anybody up: so many jobs may be due at the same
 # second that storing their events takes seconds.
 UNCOUNTED_EACH: Final = 2
-# The most tubes whose totals a batch contains, unless it has several slices.
+# The most tubes whose totals a batch contains, unless it has several slices, or so many tubes wait for theirs that this
+# part of them is more. Some are gone already: clients may make and leave tubes faster than any fixed number a batch.
 TALLIES: Final = 200
+TALLIES_PART: Final = 16
 
 
 class Changes:
@@ -232,9 +234,12 @@ class Ledger:
             self.tallied.append(tube)
         return tally
 
-    def bound_deferred(self) -> None:
-        """Keep ``deferred`` from growing too large; to be called before a SLICE of jobs is deferred."""
-        if len(self.deferred) > DEFERRED_MAX:
+    def bound_deferred(self, jobs: int) -> None:
+        """Keep ``deferred`` from growing too large; to be called before a SLICE of jobs is deferred.
+
+        With twice as many in earlier ones as there are jobs, these are the same again and again, and it grows no more.
+        """
+        if len(self.deferred) > DEFERRED_MAX and len(self._older_deferred) * DEFERRED_MAX <= 2 * jobs:
             self._older_deferred.append(self.deferred)
             self.deferred = {}
 
@@ -286,7 +291,7 @@ class Ledger:
         return self.take(self.taken_id, deferred=False, totals=False, now_ns=now_ns)
 
     def _take_tallies(self, ready: int, now_ns: int) -> list[Tally]:
-        most = self.slices * TALLIES
+        most = max(self.slices * TALLIES, len(self.tallied) // TALLIES_PART)
         taken, self.tallied = self.tallied[:most], self.tallied[most:]
         tallies: dict[bytes, Tally] = {}
         for tube in taken:
@@ -309,10 +314,9 @@ class Ledger:
         """Add some slices of the deferred changes to the batch."""
         room = self.slices * SLICE
         while room and (self.deferred or self._older_deferred):
-            if not self.deferred:
-                self.deferred = self._older_deferred.pop()
+            earliest = self._older_deferred[0] if self._older_deferred else self.deferred
             looked = 0
-            for job_id, job in self.deferred.items():  # the earliest first, as their events are
+            for job_id, job in earliest.items():  # the earliest first, as their events are
                 looked += 1
                 if self._waiting and job_id in self._waiting:
                     self._take_waiting(job_id)
@@ -321,11 +325,13 @@ class Ledger:
                     room -= 1
                     if not room:
                         break
-            if looked == len(self.deferred):
+            if looked < len(earliest):
+                for job_id in list(islice(earliest, looked)):
+                    del earliest[job_id]
+            elif earliest is self.deferred:
                 self.deferred = {}
             else:
-                for job_id in list(islice(self.deferred, looked)):
-                    del self.deferred[job_id]
+                del self._older_deferred[0]
         if not self.deferred:
             self.deferred = {}  # a dict that has been emptied keeps its memory
 

@@ -6,6 +6,7 @@ import pytest
 
 from beanlite.core import ledger as ledger_module
 from beanlite.core.job import DELAYED, GONE, RESERVED, SECOND_NS, SLICE
+from beanlite.core.ledger import TALLIES, TALLIES_PART
 from tests.support.core import put
 
 
@@ -144,7 +145,7 @@ def test_job_that_is_not_stored_yet_is_neither_handed_out_nor_shown(core):
     producer.receive(b"put 0 0 10 1\r\nx\r\n", core.now_ns)
     ((woken, job),) = core.engine.clients.take_woken()
     assert woken is worker.client
-    worker.wake(job, core.now_ns)
+    worker.wake(job)
     assert worker.waits
     looker.receive(b"peek 1\r\n", core.now_ns)
     assert looker.waits
@@ -152,3 +153,44 @@ def test_job_that_is_not_stored_yet_is_neither_handed_out_nor_shown(core):
     looker.take_replies()
     looker.receive(b"peek 1\r\n", core.now_ns)
     assert not looker.waits
+
+
+def test_tubes_that_are_made_and_left_do_not_pile_up_for_their_totals(core):
+    client = core.client()
+    for batch in range(60):
+        for number in range(2 * TALLIES):
+            core.send(client, b"use %d-%d\r\nput 0 0 60 1\r\nx\r\n" % (batch, number))
+            core.send(client, b"delete %d\r\n" % core.engine.last_id)
+        core.engine.take_changes(deferred=True, totals=True, now_ns=core.now_ns)
+    assert len(core.engine.ledger.tallied) < 2 * TALLIES * TALLIES_PART
+
+
+def test_deferred_changes_of_the_same_jobs_do_not_pile_up(core, monkeypatch):
+    monkeypatch.setattr(ledger_module, "DEFERRED_MAX", 10)
+    client = core.client()
+    jobs = [put(core, client, ttr_s=1000) for _ in range(40)]
+    core.store()
+    for _ in jobs:
+        core.send(client, b"reserve\r\n")
+    for _ in range(100):
+        for job_id in jobs:
+            core.send(client, b"touch %d\r\n" % job_id)
+        core.engine.ledger.bound_deferred(len(core.engine.jobs))
+    earlier = core.engine.ledger._older_deferred
+    assert len(earlier) <= 2 * len(jobs) // 10 + 1
+    while core.engine.ledger.has_deferred:
+        core.store()
+    assert not earlier
+
+
+def test_earliest_deferred_changes_are_taken_first(core, monkeypatch):
+    monkeypatch.setattr(ledger_module, "DEFERRED_MAX", 10)
+    client = core.client()
+    put(core, client)
+    for number in range(3):
+        core.engine.ledger.deferred = dict.fromkeys(range(100 * number, 100 * number + 11), core.engine.jobs[1])
+        core.engine.ledger.bound_deferred(1000)
+    core.engine.ledger.slices = 1
+    monkeypatch.setattr(ledger_module, "SLICE", 5)
+    core.engine.ledger._take_deferred()
+    assert set(core.engine.ledger.changed) == {0, 1, 2, 3, 4}
