@@ -138,6 +138,11 @@ class Bodies:
             if self.ahead.pop(job.id, None) is not None:
                 self._no_longer_ahead(job)
 
+    def unload_ahead(self, job: Job) -> None:
+        """Unload the body of a job that leaves its tube or is ready no more, if it was fetched ahead."""
+        if job.id in self.ahead:
+            self.unload(job)
+
     def _no_longer_ahead(self, job: Job) -> None:
         tube = job.tube
         self.ahead_bytes -= job.size + BODY_BYTES

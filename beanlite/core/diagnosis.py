@@ -203,7 +203,7 @@ class Diagnosis:
     def _still_s(self, tube: Tube, pulse: Pulse | None, waits_s: int) -> int:
         """Return for how long nothing has moved in a tube with ready jobs, where that is too long; otherwise 0."""
         tally = tube.tally
-        if tally is not None and (tally.reserved or tally.deleted or tally.released or tally.buried):
+        if tally is not None and tally.is_moved:
             return 0
         if pulse is None:
             still_s = self._away_s(tube, waits_s)

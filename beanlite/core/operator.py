@@ -62,6 +62,7 @@ class Operator:
 
     def bury(self, job: Job, pri: int, by: Peer, now_ns: int) -> None:
         """Bury a job that is not buried, at the end of its tube's buried queue."""
+        self._bodies.unload_ahead(job)
         self._queues.leave_state(job, now_ns)
         job.pri = pri
         self._queues.past_of(job).buries += 1
@@ -80,6 +81,7 @@ class Operator:
 
     def delay(self, job: Job, delay_s: int, by: Peer, now_ns: int) -> None:
         """Delay a ready or delayed job from now on."""
+        self._bodies.unload_ahead(job)
         self._queues.leave_state(job, now_ns)
         self._delay_or_make_ready(job, DELAY, delay_s, by, now_ns)
 
@@ -99,8 +101,7 @@ class Operator:
         queues, before, state, place, since_ns = self._queues, job.tube, job.state, job.key >> ID_BITS, job.since_ns
         delay_s = _delay_s(job)
         checksum = queues.ruled.checksum_for(tube.rules, job)
-        if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
-            self._bodies.unload(job)
+        self._bodies.unload_ahead(job)
         if state is RESERVED:
             before.reserved -= 1
             tube.reserved += 1

@@ -198,7 +198,7 @@ class Pulses:
 
     def note(self, tube: Tube, tally: Tally, now_ns: int) -> None:
         """Note the tally of a tube, which has just been taken."""
-        if tally.reserved or tally.deleted or tally.released or tally.buried:
+        if tally.is_moved:
             tube.moved_ns = now_ns
         pulse = self._pulses.get(tube)
         if pulse is None:

@@ -164,6 +164,7 @@ class Rulings:
         """
         if to is not None and to != job.tube.name:
             return self._move(job, to, by, now_ns, deferred=deferred)
+        self._bodies.unload_ahead(job)
         self._queues.past_of(job).buries += 1
         self._ledger.tally(job.tube).buried += 1
         self._note(job, BURY, by, now_ns, deferred=deferred)
@@ -175,8 +176,7 @@ class Rulings:
         # It is made even where clients may not make one: there are no more of these than policies.
         tube = queues.tubes.get(to) or queues.make_tube(to)
         checksum = queues.ruled.checksum_for(tube.rules, job)
-        if job.id in self._bodies.ahead:  # fetched ahead for the tube that it leaves
-            self._bodies.unload(job)
+        self._bodies.unload_ahead(job)
         queues.ruled.leave(job)
         job.tube = tube
         job.forgive()
@@ -197,7 +197,16 @@ class Rulings:
 
     # -- bodies that are there already
 
-    def twin(self, tube: Tube, body: bytes, late_bodies: Mapping[Job, bytes | None]) -> tuple[Job | None, Job | None]:
+    def is_over(self, job: Job, now_ns: int) -> bool:
+        """Whether a job waits that is too old, although its turn to be ended has not come yet."""
+        rules = job.tube.rules
+        if rules is None or not rules.ttl_ns or job.past.kicks or job.created_ns + rules.ttl_ns > now_ns:
+            return False
+        return job.state is READY or job.state is DELAYED
+
+    def twin(
+        self, tube: Tube, body: bytes, late_bodies: Mapping[Job, bytes | None], now_ns: int
+    ) -> tuple[Job | None, Job | None]:
         """Return the job that a put with this body would repeat, if the rules of the tube forbid that.
 
         If that takes a body that is not in memory, nor among ``late_bodies``, its job is the second result.
@@ -208,6 +217,8 @@ class Rulings:
         for job_id in kept.twins(kept.twin_key(len(body), crc32(body))):
             job = self._queues.jobs[job_id]
             self.compared += 1
+            if self.is_over(job, now_ns):
+                continue
             if job.body is None and job not in late_bodies:
                 return None, job
             if (late_bodies[job] if job.body is None else job.body) == body:

@@ -193,7 +193,7 @@ class Scheduler(Chore):
             self.errors[schedule.name] = str(why)
             return False
         self.errors.pop(schedule.name, None)
-        wanted = (makes_up or not missed) and not (schedule.if_absent and self._is_present(schedule))
+        wanted = (makes_up or not missed) and not (schedule.if_absent and self._is_present(schedule, now_ns))
         if wanted and self._put(schedule, "", now_ns, again=schedule.name in self._refused) is None:
             self._refused.add(schedule.name)
             return False
@@ -202,9 +202,10 @@ class Scheduler(Chore):
         self._queues.ledger.schedules[schedule.name] = schedule
         return True
 
-    def _is_present(self, schedule: Schedule) -> bool:
-        """Whether the last job of a schedule is still there."""
-        return schedule.last_job is not None and self._queues.jobs.find(schedule.last_job) is not None
+    def _is_present(self, schedule: Schedule, now_ns: int) -> bool:
+        """Whether the last job of a schedule is still there, and not about to be ended because it is too old."""
+        job = None if schedule.last_job is None else self._queues.jobs.find(schedule.last_job)
+        return job is not None and not self._rulings.is_over(job, now_ns + SECOND_NS)
 
     def _put(self, schedule: Schedule, person: str, now_ns: int, *, again: bool = False) -> Job | None:
         """Put a schedule's job and note that; None if puts are refused at the moment.
@@ -224,7 +225,7 @@ class Scheduler(Chore):
                 self.refused(tube.value)
             return None
         ledger = self._queues.ledger
-        job, rules = self._twin(tube, schedule.body), tube.rules
+        job, rules = self._twin(tube, schedule.body, now_ns), tube.rules
         if job is None:
             if rules is not None and rules.max_jobs and tube.jobs >= rules.max_jobs:
                 if not again:
@@ -241,12 +242,12 @@ class Scheduler(Chore):
         ledger.schedules[schedule.name] = schedule
         return job
 
-    def _twin(self, tube: Tube, body: bytes) -> Job | None:
+    def _twin(self, tube: Tube, body: bytes, now_ns: int) -> Job | None:
         """Return the job that a put would repeat, where the rules of a tube allow only one.
 
         A body that is not in memory is not fetched for that: its size and checksum are enough.
         """
-        twin, unknown = self._rulings.twin(tube, body, {})
+        twin, unknown = self._rulings.twin(tube, body, {}, now_ns + SECOND_NS)
         return twin or unknown
 
     def _go_back(self, schedule: Schedule, utc_s: float) -> int:

@@ -80,6 +80,11 @@ class Tally:
         by_rules = self.dead or self.expired or self.refused or self.duplicates  # which may have been unset since
         return bool(by_rules or self.released or self.timed_out or self.buried or self.client_gone or self.delay_over)
 
+    @property
+    def is_moved(self) -> bool:
+        """Whether anybody has moved a job on: one that has become too old, and is deleted or buried, goes by itself."""
+        return bool(self.reserved or self.released or self.deleted + self.buried > self.expired)
+
     def choose_wait(self) -> None:
         """Choose the reservation whose wait is noted next; if there are too many waits, keep one of each two."""
         waits = self.waits

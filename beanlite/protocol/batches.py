@@ -67,7 +67,7 @@ def _put_jobs(session: Session, request: PutJobs, now_ns: int, late_bodies: Bodi
     if tube_refusal is not None:
         session.service.refused(tube_refusal.value)
         return replies.OUT_OF_MEMORY
-    new_jobs, missing = _new_jobs(engine, [(name, body) for name, _, body in jobs], late_bodies)
+    new_jobs, missing = _new_jobs(engine, [(name, body) for name, _, body in jobs], late_bodies, now_ns)
     if missing:
         session.gather(
             missing, lambda found, then_ns: _put_jobs(session, request, then_ns, {**late_bodies, **found}), WORKING
@@ -85,7 +85,7 @@ def _put_jobs(session: Session, request: PutJobs, now_ns: int, late_bodies: Bodi
         putting[name] = acting_in(tube, by)
     ids = []
     for name, job, body in jobs:
-        twin, _ = engine.rulings.twin(putting[name].use, body, late_bodies)
+        twin, _ = engine.rulings.twin(putting[name].use, body, late_bodies, now_ns)
         if twin is not None:
             ids.append(repeat(session, twin))
             continue
@@ -97,7 +97,7 @@ def _put_jobs(session: Session, request: PutJobs, now_ns: int, late_bodies: Bodi
 
 
 def _new_jobs(
-    engine: Engine, bodies: list[tuple[bytes, bytes]], late_bodies: Bodies
+    engine: Engine, bodies: list[tuple[bytes, bytes]], late_bodies: Bodies, now_ns: int
 ) -> tuple[dict[bytes, int], list[Job]]:
     """Return how many jobs the bodies make in each tube, and the jobs of which it is not known whether they do."""
     counts: dict[bytes, int] = {}
@@ -106,7 +106,7 @@ def _new_jobs(
     most = {name: _alike_max(engine, name, len(bodies)) for name in {name for name, _ in bodies}}
     for name, body in bodies:
         tube = engine.tubes.get(name)
-        twin, unknown = (None, None) if tube is None else engine.rulings.twin(tube, body, late_bodies)
+        twin, unknown = (None, None) if tube is None else engine.rulings.twin(tube, body, late_bodies, now_ns)
         if unknown is not None:
             missing[unknown] = None
         before = alike.get((name, body), 0)

@@ -35,7 +35,7 @@ def put_by_rules(
 ) -> bytes | None:
     """Carry out a put to which the rules of its tube apply, once its body has come and there is room for it."""
     engine, tube = session.engine, session.client.use
-    twin, missing = engine.rulings.twin(tube, body, late_bodies)
+    twin, missing = engine.rulings.twin(tube, body, late_bodies, now_ns)
     if missing is None and engine.rulings.compared > COMPARED_MAX:
         engine.rulings.compared = 0
         session.blocked = YIELDING

@@ -380,3 +380,10 @@ def test_time_of_the_tally_counts_and_not_that_of_the_look(core):
     core.live(1)
     core.now_ns += 61 * SECOND_NS
     assert core.findings()["hung"].seconds == 61
+
+
+@pytest.mark.parametrize("expired", ["delete", "bury"])
+def test_jobs_that_become_too_old_are_no_sign_of_a_worker(core, expired):
+    policy(core, b"mail", ttl="10m", expired=expired)
+    core.live(900, each=lambda: core.fill(b"mail", 2))
+    assert "nobody consumes" in core.findings()

@@ -2,16 +2,11 @@
 
 from zlib import crc32
 
+import pytest
+
 from beanlite.core.job import SECOND_NS, SLICE
-from beanlite.core.policies import PolicyRow
 from tests.support.core import Core, put
-
-
-def policy(core, pattern=b"default", **values):
-    """Set a policy, as an operator does."""
-    core.engine.set_policies(
-        [PolicyRow(pattern, key, str(value), 0.0, "ann") for key, value in values.items()], [], core.now_ns
-    )
+from tests.support.ruled_core import change, policy, state
 
 
 def test_wait_ends_while_a_policy_is_applied_to_many_jobs():
@@ -146,3 +141,40 @@ def test_put_does_not_pass_reserved_jobs_with_its_body():
     assert core.send(client, b"release 3 0 0\r\n") == b"RELEASED\r\n"
     assert list(kept.twins(key)) == [3]
     assert put(core, client) == 3
+
+
+@pytest.mark.parametrize("expired", ["delete", "bury", "move:old"])
+@pytest.mark.parametrize("many", [False, True])
+def test_put_is_not_answered_with_a_job_that_is_too_old(expired, many):
+    """Its turn to be ended has not come yet."""
+    core = Core()
+    policy(core, unique="waiting", ttl="60s", expired=expired)
+    session = core.client(operator=True)
+    put(core, session, body=b"again", ttr_s=1000)
+    core.now_ns += 61 * SECOND_NS
+    if many:
+        request = b'{"jobs": [{"tube": "default", "body": "again"}]}'
+        core.send(session, b"put-jobs %d\r\n%b\r\n" % (len(request), request))
+    else:
+        assert put(core, session, body=b"again") == 2
+    core.wait(2)
+    job = core.engine.jobs[2]
+    assert (job.tube.name, job.state.value, job.body) == (b"default", "ready", b"again")
+
+
+def test_buried_jobs_take_nothing_of_the_room_for_bodies_fetched_ahead():
+    core = Core()
+    policy(core, ttl="1m")
+    operator = core.client(operator=True)
+    put(core, operator)
+    put(core, operator)
+    core.store()
+    bodies, (expired, by_hand) = core.engine.bodies, (core.engine.jobs[1], core.engine.jobs[2])
+    for job in (expired, by_hand):
+        bodies.unload(job)
+        bodies.load(job, b"x")
+    assert bodies.ahead_bytes > 0
+    change(core, operator, b'{"do": "bury", "ids": [2]}')
+    core.wait(62)
+    assert [state(core, job.id)[0] for job in (expired, by_hand)] == ["buried", "buried"]
+    assert bodies.ahead_bytes == 0

@@ -372,3 +372,14 @@ def test_schedule_repeats_a_job_even_where_there_may_be_no_more(machine):
     put(core, client, b"other")
     core.wait(HOUR_S)
     assert schedule.last_job == 1
+
+
+@pytest.mark.parametrize("how", [{"if_absent": True}, {"policy": "waiting"}])
+def test_job_that_is_about_to_expire_keeps_no_tick_from_being_put(machine, how):
+    rules = {"unique": how["policy"]} if "policy" in how else {}
+    policy(machine.core, b"reports", ttl="60s", expired="delete", **rules)
+    machine.set("* * * * *", if_absent="if_absent" in how)
+    for _ in range(10):
+        machine.core.wait(MINUTE_S)
+        machine.core.wait(1)
+        assert len(machine.puts()) == 1

@@ -78,7 +78,7 @@ class Change:
         It returns None if copies may repeat jobs whose bodies are not in memory either; then those are fetched first.
         """
         session, matches = self._session, self._matches
-        twins = [self._twin(job, late_bodies)[1] for job in matches.jobs]
+        twins = [self._twin(job, late_bodies, now_ns)[1] for job in matches.jobs]
         unknown = list(dict.fromkeys(twin for twin in twins if twin is not None))
         if unknown:
             session.gather(unknown, lambda found, then_ns: self.carry_out({**late_bodies, **found}, then_ns), WORKING)
@@ -87,7 +87,7 @@ class Change:
         for job in matches.jobs:
             if late_bodies and not still_fits(self._conditions, job, late_bodies):
                 continue
-            twin, _ = self._twin(job, late_bodies)
+            twin, _ = self._twin(job, late_bodies, now_ns)
             if twin is not None:
                 repeat(session, twin)
             if twin is not None or not self._concerns(job):
@@ -122,13 +122,15 @@ class Change:
     def _body(self, job: Job, late_bodies: Bodies) -> bytes | None:
         return late_bodies.get(job, self._matches.bodies.get(job))
 
-    def _twin(self, job: Job, late_bodies: Bodies) -> tuple[Job | None, Job | None]:
+    def _twin(self, job: Job, late_bodies: Bodies, now_ns: int) -> tuple[Job | None, Job | None]:
         """Return the job that a copy of this one would repeat, as ``Rulings.twin`` does."""
         request, engine = self._request, self._engine
         if request.do != COPY or request.dry_run or request.to is None:
             return None, None
         tube, body = engine.tubes.get(request.to), self._body(job, late_bodies)
-        return (None, None) if tube is None or body is None else engine.rulings.twin(tube, body, late_bodies)
+        if tube is None or body is None:
+            return None, None
+        return engine.rulings.twin(tube, body, late_bodies, now_ns)
 
     def _change(self, job: Job, body: bytes | None, now_ns: int) -> bool:
         """Change one job; returns False if that can't be done now."""
