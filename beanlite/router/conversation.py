@@ -330,6 +330,8 @@ class RouterSession(Routed):
         lane = self.body_lane
         if lane is not None:
             lane.pass_on(part)
+            if not self.body_bytes:
+                lane.end_body()
         if not self.body_bytes:
             self.body_ask = self.body_lane = None
         return at + len(part)

@@ -102,6 +102,8 @@ class Lane:
     """The connection of a client to one server."""
 
     __slots__ = (
+        "_amid_body",
+        "_behind",
         "_greeting",
         "_greets",
         "_owner",
@@ -151,6 +153,10 @@ class Lane:
         """The reply to a ``use`` of the router's own that was refused."""
         self.last_line = b""
         """What the server has said unasked."""
+        self._amid_body = False
+        """The body of the last command is being passed on: the server takes whatever is sent for a part of it."""
+        self._behind: list[tuple[bytes, Ask]] = []
+        """The commands of the router's own that are sent behind it."""
         self._greeting: list[bytes] = []
         self._greets = 0
         self._parts: list[bytes] = []
@@ -169,8 +175,11 @@ class Lane:
             self._owner.opening.append(self)
 
     def send(self, data: bytes, ask: Ask) -> None:
-        """Have a command sent. After the end of the connection it is not, and is lost with that."""
+        """Have a command sent, behind a body. After the end of the connection it is not, and is lost with that."""
         self.ensure()
+        if self._amid_body:
+            self._behind.append((data, ask))
+            return
         self.asks.append(ask)
         if not self.ended:
             self.pass_on(data)
@@ -180,6 +189,18 @@ class Lane:
         if not self.out:
             self._owner.dirty.append(self)
         self.out.append(data)
+
+    def begin_body(self) -> None:
+        """Note that the last command has a body, which is passed on as it comes."""
+        self._amid_body = True
+
+    def end_body(self) -> None:
+        """Note that all of it was passed on, and send what has waited for that."""
+        self._amid_body = False
+        if self._behind:
+            behind, self._behind = self._behind, []
+            for data, ask in behind:
+                self.send(data, ask)
 
     def take(self) -> bytes:
         """Return what is to be sent now, once."""
@@ -221,11 +242,13 @@ class Lane:
 
     def close(self) -> list[Ask]:
         """Forget the connection, which is lost or could not be made; return the commands that have no reply."""
-        asks = [ask for ask in self.asks if not isinstance(ask, GreetAsk)]
+        asks = [ask for ask in self.asks if not isinstance(ask, GreetAsk)] + [ask for _, ask in self._behind]
         self.state = CLOSED
         self.asks.clear()
         self.out.clear()
         self.held.clear()
+        self._behind.clear()
+        self._amid_body = False
         self._parts.clear()
         self._size = self._wanted = 0
         self.ended = self.clogged = self.placeholder = False

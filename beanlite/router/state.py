@@ -366,6 +366,8 @@ class ClientState(Owner):
         self.body_ask = ask
         self.body_lane = lane
         self.body_bytes = size
+        if lane is not None:
+            lane.begin_body()
 
     def is_open(self, lane: Lane) -> bool:
         """Whether a lane can be asked without waiting for a connection."""

@@ -47,6 +47,8 @@ class Player:
         self.end = net.client()
         self.asked = []
         self.received = b""
+        self.unsent = b""
+        """The rest of the last command, before which other things may happen."""
         self.lost = set()
         """Servers whose connections were lost: until all commands are answered, replies may be older than that."""
 
@@ -125,7 +127,10 @@ class Fleet:
         for _ in range(self.rng.choice((1, 1, 2, 5))):
             line, data = self.command(player)
             player.asked.append((line, self.at))
-            player.end.session.receive(data, self.net.now_s)
+            data = player.unsent + data
+            at = self.rng.randrange(len(data)) if self.rng.random() < 0.2 else len(data)
+            player.unsent = data[at:]
+            player.end.session.receive(data[:at], self.net.now_s)
         self.net.run()
 
     def command(self, player):
@@ -191,7 +196,7 @@ class Fleet:
     def judge(self, player, asked, asked_at, line, body):
         word, _, argument = asked.partition(b" ")
         said, number = line.split()[0], int(line.split()[1]) if line.split()[1:2] and line.split()[1].isdigit() else 0
-        is_away = line == b"INTERNAL_ERROR" and self.was_away
+        is_away = line == b"INTERNAL_ERROR" and (self.was_away or (word == b"put" and player.lost))
         assert said in REPLIES[word] or is_away, (asked, line)
         assert is_tube_name(argument) or word not in {b"use", b"watch"}
         if said == b"INSERTED":
