@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import socket
 import ssl
 from collections.abc import Callable
@@ -79,28 +78,35 @@ def half_close(transport: asyncio.Transport) -> None:
     A client that asks after another one has gone expects that the jobs which that one had reserved are ready.
     """
     if transport.get_extra_info("ssl_object") is None:
-        _shut_down(transport)
+        with contextlib.suppress(OSError):
+            _shut_down(transport)
 
 
 def send_no_more(transport: asyncio.Transport | None) -> None:
-    """Tell the server that nothing more comes, once all is sent; what it says is heard all the same."""
+    """Tell the server that nothing more comes, once all is sent; what it says is heard all the same.
+
+    If that fails, the connection is closed: else the server would never end the reserve that waits there.
+    """
     if transport is None or transport.is_closing():
         return
-    if transport.get_extra_info("ssl_object") is None:
-        with contextlib.suppress(OSError):
+    try:
+        if transport.get_extra_info("ssl_object") is None:
             transport.write_eof()
-    elif transport.get_write_buffer_size():
-        asyncio.get_running_loop().call_later(_UNSENT_AGAIN_S, send_no_more, transport)
-    else:  # without TLS: nothing is decrypted any more once that has been ended
-        _shut_down(transport)
+        elif transport.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(_UNSENT_AGAIN_S, send_no_more, transport)
+        else:  # without TLS: nothing is decrypted any more once that has been ended
+            _shut_down(transport)
+    except OSError:
+        transport.abort()
 
 
 def _shut_down(transport: asyncio.Transport) -> None:
-    with (
-        contextlib.suppress(OSError),
-        socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno())) as sock,
-    ):
+    """End what is sent on a transport's socket, without a descriptor more. OSError: it is not connected any more."""
+    sock = socket.socket(fileno=transport.get_extra_info("socket").fileno())
+    try:
         sock.shutdown(socket.SHUT_WR)
+    finally:
+        sock.detach()
 
 
 class _Handshake:

@@ -1,6 +1,7 @@
 """TLS on both sides of a router, tokens, and Unix sockets."""
 
 import contextlib
+import resource
 import signal
 import socket
 import ssl
@@ -121,6 +122,15 @@ def test_half_closed_client_of_a_server_with_tls_gets_all_replies(behind):
         until(lambda: waiting_at(behind.upstreams[0]) == "1")
         client.shutdown(socket.SHUT_WR)
         assert rest_of(client) == b"TIMED_OUT\r\nTIMED_OUT\r\nINSERTED 65\r\n"
+
+
+def test_half_close_over_tls_needs_no_descriptor(behind):
+    with behind.connect() as client:
+        client.sendall(b"reserve\r\n")
+        until(lambda: waiting_at(behind.upstreams[0]) == "1")
+        resource.prlimit(behind.process.pid, resource.RLIMIT_NOFILE, (3, 3))
+        client.shutdown(socket.SHUT_WR)
+        assert rest_of(client) == b"TIMED_OUT\r\n"
 
 
 def test_worker_outlasts_the_restart_of_a_server_with_tls(behind, own):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import resource
 import signal
 import socket
@@ -12,7 +13,7 @@ from beanlite.beanstalk.over_tls import OverTls, context_for
 from beanlite.errors import ConfigError
 from beanlite.host.loop import loop_factory
 from beanlite.router import upstream as module
-from beanlite.router.dial import dial
+from beanlite.router.dial import dial, send_no_more
 from beanlite.router.known import KnownServer
 from beanlite.router.upstream import AGAIN_S, REFUSED_AGAIN_S, Upstream
 from tests.router.routers import servers_file, start_router
@@ -119,6 +120,32 @@ def test_connection_that_is_made_is_not_given_up(new_loop):
     with asyncio.Runner(loop_factory=new_loop) as runner:
         runner.run(serve())
     assert not given_up
+
+
+@pytest.mark.parametrize("ssl_object", [None, "TLS"])
+def test_half_close_that_fails_ends_the_connection(ssl_object):
+    """Else nothing would ever end the reserve that waits there."""
+
+    class Broken(asyncio.Transport):
+        is_aborted = False
+
+        def is_closing(self):
+            return self.is_aborted
+
+        def get_write_buffer_size(self):
+            return 0
+
+        def write_eof(self):
+            raise OSError(errno.ENOTCONN, "not connected")
+
+        def abort(self):
+            self.is_aborted = True
+
+    with socket.socket() as sock:  # which is not connected
+        broken = Broken({"ssl_object": ssl_object, "socket": sock})
+        send_no_more(broken)
+        assert broken.is_closing()
+        assert sock.fileno() >= 0
 
 
 def test_server_at_a_changed_address_is_not_looked_for_at_the_old(monkeypatch):
