@@ -168,6 +168,8 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if at < 0 and not self._room_bytes:
             self._handshakes.refuse(self, "it is too long")
             return
+        if self._raw.is_closing():  # it was found broken when it was written to
+            return
         self._raw.resume_reading()
         if at < 0:
             return

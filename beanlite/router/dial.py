@@ -60,6 +60,8 @@ async def _connect(address: Server, end: asyncio.Protocol, context_of: Contexts)
     else:
         transport = await _over_tcp(lambda: end, address[0], address[1])
     sock = transport.get_extra_info("socket")
+    if sock is None:  # uvloop has none once the connection is closed
+        raise ConnectionAbortedError("the connection was closed at once")
     for option in _KEEPALIVE:
         sock.setsockopt(*option)
 

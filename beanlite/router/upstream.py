@@ -62,6 +62,8 @@ class Upstream:
         self._doubt: asyncio.Task[None] | None = None
         self._is_closed = False
         self._dialing = asyncio.Semaphore(_DIALS_MAX)
+        self._bugs = 0
+        """How many connections could not be made for a bug of ours."""
         server.doubt = self._begin_to_doubt
 
     def suspect(self) -> None:
@@ -119,6 +121,11 @@ class Upstream:
                         await dial(address, end, self._context_of, introduction)
                 except OSError:
                     self.suspect()
+                except Exception as bug:  # noqa: BLE001 - else the client would wait for the connection for good
+                    self._bugs += 1
+                    if log.is_rare(self._bugs):
+                        log.error("no connection to a server", exc=bug, server=self.server.name, times=self._bugs)
+                    return None
                 else:
                     return address
         return None

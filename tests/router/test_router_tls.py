@@ -1,5 +1,6 @@
 """TLS on both sides of a router, tokens, and Unix sockets."""
 
+import asyncio
 import contextlib
 import resource
 import signal
@@ -9,6 +10,8 @@ from hashlib import sha256
 
 import pytest
 
+from beanlite.net.tls import Tls
+from beanlite.router.dial import _Handshake
 from tests.router.routers import Routed, start_router
 from tests.router.test_router import start_again
 from tests.support.certificates import Authority, tls_flags, tls_port
@@ -99,6 +102,49 @@ def test_half_close_ends_a_wait_over_tls(fleet, authority):
         while data := tls.read(1 << 14):
             said += data
     assert said == b"WATCHING 2\r\nWATCHING 1\r\nTIMED_OUT\r\nUSING default\r\n"
+
+
+def test_server_that_is_lost_amid_the_handshake_is_read_from_no_more(authority, own):
+    """The loop refuses to read again from a connection that it has found broken when it was written to."""
+
+    class Raw(asyncio.Transport):
+        sent = b""
+        breaks = is_broken = False
+
+        def write(self, data):
+            self.sent += data
+            self.is_broken = self.breaks
+
+        def is_closing(self):
+            return self.is_broken
+
+        def pause_reading(self):
+            pass
+
+        def resume_reading(self):
+            assert not self.is_broken
+
+    async def shake():
+        raw, loop = Raw(), asyncio.get_running_loop()
+        handshake = _Handshake(loop, authority.client(), "localhost", asyncio.Protocol())
+        tls = Tls(handshake)
+        tls.connection_made(raw)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(*own)
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        server = context.wrap_bio(incoming, outgoing, server_side=True)
+        incoming.write(raw.sent)
+        with contextlib.suppress(ssl.SSLWantReadError):
+            server.do_handshake()
+        tls.data_received(outgoing.read())
+        raw.breaks = True
+        tls.shake()
+        assert not handshake.over.done()
+        tls.connection_lost(None)
+        with pytest.raises(ConnectionResetError):
+            await handshake.over
+
+    asyncio.run(shake())
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from beanlite.beanstalk.over_tls import OverTls, context_for
 from beanlite.errors import ConfigError
 from beanlite.host.loop import loop_factory
-from beanlite.router import upstream as module
+from beanlite.router import dial as dial_module, upstream as module
 from beanlite.router.dial import dial, send_no_more
 from beanlite.router.known import KnownServer
 from beanlite.router.upstream import AGAIN_S, REFUSED_AGAIN_S, Upstream
@@ -146,6 +146,27 @@ def test_half_close_that_fails_ends_the_connection(ssl_object):
         send_no_more(broken)
         assert broken.is_closing()
         assert sock.fileno() >= 0
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, loop_factory()])
+def test_connection_that_is_reset_at_once_is_not_made(monkeypatch, new_loop):
+    over_tcp = dial_module._over_tcp
+
+    async def reset(*where):
+        transport = await over_tcp(*where)
+        transport.abort()
+        await asyncio.sleep(0.01)
+        return transport
+
+    async def connect():
+        async with looking(lambda _word: b"NOT_FOUND\r\n" * 2, lambda: None) as upstream:
+            await upstream.looked.wait()
+            monkeypatch.setattr(dial_module, "_over_tcp", reset)
+            with pytest.raises(OSError):
+                await dial(upstream.addresses[0], asyncio.Protocol(), context_for)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(connect())
 
 
 def test_server_at_a_changed_address_is_not_looked_for_at_the_old(monkeypatch):
