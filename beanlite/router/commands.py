@@ -19,6 +19,7 @@ from beanlite.protocol.replies import (
     USING,
     WATCHING,
 )
+from beanlite.router.any_wait import NEVER_S
 from beanlite.router.asks import (
     AuthAsk,
     LargestBodyAsk,
@@ -35,7 +36,6 @@ from beanlite.router.fanned import list_tubes, pause_tube, stats, stats_tube
 from beanlite.router.joint import KickBothAsk, PeekBothAsk
 from beanlite.router.lane import CLOSED, Ask, InternalAsk, Lane
 from beanlite.router.routed import Routed
-from beanlite.router.state import NEVER_S
 from beanlite.router.sums import merged_tubes
 from beanlite.router.wait import Wait
 

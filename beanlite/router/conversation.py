@@ -11,12 +11,13 @@ from typing import Final
 
 from beanlite.protocol.replies import BAD_FORMAT, UNKNOWN_COMMAND
 from beanlite.protocol.strangers import UNKNOWN_MAX, is_foreign
+from beanlite.router.any_wait import NEVER_S
 from beanlite.router.asks import ReserveAsk
 from beanlite.router.commands import BARE, RESERVES, WITH_ARGUMENTS, Function, auth
 from beanlite.router.known import Map
 from beanlite.router.lane import CLOSED, InternalAsk, Lane
 from beanlite.router.routed import Routed
-from beanlite.router.state import NEVER_S, ORDER_MAX, SAID_MAX
+from beanlite.router.state import ORDER_MAX, SAID_MAX
 from beanlite.router.wait import STALL_S, Wait
 
 LINE_MAX: Final = 224
@@ -149,6 +150,7 @@ class RouterSession(Routed):
             is_sound = False
             self._break_off()
         if lane.last_line and not self.is_over:  # such as UNAUTHORIZED, before it closes the connection
+            self.drop_body()
             self.say(lane.last_line)
             self.is_over = True
         if lane.state == CLOSED and self.wait is not None:  # it has refused the greeting
@@ -219,9 +221,7 @@ class RouterSession(Routed):
             self._adopt()
         self._carry_on()
         if self.half_closed and self.body_bytes and not self._stuck:  # the rest of the body will never come
-            self.body_bytes = 0
-            self.body_ask = self.body_lane = None
-            self.order.pop()
+            self.drop_body()
 
     def _carry_on(self) -> None:
         """Carry out what has waited, as far as that goes: a reserve may be answered while it begins to wait."""

@@ -202,6 +202,11 @@ class Lane:
             for data, ask in behind:
                 self.send(data, ask)
 
+    def disown(self, ask: Ask) -> None:
+        """Want no reply to a command any more, if it has none."""
+        if ask in self.asks:
+            self.asks[self.asks.index(ask)] = InternalAsk()
+
     def take(self) -> bytes:
         """Return what is to be sent now, once."""
         if self.state != OPEN:

@@ -10,6 +10,7 @@ from typing import Final
 
 from beanlite.fleet.servers import Member
 from beanlite.protocol.replies import NOT_IGNORED
+from beanlite.router.any_wait import AnyWait
 from beanlite.router.ids import NUMBER_MASK
 from beanlite.router.known import Map
 from beanlite.router.lane import CLOSED, DEFAULT, OPEN, Ask, InternalAsk, Lane, Owner
@@ -18,43 +19,6 @@ from beanlite.router.lane import CLOSED, DEFAULT, OPEN, Ask, InternalAsk, Lane, 
 ORDER_MAX: Final = 1000
 # Likewise with so many bytes of the router's own replies that are not sent.
 SAID_MAX: Final = 1 << 16
-NEVER_S: Final = float("inf")
-
-
-class AnyWait:
-    """What a reserve over several servers is for the session; ``Wait`` is one."""
-
-    __slots__ = ()
-
-    def opened(self, lane: Lane) -> None:
-        """Take note that a lane is open."""
-
-    def come_back(self) -> None:
-        """Take note that a server can be reached again."""
-
-    def failed(self, lane: Lane) -> None:
-        """Take note that no connection could be made."""
-
-    def lost(self, lane: Lane) -> None:
-        """Take note that a connection was lost."""
-
-    def half_close(self) -> None:
-        """Wait no longer, because the client sends no more."""
-
-    def look_again(self) -> None:
-        """Take note that tubes may have moved."""
-
-    def tick(self) -> None:
-        """Do what is due."""
-
-    @property
-    def due_s(self) -> float:
-        """When ``tick`` has something to do."""
-        return NEVER_S
-
-    def use_late(self, lane: Lane, line: bytes, body: bytes) -> bool:
-        """Take a job that comes late; return False if none is waited for."""
-        return False
 
 
 class ClientState(Owner):
@@ -368,6 +332,16 @@ class ClientState(Owner):
         self.body_bytes = size
         if lane is not None:
             lane.begin_body()
+
+    def drop_body(self) -> None:
+        """Take a command for not given the rest of whose body never comes, or is not looked at."""
+        ask, lane = self.body_ask, self.body_lane
+        self.body_ask = self.body_lane = None
+        self.body_bytes = 0
+        if ask is not None and ask in self.order:
+            self.order.remove(ask)
+            if lane is not None:
+                lane.disown(ask)
 
     def is_open(self, lane: Lane) -> bool:
         """Whether a lane can be asked without waiting for a connection."""

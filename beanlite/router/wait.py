@@ -11,10 +11,11 @@ from collections import deque
 from typing import Final
 
 from beanlite.protocol.replies import BAD_FORMAT, DEADLINE_SOON, TIMED_OUT, UNKNOWN_COMMAND
+from beanlite.router.any_wait import NEVER_S, AnyWait
 from beanlite.router.asks import ReserveAsk, give_back, reserved
 from beanlite.router.ids import inner_id
 from beanlite.router.lane import CLOSED, OPEN, InternalAsk, Lane
-from beanlite.router.state import NEVER_S, AnyWait, ClientState
+from beanlite.router.state import ClientState
 
 # How often servers that can't offer a job are asked for one.
 POLL_S: Final = 0.1

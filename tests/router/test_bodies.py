@@ -70,3 +70,43 @@ def test_offer_that_comes_late_amid_a_body_is_declined_behind_it(net, worker):
     net.run()
     assert worker.send(rest) == b"INSERTED 129\r\n"
     assert stats_of_job(net, 1, 1)["state"] == "ready"
+
+
+# -- bodies that never end
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_last_line_of_a_server_ends_a_put_for_another_one(net, client, later):
+    """Such as UNAUTHORIZED, before it closes the connection."""
+    client.send(b"list-tubes\r\n")
+    net.halted |= {1, 2}
+    client.send(b"peek 65\r\n" * later + b"put 0 0 60 30\r\nx")
+    said = b"" if later else b"UNAUTHORIZED\r\n"
+    assert not client.session.came(client.session.lanes[2], b"UNAUTHORIZED\r\n", net.now_s)
+    assert client.take() == said
+    assert client.session.is_done != later
+    net.halted.clear()
+    net.run()
+    assert client.take() == b"NOT_FOUND\r\nUNAUTHORIZED\r\n" * later
+    assert client.session.is_done
+
+
+def test_put_that_a_half_close_cuts_off_costs_no_reply_before_it(net, client):
+    client.send(b"list-tubes\r\nuse b\r\n")
+    net.halted |= {1, 2}
+    client.send(b"peek 65\r\nput 0 0 60 30\r\nx")
+    client.half_close()
+    client.lose(2)
+    assert not client.session.is_over
+    net.halted.clear()
+    net.run()
+    assert client.take() == b"NOT_FOUND\r\n"
+    assert client.session.is_done
+
+
+def test_half_closed_reserve_outlasts_its_server_with_a_begun_put(net, client):
+    assert client.send(b"reserve\r\nput 0 0 60 30\r\nx") == b""
+    client.session.half_close(net.now_s)
+    net.lose(1)
+    assert client.take() == b"TIMED_OUT\r\n"
+    assert client.session.is_done
