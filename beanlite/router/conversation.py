@@ -134,7 +134,7 @@ class RouterSession(Routed):
         """Note that no connection could be made."""
         self.now_s = now_s
         self._settle_body(lane)
-        for ask in lane.close():
+        for ask in self.close_lane(lane):
             ask.fail(lane)
         if self.wait is not None:
             self.wait.failed(lane)
@@ -165,7 +165,7 @@ class RouterSession(Routed):
         """Note that a connection was lost. What is not known any more costs the client its own."""
         self.now_s = now_s
         self._settle_body(lane)
-        asks = lane.close()
+        asks = self.close_lane(lane)
         if self.wait is not None:
             self.wait.lost(lane)
         has_reserve = False

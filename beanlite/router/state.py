@@ -224,8 +224,14 @@ class ClientState(Owner):
         """Answer what was to be sent on a lane with the refusal of its greeting; a reserve waits for other servers."""
         if self.body_lane is lane:
             self.body_lane = None
-        for ask in lane.close():
+        for ask in self.close_lane(lane):
             ask.refuse(lane, line)
+
+    def close_lane(self, lane: Lane) -> list[Ask]:
+        """Forget a lane's connection; return the commands that have no reply. By now the server may be another one."""
+        asks = lane.close()
+        lane.server = self.map.servers.get(lane.number, lane.server)
+        return asks
 
     # -- tubes that are watched
 

@@ -12,10 +12,10 @@ from tests.support.core import Core
 SECOND_NS = 1_000_000_000
 
 
-def fleet_of(tubes, moved=None, first=1):
+def fleet_of(tubes, moved=None, first=1, prefix="s"):
     """The file of servers ``s1``, ``s2`` and so on, with these tubes; the first one has all others."""
     servers = {
-        f"s{at + 1}": {"number": first + at, "connect": "localhost:1", "tubes": list(names), "hashed": at == 0}
+        f"{prefix}{at + 1}": {"number": first + at, "connect": "localhost:1", "tubes": list(names), "hashed": at == 0}
         for at, names in enumerate(tubes)
     }
     return Fleet(_ServersFile.model_validate({"version": 1, "servers": servers, "moved": moved or {}}))
@@ -103,9 +103,9 @@ class Net:
             client.session.come_back(self.now_s)
         self.run()
 
-    def change(self, *tubes, moved=None):
+    def change(self, *tubes, **more):
         """Take another file of servers."""
-        self.map.change(fleet_of(tubes, moved))
+        self.map.change(fleet_of(tubes, **more))
         for client in self.clients:
             client.look_again()
         self.run()

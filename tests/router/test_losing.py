@@ -386,6 +386,27 @@ def test_changed_file_applies_to_a_reserve_that_is_not_sent(net, client):
     assert client.take() == b"RESERVED 65 1\r\nx\r\n"
 
 
+@pytest.mark.parametrize("refuses", [False, True])
+def test_server_that_is_renamed_while_it_is_away_is_asked_again(net, worker, refuses):
+    net.lose(2)
+    net.halted.add(2)
+    assert worker.send(b"reserve\r\n") == b""
+    net.map.servers[2].away = True
+    net.change(["a"], ["b"], prefix="renamed")
+    net.halted.clear()
+    if refuses:
+        net.cores[2].engine.clients.max_tubes = 1
+        net.run()
+        net.cores[2].engine.clients.max_tubes = 10
+    else:
+        net.leave(2)
+    net.come_back(2)
+    net.map.servers[2].knows_offers = True
+    job_at(net, 2, b"b")
+    net.wait(1.5)
+    assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
+
+
 def test_changed_file_ends_no_reserve_with_commands_behind_it(net, client):
     client.send(b"use b\r\nwatch b\r\nignore default\r\n")
     assert client.send(b"reserve\r\n" + put(b"y") + b"list-tube-used\r\n") == b""
