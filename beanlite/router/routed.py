@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from beanlite.router.asks import ReserveAsk
 from beanlite.router.known import Map
-from beanlite.router.lane import InternalAsk, Lane
+from beanlite.router.lane import GREETING, OPEN, InternalAsk, Lane
 from beanlite.router.state import ClientState
 
 
@@ -45,8 +45,11 @@ class Routed(ClientState):
         return lane if lane is not None and self.may_lose(lane) and self.reserve_lanes() != [lane] else None
 
     def is_spare(self, lane: Lane) -> bool:
-        """Whether the client can do without a connection that has been made."""
-        return self.is_open(lane) and self.may_lose(lane)
+        """Whether the client can do without a connection that has been made.
+
+        While the server has not answered the greeting, nothing else is sent. So nothing is in doubt.
+        """
+        return lane.state == GREETING or (lane.state == OPEN and self.may_lose(lane))
 
     def may_lose(self, lane: Lane) -> bool:
         """Whether its loss costs the client nothing: it has no job there, and its commands can be given again."""

@@ -15,6 +15,7 @@ import pytest
 from tests.router.routers import servers_file, start_router
 from tests.support.needs import need
 from tests.support.servers import beanstalkd_program, start_beanlite, start_beanstalkd
+from tests.support.tls_clients import rest_of
 from tests.support.wire import Wire, put_bytes, until
 
 TUBES = [["a"], ["b"], ["c"]]
@@ -261,6 +262,21 @@ def test_connected_client_follows_a_server_to_its_new_address(shifted, name):
         assert holder.body == b"new"
         assert producer.put(b"new") == 129
     until(lambda: stats_at(router.upstreams[0])["current-connections"] == "1")
+
+
+def test_half_closed_client_does_not_wait_for_an_address_given_up(shifted):
+    router, shift = shifted
+    server = router.upstreams[0]
+    with router.connect() as client:
+        client.sendall(b"reserve\r\n")
+        until(lambda: stats_at(server)["current-waiting"] == "1")
+        server.signal(signal.SIGSTOP)
+        try:
+            client.shutdown(socket.SHUT_WR)
+            shift(1)
+            assert rest_of(client) == b"TIMED_OUT\r\n"
+        finally:
+            server.signal(signal.SIGCONT)
 
 
 def test_server_with_one_more_address_disturbs_no_client(shifted):

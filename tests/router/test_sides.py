@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from beanlite.beanstalk.over_tls import context_for
 from beanlite.router import upstream as module
 from beanlite.router.known import Map
@@ -15,7 +17,7 @@ class Wire(asyncio.Transport):
     """A transport that keeps what is sent on it."""
 
     def __init__(self):
-        super().__init__()
+        super().__init__({"ssl_object": "TLS"})  # there is no socket that could be shut down
         self.sent = b""
         self.calls = []
 
@@ -61,6 +63,22 @@ class Host:
         self.client = ClientSide(self.host)
         self.wire = Wire()
         self.client.connection_made(self.wire)
+        self.made = []
+        """The connections to the server, and the transport of each."""
+
+    async def dial(self, _address, end, *_more):
+        """Make a connection, in place of that function."""
+        wire = Wire()
+        self.made.append((end, wire))
+        end.connection_made(wire)
+
+    def move(self):
+        """Give the server another address."""
+        upstream = Upstream(self.map.servers[1], [("127.0.0.1", 2)], context_for, lambda: None)
+        upstream._note_reached(upstream.addresses[0])
+        self.upstreams[1] = upstream
+        self.map.change(self.map.fleet)
+        self.client.look_again()
 
     def admit(self, client):
         self.clients.append(client)
@@ -85,3 +103,26 @@ def test_put_is_answered_after_any_exception_of_a_connection(monkeypatch, caplog
     monkeypatch.setattr(module, "dial", fail)
     asyncio.run(ask())
     assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("asked", "said", "again"), [(put(b"x"), b"INTERNAL_ERROR\r\n", []), (b"reserve\r\n", b"", [b"use a\r\n"])]
+)
+def test_server_that_greets_nobody_is_left_for_its_new_address(monkeypatch, asked, said, again):
+    async def ask():
+        host = Host()
+        monkeypatch.setattr(module, "dial", host.dial)
+        host.client.data_received(b"use a\r\n")
+        await settle()
+        host.made[0][0].data_received(b"USING a\r\n")
+        host.made[0][0].connection_lost(None)
+        host.client.data_received(asked)
+        await settle()
+        assert [wire.sent for _, wire in host.made] == [b"use a\r\n", b"use a\r\n"]
+        host.move()
+        await settle()
+        assert host.made[1][1].calls == ["close"]
+        assert host.wire.sent == b"USING a\r\n" + said
+        assert [wire.sent for _, wire in host.made[2:]] == again
+
+    asyncio.run(ask())
