@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import termios
 from collections.abc import Callable
-from fcntl import ioctl
-from sys import byteorder
 from typing import Final
 
 from beanlite.core.job import Job
@@ -21,6 +18,7 @@ from beanlite.net.connection import Connection
 from beanlite.net.gate import ClientGate
 from beanlite.net.operators import Operators
 from beanlite.net.refusals import Refusals
+from beanlite.net.unread import unread_bytes
 
 # How long a client that is done may take to close its side, or to read anything of what it has not read yet.
 FAREWELL_S: Final = 2.0
@@ -217,7 +215,7 @@ class Farewell(asyncio.Protocol):
             transport.resume_reading()
         except OSError:  # the client has closed both sides already
             transport.abort()
-        self._unread = self._unread_bytes()
+        self._unread = unread_bytes(transport)
 
     def data_received(self, _data: bytes) -> None:
         """Discard the data, but note that the client still sends."""
@@ -238,7 +236,7 @@ class Farewell(asyncio.Protocol):
         self._loop.call_soon(self._loop.call_soon, self._end_if_quiet)
 
     def _end_if_quiet(self) -> None:
-        unread, now_s = self._unread_bytes(), self._loop.time()
+        unread, now_s = unread_bytes(self._transport), self._loop.time()
         if unread < self._unread:
             self._until_s = now_s + FAREWELL_S
         self._unread = unread
@@ -249,16 +247,6 @@ class Farewell(asyncio.Protocol):
             self._transport.abort()  # to close it would wait for the client
         else:
             self._transport.close()
-
-    def _unread_bytes(self) -> int:
-        """Return how many bytes the client has not read, if some of them are left to be sent; otherwise 0."""
-        unsent, sock = self._transport.get_write_buffer_size(), self._transport.get_extra_info("socket")
-        if not unsent or sock is None:  # a simulated one has none
-            return unsent
-        try:  # what the kernel has is counted, too: it has room for megabytes, and asks for more in large parts
-            return unsent + int.from_bytes(ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4)), byteorder)
-        except OSError:  # the connection is closed
-            return unsent
 
     def cut_short(self) -> bool:
         """Close the connection without waiting for the client and return True, unless replies are left to send."""

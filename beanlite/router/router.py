@@ -25,6 +25,7 @@ from beanlite.net.handshakes import Handshakes, most_pending
 from beanlite.net.listener import BACKLOG, Listener, room_for
 from beanlite.net.refusals import Refusals
 from beanlite.router.known import Map
+from beanlite.router.parting import Partings
 from beanlite.router.router_host import RouterHost
 from beanlite.router.sides import ClientSide
 from beanlite.router.upstream import PROBES, Upstream
@@ -72,6 +73,7 @@ class Router:
         self._mark = _mark_of(files.servers)
         self._contexts: dict[OverTls, ssl.SSLContext] = {}
         self._clients: set[ClientSide] = set()
+        self._partings = Partings()
         self._refusals = Refusals()
         self._most = CLIENTS_MAX
         fleet = Fleet.load(files.servers)
@@ -81,7 +83,7 @@ class Router:
         self._looks = asyncio.Event()
         self._began_s = time.monotonic()
         self._instance = secrets.token_hex(8)
-        self._host = RouterHost(self._map, {}, self._own_stats, self._admit, self._forget, relays)
+        self._host = RouterHost(self._map, {}, self._own_stats, self._admit, self._forget, relays, self._partings)
         self._connect_to(self._addresses_of(fleet))
 
     async def serve(self) -> None:
@@ -157,7 +159,7 @@ class Router:
         return ClientSide(self._host)
 
     def _admit(self, client: ClientSide) -> bool:
-        if len(self._clients) >= self._most:
+        if len(self._clients) + len(self._partings) >= self._most and not self._partings.make_room():
             self._refusals.note("connections")
             return False
         self._clients.add(client)
@@ -168,7 +170,7 @@ class Router:
         servers = len(fleet.members)
         each = 1 + servers
         others = servers * PROBES + (0 if self._tls is None else most_pending(CLIENTS_MAX))
-        there = sum(client.descriptors for client in self._clients)
+        there = sum(client.descriptors for client in self._clients) + len(self._partings)
         # One descriptor is left at least; the others of a first client are counted apart, so that there is room for it.
         room = (room_for(CLIENTS_MAX * each, there, others + servers) + servers) // each
         if room not in {CLIENTS_MAX, self._most}:

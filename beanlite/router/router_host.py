@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 from beanlite.beanstalk.client import Server
 from beanlite.router.known import Map
 from beanlite.router.lane import Lane
+from beanlite.router.parting import Partings
 from beanlite.router.upstream import Upstream
 
 # The connection of a client.
@@ -25,8 +26,9 @@ class RouterHost(Generic[Client]):
     admit: Callable[[Client], bool]
     """Called with a new connection; returns False if there are too many."""
     forget: Callable[[Client], None]
-    relays: bool = False
+    relays: bool
     """Servers are told for whom each connection asks."""
+    partings: Partings
 
     def is_gone(self, lane: Lane, address: Server | None) -> bool:
         """Whether the server of a lane does not answer at this address any more, but at another one."""

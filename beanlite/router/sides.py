@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from typing import Final, cast
 
 from beanlite.beanstalk.client import Server
@@ -18,8 +17,6 @@ from beanlite.router.router_host import RouterHost
 UNREAD_MAX: Final = 1 << 16
 # When so much has come behind a reply of another server that comes first, it is not read any further.
 HELD_MAX: Final = 1 << 20
-# How long a client may take to read its last replies, and to close its side.
-FAREWELL_S: Final = 2.0
 
 
 class ServerSide(asyncio.Protocol):
@@ -374,17 +371,10 @@ class ClientSide(asyncio.Protocol):
         return bool(session.order) and session.wait is None and session.waits_on is None
 
     def close(self) -> None:
-        """Close all once everything is sent, and read on: else the kernel would send RST, and replies would be lost."""
-        if self._is_closed:
-            return
-        self._leave()
-        if self.session.half_closed or self.transport.is_closing():
-            self.transport.close()
-        else:
-            with contextlib.suppress(OSError):
-                self.transport.write_eof()
-            self.transport.resume_reading()
-        self._loop.call_later(FAREWELL_S, self.transport.abort)
+        """Close all once everything is sent."""
+        if not self._is_closed:
+            self._leave()
+            self._host.partings.begin(self.transport, is_mutual=self.session.half_closed)
 
     def _leave(self) -> None:
         if self._is_closed:

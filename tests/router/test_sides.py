@@ -7,6 +7,7 @@ import pytest
 from beanlite.beanstalk.over_tls import context_for
 from beanlite.router import upstream as module
 from beanlite.router.known import Map
+from beanlite.router.parting import Partings
 from beanlite.router.router_host import RouterHost
 from beanlite.router.sides import ClientSide
 from beanlite.router.upstream import Upstream
@@ -19,6 +20,7 @@ class Wire(asyncio.Transport):
     def __init__(self):
         super().__init__({"ssl_object": "TLS"})  # there is no socket that could be shut down
         self.sent = b""
+        self.unsent = 0
         self.calls = []
 
     def write(self, data):
@@ -28,7 +30,10 @@ class Wire(asyncio.Transport):
         return bool(self.calls)
 
     def get_write_buffer_size(self):
-        return 0
+        return self.unsent
+
+    def set_protocol(self, protocol):
+        pass
 
     def set_write_buffer_limits(self, high=None, low=None):
         pass
@@ -59,7 +64,7 @@ class Host:
         upstream._note_reached(upstream.addresses[0])
         self.upstreams = {1: upstream}
         self.clients = []
-        self.host = RouterHost(self.map, self.upstreams, dict, self.admit, self.clients.remove)
+        self.host = RouterHost(self.map, self.upstreams, dict, self.admit, self.clients.remove, False, Partings())
         self.client = ClientSide(self.host)
         self.wire = Wire()
         self.client.connection_made(self.wire)
@@ -124,5 +129,26 @@ def test_server_that_greets_nobody_is_left_for_its_new_address(monkeypatch, aske
         assert host.made[1][1].calls == ["close"]
         assert host.wire.sent == b"USING a\r\n" + said
         assert [wire.sent for _, wire in host.made[2:]] == again
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("last", [b"quit\r\n", b""])
+def test_client_that_reads_its_last_replies_slowly_gets_them_all(last):
+    async def ask():
+        host = Host()
+        host.wire.unsent = 3
+        host.client.data_received(last) if last else host.client.eof_received()
+        assert not host.clients
+        (parting,) = host.host.partings._all
+        calls = [] if last else ["close"]
+        while host.wire.unsent:
+            host.wire.unsent -= 1
+            parting._on_timer()
+            assert host.wire.calls == calls
+        parting._on_timer()
+        assert host.wire.calls == [*calls, "abort"]
+        parting.connection_lost(None)
+        assert not host.host.partings
 
     asyncio.run(ask())

@@ -261,3 +261,19 @@ def test_file_of_more_servers_leaves_room_for_fewer_clients(tmp_path):
                 wires[0].stats()
                 assert wires[-1].is_closed()
             assert first.stats()["router-servers"] == "3"
+
+
+def test_clients_that_do_not_close_after_their_quit_are_counted(tmp_path):
+    """Else the router would have no descriptors left, and could accept nobody until they have closed."""
+    servers = [start_beanlite(tmp_path / "1")]
+    with start_router(tmp_path / "router", servers) as router, contextlib.ExitStack() as stack:
+        resource.prlimit(router.process.pid, resource.RLIMIT_NOFILE, (80, 80))
+        router.process.send_signal(signal.SIGHUP)
+        until(lambda: "fewer clients max_clients=10000 room=1" in router.log_text())
+        for _ in range(100):
+            client = stack.enter_context(router.connect())
+            client.sendall(b"quit\r\n")
+            assert client.recv(1) == b""
+        with Wire(router.connect()) as wire:
+            assert wire.put(b"x") == 65
+        assert "out of system resource" not in router.log_text()
