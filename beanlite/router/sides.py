@@ -62,14 +62,15 @@ class ServerSide(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Read no more from the client."""
-        self.lane.clogged = True
-        if self.client is not None:
-            self.client.flush()
+        self._clog(is_clogged=True)
 
     def resume_writing(self) -> None:
         """Read from the client again."""
-        self.lane.clogged = False
-        if self.client is not None:
+        self._clog(is_clogged=False)
+
+    def _clog(self, *, is_clogged: bool) -> None:
+        if self.client is not None:  # else the lane may have another connection
+            self.lane.clogged = is_clogged
             self.client.flush()
 
     def close(self) -> None:
@@ -274,7 +275,8 @@ class ClientSide(asyncio.Protocol):
                 if upstream is not None:
                     end.address = await upstream.connect(end, self._introduction)
         finally:
-            self._tasks.pop(lane, None)
+            if self._tasks.get(lane) is asyncio.current_task():
+                del self._tasks[lane]
             if end.address is None:
                 end.close()
         if end.address is None and not self._is_closed:

@@ -152,3 +152,51 @@ def test_client_that_reads_its_last_replies_slowly_gets_them_all(last):
         assert not host.host.partings
 
     asyncio.run(ask())
+
+
+def test_closed_connection_says_nothing_of_the_one_that_follows_it(monkeypatch):
+    async def ask():
+        host = Host()
+        monkeypatch.setattr(module, "dial", host.dial)
+        host.client.data_received(b"list-tubes\r\n")
+        await settle()
+        old = host.made[0][0]
+        old.data_received(b"OK 0\r\n\r\n")
+        host.move()
+        host.client.data_received(b"list-tubes\r\n")
+        await settle()
+        new = host.made[1][0]
+        assert new.lane is old.lane
+        old.pause_writing()
+        assert not new.lane.clogged
+        new.pause_writing()
+        old.resume_writing()
+        assert new.lane.clogged
+
+    asyncio.run(ask())
+
+
+def test_client_that_leaves_ends_the_latest_try_to_connect(monkeypatch):
+    """The one before may end later, if its connection was lost as it was made."""
+    tries = []
+
+    async def dial(_address, end, *_more):
+        tries.append(asyncio.current_task())
+        if len(tries) == 1:
+            end.connection_made(Wire())
+            end.has_heard = True
+            end.connection_lost(None)
+        else:
+            await asyncio.Event().wait()
+
+    async def ask():
+        host = Host()
+        monkeypatch.setattr(module, "dial", dial)
+        host.client.data_received(b"reserve\r\n")
+        await settle()
+        assert [task.done() for task in tries] == [True, False]
+        host.client.connection_lost(None)
+        await settle()
+        assert tries[1].cancelled()
+
+    asyncio.run(ask())
