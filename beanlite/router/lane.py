@@ -245,6 +245,16 @@ class Lane:
         if self.out:
             self._owner.dirty.append(self)
 
+    def connect_again(self) -> None:
+        """Have a connection made in place of this one, whose greeting is not answered, to begin with the same."""
+        self.state = CONNECTING
+        while self.asks and isinstance(self.asks[0], GreetAsk):
+            self.asks.popleft()
+        self._parts.clear()
+        self._size = self._wanted = 0
+        self.clogged = False
+        self._owner.opening.append(self)
+
     def close(self) -> list[Ask]:
         """Forget the connection, which is lost or could not be made; return the commands that have no reply."""
         asks = [ask for ask in self.asks if not isinstance(ask, GreetAsk)] + [ask for _, ask in self._behind]

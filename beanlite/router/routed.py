@@ -45,11 +45,13 @@ class Routed(ClientState):
         return lane if lane is not None and self.may_lose(lane) and self.reserve_lanes() != [lane] else None
 
     def is_spare(self, lane: Lane) -> bool:
-        """Whether the client can do without a connection that has been made.
-
-        While the server has not answered the greeting, nothing else is sent. So nothing is in doubt.
-        """
+        """Whether the client can do without a connection that has been made."""
         return lane.state == GREETING or (lane.state == OPEN and self.may_lose(lane))
+
+    def connect_again(self, lane: Lane) -> None:
+        """Have another connection made in place of one on which nothing but the greeting was sent."""
+        lane.server = self.map.servers.get(lane.number, lane.server)
+        lane.connect_again()
 
     def may_lose(self, lane: Lane) -> bool:
         """Whether its loss costs the client nothing: it has no job there, and its commands can be given again."""

@@ -248,7 +248,7 @@ class ClientSide(asyncio.Protocol):
     def come_back(self) -> None:
         """Take note that a server can be reached again, perhaps at another address than the one that was halted."""
         for end in [each for each in self._ends.values() if self._host.is_gone(each.lane, each.address)]:
-            self._lose(end)
+            self._leave_address(end)
         self.session.come_back(self._loop.time())
         self.flush()
 
@@ -264,6 +264,13 @@ class ClientSide(asyncio.Protocol):
     def _drop_strays(self) -> None:
         for end in [end for end in self._strays if end.client is None or self.session.is_spare(end.lane)]:
             self._strays.remove(end)
+            self._leave_address(end)
+
+    def _leave_address(self, end: ServerSide) -> None:
+        if end.lane.state == GREETING and self._ends.get(end.lane) is end:
+            self._ends.pop(end.lane).close()
+            self.session.connect_again(end.lane)
+        else:
             self._lose(end)
 
     async def _open(self, lane: Lane) -> None:

@@ -110,10 +110,8 @@ def test_put_is_answered_after_any_exception_of_a_connection(monkeypatch, caplog
     assert "ZeroDivisionError" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("asked", "said", "again"), [(put(b"x"), b"INTERNAL_ERROR\r\n", []), (b"reserve\r\n", b"", [b"use a\r\n"])]
-)
-def test_server_that_greets_nobody_is_left_for_its_new_address(monkeypatch, asked, said, again):
+@pytest.mark.parametrize("by", ["look_again", "come_back"])
+def test_commands_wait_for_the_address_at_which_a_server_greets(monkeypatch, by):
     async def ask():
         host = Host()
         monkeypatch.setattr(module, "dial", host.dial)
@@ -121,14 +119,26 @@ def test_server_that_greets_nobody_is_left_for_its_new_address(monkeypatch, aske
         await settle()
         host.made[0][0].data_received(b"USING a\r\n")
         host.made[0][0].connection_lost(None)
-        host.client.data_received(asked)
+        host.client.data_received(put(b"x") + b"use default\r\nput 0 0 60 1\r\n")
         await settle()
-        assert [wire.sent for _, wire in host.made] == [b"use a\r\n", b"use a\r\n"]
-        host.move()
+        if by == "come_back":
+            upstream = host.upstreams[1]
+            upstream.addresses.append(("127.0.0.1", 2))
+            upstream._silent.add(upstream.addresses[0])
+            upstream._address = upstream.addresses[1]
+            host.client.come_back()
+        else:
+            host.move()
+        host.client.data_received(b"y")
         await settle()
-        assert host.made[1][1].calls == ["close"]
-        assert host.wire.sent == b"USING a\r\n" + said
-        assert [wire.sent for _, wire in host.made[2:]] == again
+        assert [wire.sent for _, wire in host.made] == [b"use a\r\n"] * 3
+        assert [wire.calls for _, wire in host.made] == [[], ["close"], []]
+        end, wire = host.made[2]
+        end.data_received(b"USING a\r\n")
+        host.client.data_received(b"\r\n")
+        assert wire.sent == b"use a\r\n" + put(b"x") + b"use default\r\n" + put(b"y")
+        end.data_received(b"INSERTED 1\r\nUSING default\r\nINSERTED 2\r\n")
+        assert host.wire.sent == b"USING a\r\nINSERTED 65\r\nUSING default\r\nINSERTED 129\r\n"
 
     asyncio.run(ask())
 
