@@ -38,17 +38,17 @@ class PutAsk(Ask):
 class FinishAsk(Ask):
     """A command for a job that is reserved: the reply tells if it is not, or not any more."""
 
-    __slots__ = ("_id",)
+    __slots__ = ("job_id",)
 
     def __init__(self, job_id: int) -> None:
         """``job_id`` is the job as its server knows it."""
         super().__init__()
-        self._id = job_id
+        self.job_id = job_id
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply."""
         if line in _FINISHED:
-            lane.held.discard(self._id)
+            lane.held.discard(self.job_id)
         self.reply = line
 
 
@@ -354,41 +354,3 @@ class LargestBodyAsk(InternalAsk):
     def _end(self, lane: Lane, size: int) -> None:
         lane.server.max_job_size = size
         self._session.barrier = None
-
-
-class GiveBackAsk(InternalAsk):
-    """The question for the pri of a job that nobody waits for, and that is to be released with it.
-
-    Meanwhile the lane is late: the release would come behind a reserve that waits there.
-    """
-
-    __slots__ = ("_id", "_session")
-
-    def __init__(self, session: ClientState, job_id: int) -> None:
-        super().__init__()
-        self._session = session
-        self._id = job_id
-
-    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
-        """Release the job."""
-        if line.startswith(b"OK "):
-            pri = body.partition(b"\npri: ")[2].partition(b"\n")[0]
-            lane.send(b"release %d %b 0\r\n" % (self._id, pri), InternalAsk())
-        self.lose(lane)
-        if self._session.wait is not None:
-            self._session.wait.opened(lane)
-
-    def lose(self, lane: Lane) -> bool:
-        """Have the lane be asked again."""
-        self._session.late.discard(lane)
-        return True
-
-    def fail(self, lane: Lane) -> None:
-        """Do so likewise."""
-        self.lose(lane)
-
-
-def give_back(session: ClientState, lane: Lane, job_id: int) -> None:
-    """Release a job that nobody waits for."""
-    session.late.add(lane)
-    lane.send(b"stats-job %d\r\n" % job_id, GiveBackAsk(session, job_id))

@@ -12,9 +12,10 @@ from typing import Final
 
 from beanlite.protocol.replies import BAD_FORMAT, DEADLINE_SOON, TIMED_OUT, UNKNOWN_COMMAND
 from beanlite.router.any_wait import NEVER_S, AnyWait
-from beanlite.router.asks import ReserveAsk, give_back, reserved
+from beanlite.router.asks import ReserveAsk, reserved
 from beanlite.router.ids import inner_id
 from beanlite.router.lane import CLOSED, OPEN, InternalAsk, Lane
+from beanlite.router.late import give_back, is_being_finished
 from beanlite.router.state import ClientState
 
 # How often servers that can't offer a job are asked for one.
@@ -309,12 +310,13 @@ class TimedAsk(InternalAsk):
         self.lane.server.doubt()
 
     def come_late(self, line: bytes, body: bytes) -> None:
-        """Take the reply after all; a job is given back if no reserve waits for one by now."""
+        """Take the reply after all; a job is given back if no reserve waits for one, or the client releases it."""
         session, lane = self._session, self.lane
         session.late.discard(lane)
-        wait = session.wait
-        if line.startswith(b"RESERVED ") and (wait is None or not wait.use_late(lane, line, body)):
-            give_back(session, lane, inner_id(line))
+        if line.startswith(b"RESERVED "):
+            job_id, wait = inner_id(line), session.wait
+            if wait is None or is_being_finished(lane, job_id) or not wait.use_late(lane, line, body):
+                give_back(session, lane, job_id)
         if session.wait is not None:
             session.wait.opened(lane)
 

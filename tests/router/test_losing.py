@@ -76,6 +76,45 @@ def test_job_that_is_being_given_back_is_not_kept_from_a_reserve(net, worker):
     assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_job_that_comes_late_stays_with_a_client_that_takes_it_anew(net, worker, asked):
+    job_at(net, 1, b"a")
+    worker.session.turn = 1
+    worker.send(b"reserve-job 65\r\n")
+    net.halted.add(1)
+    worker.send(b"release 65 0 0\r\nreserve-with-timeout 1\r\n")
+    net.wait(2)
+    assert worker.take() == b""
+    lane = worker.session.lanes[1]
+    if asked:
+        worker._pass_on(lane, lane.take())
+        worker._take_replies(lane, worker.ends[lane])  # the job, whose pri is asked for now
+        worker._pass_on(lane, lane.take())
+    worker.session.receive(b"release 65 3 0\r\nreserve-job 65\r\n", net.now_s)
+    if asked:
+        worker._take_replies(lane, worker.ends[lane])
+    net.halted.clear()
+    net.run()
+    assert worker.take() == b"RELEASED\r\nTIMED_OUT\r\nRELEASED\r\nRESERVED 65 1\r\nx\r\n"
+    assert stats_of_job(net, 1, 1)["state"] == "reserved"
+    assert worker.send(b"delete 65\r\n") == b"DELETED\r\n"
+    assert not worker.session.late
+
+
+def test_job_that_comes_late_and_is_being_released_is_told_to_nobody(net, worker):
+    job_at(net, 1, b"a")
+    worker.session.turn = 1
+    worker.send(b"reserve-job 65\r\n")
+    net.halted.add(1)
+    worker.send(b"release 65 0 0\r\nreserve-with-timeout 1\r\n")
+    net.wait(2)
+    worker.send(b"release 65 3 0\r\nreserve\r\n")
+    net.halted.clear()
+    net.run()
+    assert worker.take() == b"RELEASED\r\nTIMED_OUT\r\nRELEASED\r\nRESERVED 65 1\r\nx\r\n"
+    assert stats_of_job(net, 1, 1)["state"] == "reserved"
+
+
 def test_lost_connection_with_a_put_in_flight_ends_the_client(net, client):
     client.send(b"list-tubes\r\n")
     net.halted.add(1)

@@ -1,0 +1,54 @@
+"""Jobs that come late, when no reserve waits for them any more: they go back to their servers."""
+
+from __future__ import annotations
+
+from beanlite.router.asks import FinishAsk
+from beanlite.router.lane import InternalAsk, Lane
+from beanlite.router.state import ClientState
+
+
+def is_being_finished(lane: Lane, job_id: int) -> bool:
+    """Whether a command of the client was sent that ends the reservation of a job, and is not answered."""
+    return any(isinstance(ask, FinishAsk) and ask.job_id == job_id for ask in lane.asks)
+
+
+class GiveBackAsk(InternalAsk):
+    """The question for the pri of a job that nobody waits for, and that is to be released with it.
+
+    Meanwhile the lane is late: the release would come behind a reserve that waits there.
+    """
+
+    __slots__ = ("_id", "_session")
+
+    def __init__(self, session: ClientState, job_id: int) -> None:
+        super().__init__()
+        self._session = session
+        self._id = job_id
+
+    def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
+        """Release the job, unless the client, which had released it, has reserved it anew, or may have."""
+        if line.startswith(b"OK ") and self._id not in lane.held:
+            if is_being_finished(lane, self._id):
+                give_back(self._session, lane, self._id)
+                return
+            pri = body.partition(b"\npri: ")[2].partition(b"\n")[0]
+            lane.send(b"release %d %b 0\r\n" % (self._id, pri), InternalAsk())
+        self.lose(lane)
+        if self._session.wait is not None:
+            self._session.wait.opened(lane)
+
+    def lose(self, lane: Lane) -> bool:
+        """Have the lane be asked again."""
+        self._session.late.discard(lane)
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Do so likewise."""
+        self.lose(lane)
+
+
+def give_back(session: ClientState, lane: Lane, job_id: int) -> None:
+    """Release a job that nobody waits for."""
+    session.late.add(lane)
+    lane.held.discard(job_id)
+    lane.send(b"stats-job %d\r\n" % job_id, GiveBackAsk(session, job_id))
