@@ -162,7 +162,7 @@ def test_put_is_not_answered_with_a_job_that_is_too_old(expired, many):
     assert (job.tube.name, job.state.value, job.body) == (b"default", "ready", b"again")
 
 
-def test_buried_jobs_take_nothing_of_the_room_for_bodies_fetched_ahead():
+def test_buried_jobs_take_no_room_for_bodies_fetched_ahead():
     core = Core()
     policy(core, ttl="1m")
     operator = core.client(operator=True)

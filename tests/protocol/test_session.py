@@ -305,7 +305,7 @@ def test_client_that_is_woken_carries_out_what_follows_in_its_turn():
     assert core.engine.last_id == 2
 
 
-def test_command_that_is_answered_at_once_is_none_that_goes_before_others():
+def test_command_that_is_answered_at_once_goes_before_no_others():
     """What comes behind it in one piece would be carried out with it, while nothing can be stored."""
     session = Core().client()
     assert session.begins_with_look(b"stats\r\n")
