@@ -20,7 +20,7 @@ ONE, ONE_BACKUP = "beanlite@one.service", "beanlite-backup@one.service"
 SETTINGS = "/etc/beanlite/beanlite.toml"
 USERS = "/etc/beanlite/users"
 ASK = Path(__file__).with_name("ask.py")
-DROP_IN = "/run/systemd/system/beanlite.service.d/test.conf"
+DROP_INS = {unit: f"/run/systemd/system/{unit}.d/test.conf" for unit in (SERVICE, SOCKET)}
 PUT = """
 import socket
 with socket.socket(socket.AF_UNIX) as queue:
@@ -63,7 +63,8 @@ def system(machine, installed):
     _, settings = installed
     machine.run("systemctl", "stop", SOCKET, SERVICE, ONE, check=False)
     machine.path(SETTINGS).write_text(settings)
-    shutil.rmtree(machine.path(DROP_IN).parent, ignore_errors=True)
+    for file in DROP_INS.values():
+        shutil.rmtree(machine.path(file).parent, ignore_errors=True)
     for file in machine.path("/var/lib/beanlite").iterdir():
         shutil.rmtree(file) if file.is_dir() else file.unlink()
     machine.run("systemctl", "daemon-reload")
@@ -81,10 +82,12 @@ def change(machine, **settings):
     machine.path(SETTINGS).write_text(text)
 
 
-def drop_in(machine, line):
-    """Add a line to the unit of the service, as of its next start."""
-    machine.path(DROP_IN).parent.mkdir(parents=True)
-    machine.path(DROP_IN).write_text(f"[Service]\n{line}\n")
+def drop_in(machine, *lines, unit=SERVICE):
+    """Add lines to the unit of the service, or of the socket, as of its next start."""
+    file = machine.path(DROP_INS[unit])
+    file.parent.mkdir(parents=True)
+    section = unit.rpartition(".")[2].title()
+    file.write_text("\n".join([f"[{section}]", *lines, ""]))
     machine.run("systemctl", "daemon-reload")
 
 
@@ -221,6 +224,20 @@ def test_a_connection_to_the_socket_starts_it(system):
     put(system, b"early")
     assert system.show(SERVICE)["ActiveState"] == "active"
     assert bodies(system) == [b"early"]
+
+
+def test_a_path_of_the_socket_unit_outlives_a_restart(system):
+    """With the lines that the unit has as comments, which let the group of the server in."""
+    unit = system.path(f"/lib/systemd/system/{SOCKET}").read_text()
+    lines = re.findall(r"^# (\w+=.+)$", unit, re.MULTILINE)
+    (path,) = re.findall(r"ListenStream=(.+)", "\n".join(lines))
+    drop_in(system, *lines, unit=SOCKET)
+    system.run("systemctl", "stop", SERVICE)
+    system.run("systemctl", "start", SOCKET, SERVICE)
+    system.run("systemctl", "restart", SERVICE)
+    member = ["setpriv", "--reuid=www-data", "--regid=beanlite", "--clear-groups"]
+    said = system.run(*member, "beanlite", "stats", "--connect", f"unix:{path}").stdout
+    assert "current-jobs-ready" in said
 
 
 def test_the_backup_unit_makes_a_backup(system):
