@@ -96,6 +96,12 @@ def test_server_may_write_backups_where_the_page_has_them():
         assert f"\nReadWritePaths=-{folder}\n" in (PACKAGING / name).read_text()
 
 
+@pytest.mark.parametrize("name", ["beanlite.service", "beanlite@.service"])
+def test_server_starts_once_the_machine_has_its_addresses(name):
+    text = (PACKAGING / name).read_text()
+    assert "\nWants=network-online.target\nAfter=network-online.target\n" in text
+
+
 def test_a_start_that_can_not_succeed_is_not_tried_again():
     assert "RestartPreventExitStatus=2 3\n" in (PACKAGING / "beanlite.service").read_text()
 
