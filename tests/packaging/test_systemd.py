@@ -186,6 +186,18 @@ def test_a_killed_servers_wal_that_is_gone_is_noticed(system):
     assert "-wal is missing or cut short, with commits that were acknowledged" in system.log(SERVICE)
 
 
+def test_starts_by_hand_are_not_too_many(system):
+    for _ in range(10):
+        system.run("systemctl", "restart", SERVICE)
+
+
+def test_a_server_that_always_fails_is_given_up(system):
+    drop_in(system, "ExecStart=", "ExecStart=/bin/false", "RestartSec=1ms")
+    system.run("systemctl", "restart", SERVICE, check=False)
+    system.until(SERVICE, ActiveState="failed")
+    assert "Start request repeated too quickly." in system.log(SERVICE)
+
+
 def test_rules_tell_the_users_of_the_machine_apart(system):
     drop_in(system, "UMask=0007")
     system.path("/etc/beanlite/access.toml").write_text(

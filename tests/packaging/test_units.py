@@ -12,6 +12,7 @@ import pytest
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
 PAGE = PACKAGING.parent / "docs/coming-from-beanstalkd.md"
+INSTALLING = PACKAGING.parent / "docs/installing.md"
 RECOVERY = PACKAGING.parent / "docs/recovery.md"
 DEBIANS = Path("/lib/systemd/system/beanstalkd.service")
 SERVICES = ["beanlite.service", "beanlite-backup.service", "beanlite@.service", "beanlite-backup@.service"]
@@ -100,6 +101,14 @@ def test_server_may_write_backups_where_the_page_has_them():
 def test_server_starts_once_the_machine_has_its_addresses(name):
     text = (PACKAGING / name).read_text()
     assert "\nWants=network-online.target\nAfter=network-online.target\n" in text
+
+
+@pytest.mark.parametrize("page", [INSTALLING, PAGE])
+def test_pages_tell_how_many_starts_the_units_allow(page):
+    unit = (PACKAGING / "beanlite.service").read_text()
+    (burst,) = re.findall(r"^StartLimitBurst=(\d+)$", unit, re.MULTILINE)
+    (minutes,) = re.findall(r"^StartLimitIntervalSec=(\d+)min$", unit, re.MULTILINE)
+    assert re.search(rf"\b{burst} (times|attempts)\b.*\b{minutes} minutes", page.read_text())
 
 
 def test_a_start_that_can_not_succeed_is_not_tried_again():
