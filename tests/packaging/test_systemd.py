@@ -20,6 +20,7 @@ ONE, ONE_BACKUP = "beanlite@one.service", "beanlite-backup@one.service"
 SETTINGS = "/etc/beanlite/beanlite.toml"
 USERS = "/etc/beanlite/users"
 ASK = Path(__file__).with_name("ask.py")
+DOCS = Path(__file__).parents[2] / "docs"
 DROP_INS = {unit: f"/run/systemd/system/{unit}.d/test.conf" for unit in (SERVICE, SOCKET)}
 PUT = """
 import socket
@@ -61,6 +62,7 @@ def installed(machine, package):
 def system(machine, installed):
     """The machine with a queue that runs, is empty, and was never changed."""
     _, settings = installed
+    machine.run("systemctl", "disable", SOCKET)
     machine.run("systemctl", "stop", SOCKET, SERVICE, ONE, check=False)
     machine.path(SETTINGS).write_text(settings)
     for file in DROP_INS.values():
@@ -250,6 +252,32 @@ def test_a_path_of_the_socket_unit_outlives_a_restart(system):
     member = ["setpriv", "--reuid=www-data", "--regid=beanlite", "--clear-groups"]
     said = system.run(*member, "beanlite", "stats", "--connect", f"unix:{path}").stdout
     assert "current-jobs-ready" in said
+
+
+def test_socket_unit_is_switched_on_as_the_page_says(system):
+    (commands,) = re.findall(r"```sh\n([^`]* beanlite\.socket\n[^`]*)```", (DOCS / "installing.md").read_text())
+    system.run("sh", "-ec", commands)
+    assert system.show(SOCKET)["SubState"] == "running"  # and not its service alone
+
+
+def test_socket_is_back_after_a_drill_as_the_page_says(system):
+    stop, start = re.findall(r"`(systemctl \w+ beanlite\.socket beanlite)`", (DOCS / "recovery.md").read_text())
+    system.run("systemctl", "stop", SERVICE)
+    system.run("systemctl", "start", SOCKET, SERVICE)
+    system.run(*stop.split())
+    assert {system.show(unit)["ActiveState"] for unit in (SOCKET, SERVICE)} == {"inactive"}
+    system.run(*start.split())
+    assert system.show(SOCKET)["SubState"] == "running"
+
+
+def test_an_installation_starts_the_socket_before_the_service(system):
+    system.run("systemctl", "stop", SERVICE)
+    system.run("systemctl", "enable", "--now", SOCKET)
+    system.run("sh", "/var/lib/dpkg/info/beanlite.prerm", "remove")
+    by_dpkg = ["env", "DPKG_MAINTSCRIPT_PACKAGE=beanlite"]
+    system.run(*by_dpkg, "sh", "/var/lib/dpkg/info/beanlite.postinst", "configure")
+    assert system.show(SOCKET)["SubState"] == "running"
+    assert system.show(SERVICE)["ActiveState"] == "active"
 
 
 def test_the_backup_unit_makes_a_backup(system):
