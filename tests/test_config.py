@@ -269,6 +269,12 @@ def test_what_is_for_the_database_file_is_refused_beside_postgresql(file):
     assert refusal(file, {}) == said
 
 
+def test_the_example_file_takes_a_database_as_well(file):
+    """It sets what is for the file to the default, and the package installs it."""
+    file.write_text(EXAMPLE.read_text().replace("\n# database = ", "\ndatabase = "))
+    assert sources.load(file).database is not None
+
+
 def test_history_is_kept_in_postgresql_as_well():
     flags = {"history": "1d", "history_bytes": "2MiB", "history_bodies": True}
     assert sources.load(None, {"database": "postgresql://b/c", **flags}).history_s == 86_400

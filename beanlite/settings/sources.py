@@ -160,7 +160,7 @@ def _beside_a_database(settings: Settings, url: str) -> list[str]:
         errors.append("database and --no-journal exclude each other")
     if settings.backup_every is not None:
         errors.append("backup_every is for the database file; PostgreSQL has backups of its own")
-    if "fsync" in settings.model_fields_set:
+    if settings.fsync != Settings.model_fields["fsync"].default:  # the example file sets the default
         errors.append("fsync is for the database file, and there is none with database")
     if find_spec("asyncpg") is None:
         errors.append(f"database: {missing('asyncpg')}")
