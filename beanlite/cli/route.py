@@ -1,6 +1,5 @@
 """``beanlite route``."""
 
-import gc
 import ssl
 from pathlib import Path
 from typing import Annotated, Final
@@ -73,7 +72,6 @@ def route(
         return _listening_context(listen_tls_cert, listen_tls_key, listen_tls_clients)
 
     log.setup("info", "text")
-    gc.enable()
     files = Files(servers, *(None if path is None else str(path) for path in (tls_ca, tls_cert, tls_key)))
     signals.hold()
     listener = listen_at(parse_address(listen, "--listen"))

@@ -1,6 +1,5 @@
 """``beanlite top``."""
 
-import gc
 import sys
 from importlib.util import find_spec
 from typing import Annotated, Final
@@ -47,6 +46,5 @@ def top(
 
     from beanlite.console.top.app import Top
 
-    gc.enable()  # unlike a server, it makes cyclic garbage
     Top(server.places).run()
     return 0

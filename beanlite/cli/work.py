@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import json
 import os
 import re
@@ -95,7 +94,6 @@ def work(
     listen_at = None if health is None else _listen_at(health)
     connecting = _connecting(server.addresses, function, tubes)
     log.setup("info", "text")
-    gc.enable()  # unlike a server, it runs code that makes cyclic garbage
     called = load(function)
     metrics = WorkerMetrics()
     stdout = SharedStdout()

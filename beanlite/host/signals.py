@@ -22,10 +22,9 @@ def hold() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, (*STOPS, DRAINS, RELOADS))
 
 
-def hold_early(args: list[str]) -> None:
-    """Block the signals if the command line is a server's: ``serve``, or flags alone."""
-    if not args or args[0] == "serve" or args[0].startswith("-"):
-        hold()
+def is_server(args: list[str]) -> bool:
+    """Whether the command line is a server's: ``serve``, or flags alone."""
+    return not args or args[0] == "serve" or args[0].startswith("-")
 
 
 def hear() -> None:

@@ -1,5 +1,6 @@
 """The way in: nothing happens before it is called."""
 
+import json
 import os
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.cli import main
+from beanlite.cli import COMMANDS, main
 from tests.support.journal_files import make
 from tests.support.servers import free_port
 
@@ -19,6 +20,17 @@ import beanlite.__main__ as entry
 from beanlite.net import listener
 print(listener._early, gc.isenabled(), signal.pthread_sigmask(signal.SIG_BLOCK, ()), sys.stderr is sys.__stderr__)
 """
+COLLECTS = """
+import gc, json, sys
+from beanlite import __main__ as entry, cli
+
+cli.main = lambda args: gc.isenabled()
+with_collector = []
+for line in json.loads(sys.argv[1]):
+    sys.argv[1:] = line
+    with_collector.append(entry.main())
+print(json.dumps(with_collector))
+"""
 
 
 def test_an_import_does_nothing():
@@ -26,6 +38,14 @@ def test_an_import_does_nothing():
         [sys.executable, "-c", LOOK.format(port=free_port())], capture_output=True, check=True, text=True
     )
     assert done.stdout == "{} True set() True\n"
+
+
+def test_every_command_but_a_server_collects_garbage():
+    """A page, a router or a worker runs for months, and a server must not be stalled."""
+    lines = [[], ["-p", str(free_port())], ["serve"], *([name] for name in COMMANDS if name != "serve")]
+    asked = [sys.executable, "-c", COLLECTS, json.dumps(lines)]
+    done = subprocess.run(asked, capture_output=True, check=True, text=True, env={**os.environ, "BEANLITE_PORT": "0"})
+    assert json.loads(done.stdout) == [False] * 3 + [True] * (len(lines) - 3)
 
 
 def test_a_shell_that_completes_a_line_starts_no_server(tmp_path):

@@ -152,6 +152,23 @@ def test_a_stop_before_the_loop_runs_is_no_failure_either():
     assert re.fullmatch(r"beanlite: http://.* shows .+\n", ended.stderr)
 
 
+COLLECTS = """
+import gc, sys
+from beanlite import __main__ as entry
+from beanlite.web import serving
+
+serving.serve = lambda *args: print(gc.isenabled())
+sys.argv = ["beanlite", "web", "--listen", "127.0.0.1:0"]
+sys.exit(entry.main())
+"""
+
+
+def test_a_page_frees_what_requests_leave_behind():
+    """Each one leaves tens of kilobytes, which only the collector finds."""
+    ended = subprocess.run([sys.executable, "-c", COLLECTS], check=True, capture_output=True, text=True, timeout=30)
+    assert ended.stdout == "True\n"
+
+
 def test_a_server_that_goes_is_told_and_found_again(tmp_path):
     with start_beanlite(tmp_path) as server, Web(f"127.0.0.1:{server.port}") as web:
         assert web.get("/").status == 200
