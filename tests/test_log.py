@@ -54,6 +54,46 @@ def test_a_text_line(lines):
     ]
 
 
+def test_a_line_of_a_child_is_logged_again(lines, monkeypatch):
+    of_child, logger = io.StringIO(), logging.getLogger("child")
+    with monkeypatch.context() as child:
+        child.setattr(log, "_logger", logger)
+        child.setattr("sys.stderr", of_child)
+        log.setup_child()
+        log.info("a detail")
+        log.warning("wrong password", address="192.0.2.1", user="a\nb", times=2)
+        log.error("failed", time="never")
+    read = lines()
+    assert [log.relay(line) for line in of_child.getvalue().splitlines()] == [True, True]
+    assert [text(line) for line in read()] == [
+        'WARNING beanlite: wrong password address=192.0.2.1 user="a\\nb" times=2',
+        "ERROR beanlite: failed",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "ValueError: x",
+        "",
+        "{",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "5",
+        '["level", "event"]',
+        '{"event": "x"}',
+        '{"level": "warning"}',
+        '{"level": "loud", "event": "x"}',
+        '{"level": ["warning"], "event": "x"}',
+        '{"level": "warning", "event": ["x"]}',
+    ],
+)
+def test_what_is_no_line_of_a_log_is_not_logged_again(lines, line):
+    read = lines()
+    assert not log.relay(line)
+    assert read() == []
+
+
 @pytest.fixture
 def clock(monkeypatch):
     clock = SimpleNamespace(now_s=1000.0)

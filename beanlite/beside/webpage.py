@@ -94,7 +94,7 @@ class WebPage(Parent):
                 log.info("serving the web page", at=line, pid=pid)
             elif line.startswith("beanlite: "):
                 self._why = line.removeprefix("beanlite: ")
-            else:
+            elif not log.relay(line):
                 log.debug("the page says", line=line)
                 odd = line
         if odd:  # the last line of a traceback is the error itself

@@ -26,6 +26,8 @@ _logger = logging.getLogger("beanlite")
 # Values that need no quotes in a text line.
 _BARE = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f]+")
 _COLOURS = {"WARNING": "\x1b[33m", "ERROR": "\x1b[31m"}
+# As they are called in JSON lines.
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 # Syslog priorities, for the systemd journal.
 _PRIORITIES = {"DEBUG": 7, "INFO": 6, "WARNING": 4, "ERROR": 3}
 
@@ -91,6 +93,29 @@ def setup(level: str, form: str, stream: TextIO | None = None) -> None:
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     _logger.setLevel(level.upper())
+
+
+def setup_child() -> None:
+    """Log warnings to stderr in a form that the parent logs again (``relay``); all that is not ours stays as it is."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    _logger.handlers[:] = [handler]
+    _logger.propagate = False
+    _logger.setLevel(logging.WARNING)
+
+
+def relay(line: str) -> bool:
+    """Log again what a child has logged, at its level; return whether the line is such a one."""
+    try:
+        fields = json.loads(line)
+        level, event = _LEVELS[fields.pop("level")], fields.pop("event")
+    except (ValueError, AttributeError, LookupError, TypeError, RecursionError):
+        return False
+    if not isinstance(event, str):
+        return False
+    fields.pop("time", None)
+    _logger.log(level, event, extra={"fields": fields})
+    return True
 
 
 class _Handler(logging.StreamHandler[TextIO]):

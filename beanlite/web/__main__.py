@@ -21,6 +21,7 @@ from beanlite.beanstalk.client import parse_address
 from beanlite.console.live import Live
 from beanlite.console.several import Place
 from beanlite.errors import BeanliteError
+from beanlite.host import log
 from beanlite.host.places import host_and_port
 from beanlite.host.shown import page_context
 from beanlite.settings.defaults import DATABASE, HOST, PORT
@@ -40,6 +41,7 @@ def main() -> int:
     threading.Thread(target=_end_with_the_server, daemon=True).start()
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text(str(GOES_FIRST), encoding="ascii")
+    log.setup_child()
     options: dict[str, str] = json.loads(sys.argv[1])
     file = Path(options["db"]) if "db" in options else None
     backups = Folder(Path(options["backups"]), file) if file is not None and "backups" in options else None

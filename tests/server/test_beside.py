@@ -262,6 +262,20 @@ async def test_what_goes_wrong_in_it_is_told_by_the_last_line(told):
     assert told == [("web page error", {"error": "ValueError: x"})]
 
 
+async def test_its_log_lines_are_logged_again_and_are_no_error(told, caplog):
+    line = '{"level": "warning", "event": "wrong password", "address": "192.0.2.1", "user": "ann"}'
+    found = started(f"import sys; sys.stderr.write('ValueError: x\\n' + {line + chr(10)!r} * 2); sys.exit(3)")
+    await until_inside(lambda: len(told) == 2)
+    await end(found)
+    assert [(each.levelname, each.getMessage(), each.fields) for each in caplog.records] == [
+        ("WARNING", "wrong password", {"address": "192.0.2.1", "user": "ann"})
+    ] * 2
+    assert [(event, fields["error"]) for event, fields in told] == [
+        ("web page error", "ValueError: x"),
+        ("web page process ended; starting it again", "ValueError: x"),
+    ]
+
+
 async def test_one_that_does_not_want_to_end_is_killed(told, monkeypatch):
     monkeypatch.setattr(child, "ENDS_WITHIN_S", 0.0)
     code = "import signal, sys; signal.signal(15, signal.SIG_IGN); sys.stderr.write('http://x/\\n'); signal.pause()"

@@ -44,6 +44,18 @@ def test_page_that_others_reach_asks_for_a_password(tmp_path, users):
         assert ask(where, login="ann:horse", host="queue.example.org")[0] == 200
 
 
+def test_each_wrong_password_is_in_the_servers_log(tmp_path, users):
+    with with_users(tmp_path / "q", users) as server:
+        where = near(page_of(server)[0])
+        assert [ask(where, login=login)[0] for login in ("ann:wrong", "bob:secret")] == [401, 401]
+        until(lambda: server.log_text().count("wrong password") == 2)
+        log = server.log_text()
+    for user in ("ann", "bob"):
+        assert f"WARNING beanlite: wrong password address=127.0.0.1 user={user}\n" in log
+    assert "secret" not in log
+    assert "web page error" not in log
+
+
 def test_page_for_this_machine_alone_may_ask_for_a_password(tmp_path, users):
     with start_beanlite(tmp_path / "q", "--web", "127.0.0.1:0", "--web-password-file", str(users)) as server:
         where, _ = page_of(server)
