@@ -1,15 +1,19 @@
 """A process beside the server: started in a bare environment, watched until it ends, and killed if it does not end."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import IO, Final
 
 from beanlite.settings.sources import bare_environment
 
 # How long a process may take to end after it has been terminated.
 ENDS_WITHIN_S: Final = 5.0
+# If memory runs out, it is to be killed before the server; the kernel adds this to the process's badness score.
+GOES_FIRST: Final = 500
 # The interval of the checks for its end, and of those while it is about to end.
 _LOOK_S: Final = 0.1
 _LOOK_AGAIN_S: Final = 0.01
@@ -63,6 +67,14 @@ class Child:
         self.process = subprocess.Popen(  # noqa: S603 - the command is our own
             command, bufsize=0, stdin=stdin, stdout=stdout, stderr=stderr, env=bare_environment() | (variables or {})
         )
+        # At first the file may still be root's, if the server has become another user.
+        self._loop.call_later(_LOOK_S, self._go_first)
+
+    def _go_first(self) -> None:
+        """Have the kernel kill it before the server if memory runs out."""
+        if self.process.returncode is None:
+            with contextlib.suppress(OSError):
+                Path(f"/proc/{self.process.pid}/oom_score_adj").write_bytes(b"%d" % GOES_FIRST)
 
     def watch(self, every_s: float = _LOOK_S) -> None:
         """Check from now on whether it has ended."""

@@ -31,16 +31,12 @@ from beanlite.web.backups import Folder
 from beanlite.web.safety import Passwords
 from beanlite.web.site import Site, Visitors
 
-# If memory runs out, the page is to be killed before the queue; the kernel adds this to the process's badness score.
-GOES_FIRST: Final = 500
 CERTIFICATE: Final = ("web_tls_cert", "web_tls_key")
 
 
 def main() -> int:
     """Serve the page, and return the exit code."""
     threading.Thread(target=_end_with_the_server, daemon=True).start()
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(GOES_FIRST), encoding="ascii")
     log.setup_child()
     options: dict[str, str] = json.loads(sys.argv[1])
     file = Path(options["db"]) if "db" in options else None

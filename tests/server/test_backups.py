@@ -126,6 +126,16 @@ async def test_a_clock_that_was_put_back_does_not_put_backups_off_for_long(folde
     backups.end()
 
 
+async def test_one_is_killed_before_the_queue_if_memory_runs_out(folder):
+    backups = Made(folder, 3600, "import time; time.sleep(100)")
+    backups.begin()
+    await until(lambda: backups._child is not None)
+    adjusted = Path(f"/proc/{backups._child.process.pid}/oom_score_adj")
+    await until(lambda: adjusted.read_text() == "500\n")
+    backups.end()
+    await backups.wait()
+
+
 async def test_the_end_cuts_one_short(folder, told):
     backups = Made(folder, 3600, "import time; time.sleep(100)")
     backups.begin()

@@ -118,6 +118,11 @@ def test_one_that_is_killed_leaves_the_server_alone_and_comes_again(server):
     assert line.endswith('web page process ended; starting it again error="killed by SIGKILL" in_s=1.000')
 
 
+def test_page_is_killed_before_the_queue_if_memory_runs_out(server):
+    _, pid = page_of(server)
+    until(lambda: Path(f"/proc/{pid}/oom_score_adj").read_text() == "500\n")
+
+
 def test_it_has_no_file_and_no_socket_of_the_server(server):
     def files(pid):
         found = set()
