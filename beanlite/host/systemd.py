@@ -4,13 +4,18 @@ These few lines are our own because the existing libraries either need a C libra
 years. They keep to two rules: the server never waits for systemd, and without systemd nothing is done.
 """
 
+import asyncio
 import os
 import socket
 import time
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, TypeVar
 
 # By how much the timeout of the start is extended whenever it makes progress.
 EXTEND_S: Final = 60
+# How often systemd hears of work that may wait for long.
+_PATIENCE_S: Final = 1.0
+_T = TypeVar("_T")
 
 
 def is_told() -> bool:
@@ -44,6 +49,23 @@ def waiting(what: str) -> None:
     """Report that the server is well, but waits for something that is out of its hands."""
     if is_told():
         tell(f"STATUS={what}", "WATCHDOG=1", f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}")
+
+
+async def be_patient_with(work: Awaitable[_T]) -> _T:
+    """Await work that may wait for what is out of the server's hands, and report meanwhile that the server is well."""
+    reporting = asyncio.ensure_future(_report_again_and_again()) if is_told() else None
+    try:
+        return await work
+    finally:
+        if reporting is not None:
+            reporting.cancel()
+
+
+async def _report_again_and_again() -> None:
+    """Feed the watchdog and extend the timeout of the start; the status stays as it is."""
+    while True:
+        tell("WATCHDOG=1", f"EXTEND_TIMEOUT_USEC={EXTEND_S * 1_000_000}")
+        await asyncio.sleep(_PATIENCE_S)
 
 
 def reloading() -> None:

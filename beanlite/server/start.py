@@ -81,7 +81,8 @@ def make_journal(settings: Settings, listener: Listener, clock: Clock, forwarder
 
     history = HistoryBounds(settings.history_s, settings.history_bytes, settings.history_bodies)
     if settings.database is not None:
-        from beanlite.journal.postgres.journal import Entry, PostgresJournal  # noqa: PLC0415 - it may not be installed
+        from beanlite.journal.postgres.address import Entry  # noqa: PLC0415 - its package may not be installed
+        from beanlite.journal.postgres.journal import PostgresJournal  # noqa: PLC0415 - as above
 
         node = settings.node or f"{platform.node()} {listener.address}"
         url = settings.database.get_secret_value()

@@ -5,7 +5,7 @@ import re
 import ssl
 from configparser import Error as ConfigParserError, RawConfigParser
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import SplitResult, parse_qs, unquote, urlencode, urlsplit, urlunsplit
 
 from beanlite.errors import JournalRefused
@@ -22,6 +22,18 @@ _DEFAULT_MODE: Final = "prefer"
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
 # The number of an error in Python's text of it.
 _NUMBER: Final = re.compile(r"\[Errno ([0-9]+)\]")
+
+
+class Entry(NamedTuple):
+    """Which database to use, and this server's identity in it."""
+
+    url: str
+    node: str
+    """The name of this server, for people."""
+    address: str
+    """Where other servers reach this one."""
+    lease_s: float
+    require_sync: bool
 
 
 def _split(url: str) -> tuple[SplitResult, str, list[str]]:

@@ -3,18 +3,18 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from beanlite.core.engine import Engine
 from beanlite.core.job import SECOND_NS
 from beanlite.core.ledger import Changes
 from beanlite.core.memory import NO_BOUND
 from beanlite.errors import JournalFailed, JournalFull, JournalRefused
-from beanlite.host import log
+from beanlite.host import log, systemd
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.base import DatabaseFigures, Journal, JournalFacts, Observer, Tenure
 from beanlite.journal.event_rows import DEEDS_ONLY, EventRows, HistoryBounds
-from beanlite.journal.postgres.address import public_url, warn_of_exposure
+from beanlite.journal.postgres.address import Entry, public_url, warn_of_exposure
 from beanlite.journal.postgres.ahead import Ahead
 from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.housekeeping import Housekeeping
@@ -34,18 +34,6 @@ _MANY_JOBS = 2_000_000
 # change these likewise.
 _LOOKS_EVERY_S = 15.0
 _TOLD_S = 60.0
-
-
-class Entry(NamedTuple):
-    """Which database to use, and this server's identity in it."""
-
-    url: str
-    node: str
-    """The name of this server, for people."""
-    address: str
-    """Where other servers reach this one."""
-    lease_s: float
-    require_sync: bool
 
 
 class PostgresJournal(Journal):
@@ -88,11 +76,15 @@ class PostgresJournal(Journal):
 
     async def recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         """Wait for the lease, then fill the engine with the jobs; see ``Journal.recover``."""
+        return await systemd.be_patient_with(self._recover(engine, clock, stopped))
+
+    async def _recover(self, engine: Engine, clock: Clock, stopped: asyncio.Event) -> bool:
         warn_of_exposure(self._applicant.url)
         self._ahead = Ahead(engine.memory, self._name)
         lease = await take(self._applicant, stopped, self._ahead)
         if lease is None:
             return False
+        systemd.waiting("Recovering")
         self._engine = engine
         self._clock = clock
         self._stopped = stopped

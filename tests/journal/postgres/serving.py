@@ -12,8 +12,9 @@ from beanlite.host.clock import Clock
 from beanlite.journal.event_rows import DEEDS_ONLY
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.postgres import lease
+from beanlite.journal.postgres.address import Entry
 from beanlite.journal.postgres.ahead import Ahead
-from beanlite.journal.postgres.journal import Entry, PostgresJournal
+from beanlite.journal.postgres.journal import PostgresJournal
 from beanlite.journal.postgres.lease import Applicant
 from beanlite.journal.postgres.schema import MIGRATIONS
 from tests.journal.test_base import Serving

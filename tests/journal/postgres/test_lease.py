@@ -1,7 +1,6 @@
 """The lease: which server has it, which one takes it over, and what a server does that has lost it."""
 
 import asyncio
-import contextlib
 import socket
 
 import asyncpg
@@ -10,7 +9,8 @@ import pytest
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import LeaseLost, ListenError
 from beanlite.host.clock import Clock
-from beanlite.journal.postgres.journal import Entry, PostgresJournal
+from beanlite.journal.postgres.address import Entry
+from beanlite.journal.postgres.journal import PostgresJournal
 from beanlite.journal.postgres.link import Link
 from beanlite.net.listener import open_listener
 from beanlite.settings.sources import load
@@ -241,27 +241,6 @@ async def test_a_database_of_an_older_version_is_taken_over(postgres, database, 
         await older.execute(older_take, 2)
     await older.close()
     await second.stop()
-
-
-async def test_systemd_is_not_told_at_each_look(database, tmp_path, monkeypatch):
-    first = await served(database, node="first", lease_s=100)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as systemd:
-        systemd.bind(str(tmp_path / "notify"))
-        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
-        clock = Still()
-        second = ServingPostgres(Postgres(database, node="second", lease_s=100, clock=clock))
-        waiting = asyncio.create_task(second.start())
-        await until(lambda: second.medium.standing_by == [True])
-        told = []
-        for _ in range(3):
-            await clock.looked_at()
-            with contextlib.suppress(BlockingIOError):
-                while True:
-                    told.append(systemd.recv(1000).split(b"\n")[0])
-            clock.now_ns += 2 * SECOND_NS
-        assert told == [b"READY=1", *[b"STATUS=Standing by"] * 3]
-    await first.stop()
-    await (await waiting).stop()
 
 
 @pytest.mark.parametrize("lost", [None, "silence"])
