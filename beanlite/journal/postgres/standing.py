@@ -27,14 +27,21 @@ class Standing(NamedTuple):
 
 
 def _expect(row: asyncpg.Record | None, standing: Standing, name: str) -> None:
-    """Raise LeaseLost or JournalFailed if the row of the lease has another epoch, or an earlier batch."""
+    """Raise LeaseLost or JournalFailed if the row of the lease has another epoch, or an earlier batch.
+
+    What another server has stored since may hide that batches of ours were lost, but only if it is as much.
+    """
+    successor = ""
     if row is not None and row["epoch"] > standing.epoch:
-        raise LeaseLost(f"another server has taken over: {row['node']} at {row['address']}; nothing was stored since")
+        successor = f"another server has taken over: {row['node']} at {row['address']}"
+        if row["batch"] >= standing.batch:
+            raise LeaseLost(f"{successor}; this one stores nothing more")
+        successor = f", and {successor}"
     if row is None or row["epoch"] < standing.epoch or row["batch"] < standing.batch:
         contents = "nothing" if row is None else f"batch {row['batch']}"
         raise JournalFailed(
-            f"{name} has lost commits that it acknowledged: it has {contents}, and had batch {standing.batch}; see what"
-            " was promoted there"
+            f"{name} has lost commits that it acknowledged: it has {contents}, and had batch {standing.batch}"
+            f"{successor}; see what was promoted there"
         )
 
 

@@ -5,10 +5,11 @@ import os
 import signal
 
 import asyncpg
+import pytest
 
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, sender
-from tests.journal.postgres.serving import SOON_S, served, until, without_standby
+from tests.journal.postgres.serving import SOON_S, served, sql, until, without_standby
 from tests.support.postgres import receiver_of
 
 
@@ -109,3 +110,20 @@ async def test_a_standby_that_was_behind_is_noticed_when_it_is_promoted(pair):
     await serving.put()
     assert [type(failure) for failure in serving.failures] == [JournalFailed]
     assert "lost commits" in str(serving.failures[0])
+
+
+@pytest.mark.parametrize("way_there", ["the same connection", "another connection"])
+async def test_loss_of_commits_is_told_though_another_has_taken_over(postgres, database, way_there):
+    """As after the promotion of a standby that was behind, where another server was faster."""
+    serving = await served(database)
+    for _ in range(3):
+        await serving.put()
+    lost = "WITH lost AS (UPDATE lease SET epoch = epoch + 1, node = 'another', batch = 1) DELETE FROM batches"
+    await sql(postgres, database, lost)
+    if way_there == "another connection":
+        serving.journal._sender._link.drop()
+    serving.begin_to_put()
+    await until(lambda: serving.failures)
+    assert [type(failure) for failure in serving.failures] == [JournalFailed]
+    assert "lost commits that it acknowledged: it has batch 1, and had batch" in str(serving.failures[0])
+    assert "another server has taken over: another at" in str(serving.failures[0])
