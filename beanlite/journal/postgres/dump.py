@@ -160,51 +160,65 @@ def load(file: Path, url: str, *, new_ids: bool) -> None:
 
 
 async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
-    async with session(url) as link:
-        await check(link, public_url(url), require_sync=False)
-        await migrate(link, public_url(url), only_from=0)
-        connection = link.connection
-        async with connection.transaction():
-            lease = await link.row(_TAKE, __version__)
-            if lease is None:
-                raise JournalRefused(f"a server has {public_url(url)}, or was killed; stop it in an orderly way first")
-            (last_id,) = source.execute("SELECT last_id FROM meta").fetchone()
-            above_id = lease["last_id"] if new_ids else 0
-            burials = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
-            with_checksums = await has_checksums(link, public_url(url))
-            gone = {row["last_job"] for row in await connection.fetch(_GONE)}
-            schedules = await _schedules(connection, source, above_id)
-            for rows in _rows(source, above_id, burials):
-                columns: tuple[str, ...] = _COLUMNS
-                if with_checksums:
-                    columns = (*_COLUMNS, "row_crc32")
-                    rows = [(*row, checksum_of_row(row[: len(NAMES)])) for row in rows]  # noqa: PLW2901
-                await connection.copy_records_to_table("jobs", records=rows, columns=columns)
-            notes = source.execute("SELECT id + ?, note FROM notes", (above_id,)).fetchall()
-            if notes:
-                if not await has_notes(link, public_url(url)):
-                    raise JournalRefused(f"{public_url(url)} has no notes yet; serve it once with this beanlite")
-                await connection.copy_records_to_table("notes", records=notes, columns=note_rows.NAMES)
-            pauses = source.execute("SELECT tube, pause_s, until FROM pauses").fetchall()
-            await connection.executemany(
-                "INSERT INTO pauses VALUES ($1, $2, $3) ON CONFLICT (tube) DO UPDATE SET"
-                " pause_s = excluded.pause_s, until = excluded.until",
-                pauses,
-            )
-            of_policies = source.execute(f"SELECT {policy_rows.COLUMNS} FROM policies").fetchall()
-            await connection.executemany(_SET_POLICY, of_policies)
-            if of_policies:
-                patterns = await connection.fetch("SELECT pattern FROM policies")
-                policy_rows.check_patterns([row["pattern"] for row in patterns])
-            await connection.executemany(_SET_SCHEDULE, schedules)
-            if schedules:
-                schedule_rows.check_schedules(await connection.fetchval("SELECT count(*) FROM schedules"))
-            await _keep_schedules(connection, gone, {row[0] for row in schedules}, public_url(url))
-            await connection.execute(
-                f"UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = {NOW}",
-                above_id + last_id,
-            )
-        link.believe()
+    name = public_url(url)
+    async with session(url) as link:  # its end undoes what was not committed
+        await check(link, name, require_sync=False)
+        await migrate(link, name, only_from=0)
+        transaction = link.connection.transaction()
+        await transaction.start()
+        await _fill(link, source, name, new_ids=new_ids)
+        try:
+            await transaction.commit()
+            link.believe()
+        except (*TROUBLE, asyncpg.PostgresError) as error:
+            raise BeanliteError(
+                f"{name}: it is not known whether all was imported, or nothing ({text_of(error)}); see what is there"
+                " before you try again: --new-ids would double the jobs"
+            ) from error
+
+
+async def _fill(link: Link, source: sqlite3.Connection, name: str, *, new_ids: bool) -> None:
+    """Insert everything, in a transaction. Raises as ``load`` does."""
+    connection = link.connection
+    lease = await link.row(_TAKE, __version__)
+    if lease is None:
+        raise JournalRefused(f"a server has {name}, or was killed; stop it in an orderly way first")
+    (last_id,) = source.execute("SELECT last_id FROM meta").fetchone()
+    above_id = lease["last_id"] if new_ids else 0
+    burials = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")
+    with_checksums = await has_checksums(link, name)
+    gone = {row["last_job"] for row in await connection.fetch(_GONE)}
+    schedules = await _schedules(connection, source, above_id)
+    for rows in _rows(source, above_id, burials):
+        columns: tuple[str, ...] = _COLUMNS
+        if with_checksums:
+            columns = (*_COLUMNS, "row_crc32")
+            rows = [(*row, checksum_of_row(row[: len(NAMES)])) for row in rows]  # noqa: PLW2901
+        await connection.copy_records_to_table("jobs", records=rows, columns=columns)
+    notes = source.execute("SELECT id + ?, note FROM notes", (above_id,)).fetchall()
+    if notes:
+        if not await has_notes(link, name):
+            raise JournalRefused(f"{name} has no notes yet; serve it once with this beanlite")
+        await connection.copy_records_to_table("notes", records=notes, columns=note_rows.NAMES)
+    pauses = source.execute("SELECT tube, pause_s, until FROM pauses").fetchall()
+    await connection.executemany(
+        "INSERT INTO pauses VALUES ($1, $2, $3) ON CONFLICT (tube) DO UPDATE SET"
+        " pause_s = excluded.pause_s, until = excluded.until",
+        pauses,
+    )
+    of_policies = source.execute(f"SELECT {policy_rows.COLUMNS} FROM policies").fetchall()
+    await connection.executemany(_SET_POLICY, of_policies)
+    if of_policies:
+        patterns = await connection.fetch("SELECT pattern FROM policies")
+        policy_rows.check_patterns([row["pattern"] for row in patterns])
+    await connection.executemany(_SET_SCHEDULE, schedules)
+    if schedules:
+        schedule_rows.check_schedules(await connection.fetchval("SELECT count(*) FROM schedules"))
+    await _keep_schedules(connection, gone, {row[0] for row in schedules}, name)
+    await connection.execute(
+        f"UPDATE lease SET last_id = greatest(last_id, $1), stopped_at = {NOW}",
+        above_id + last_id,
+    )
 
 
 def _rows(source: sqlite3.Connection, above_id: int, burials: int) -> Iterator[list[tuple[object, ...]]]:
@@ -265,6 +279,9 @@ def _run(work: Coroutine[Any, Any, _T], name: str) -> _T:
     try:
         return asyncio.run(work)
     except asyncpg.UniqueViolationError as error:
-        raise BeanliteError(f"nothing was imported: {error.detail} --new-ids gives each job a new one") from error
+        raise BeanliteError(
+            f"nothing was imported now: {error.detail} If it may come from an earlier import, see what is there;"
+            " otherwise --new-ids gives each job a new one"
+        ) from error
     except (*TROUBLE, asyncpg.PostgresError) as error:
         raise BeanliteError(f"{name} can't be used: {text_of(error)}") from error

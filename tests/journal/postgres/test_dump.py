@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from asyncpg.transaction import Transaction
 
+from beanlite.errors import BeanliteError
 from beanlite.journal.postgres import dump
 from beanlite.journal.postgres.link import session
 from beanlite.journal.sqlite.tools.load import load
-from tests.journal.postgres.serving import served
+from tests.journal.postgres.serving import by, served
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
 
@@ -126,7 +128,27 @@ async def test_an_import_that_the_standby_may_not_have_is_no_success(exported, o
             await other.asql(statement)
     code, _, said = await importing
     assert (code, said.count("\n")) == (1, 1)
-    assert "was cancelled" in said
+    assert "it is not known whether all was imported, or nothing (the wait for the synchronous standby was" in said
+
+
+async def test_import_whose_last_answer_is_lost_is_not_said_to_have_failed(
+    exported, database, way, tmp_path, monkeypatch
+):
+    """It has succeeded, and another one with new ids would double all jobs."""
+    commit = Transaction.commit
+
+    async def commit_unheard(transaction):
+        way.cut_at = "answer"
+        await commit(transaction)
+
+    monkeypatch.setattr(Transaction, "commit", commit_unheard)
+    load(exported.splitlines(keepends=True), tmp_path / "queue.db")
+    with pytest.raises(BeanliteError) as told:
+        await asyncio.to_thread(dump.load, tmp_path / "queue.db", by(way, database), new_ids=False)
+    assert "it is not known whether all was imported, or nothing" in str(told.value)
+    monkeypatch.undo()
+    code, _, said = await asyncio.to_thread(beanlite, "import", "-", "--database", database, given=exported)
+    assert (code, said.count("\n"), "If it may come from an earlier import" in said) == (1, 1, True)
 
 
 def test_lines_that_are_wrong_import_nothing(exported, database):
