@@ -93,7 +93,11 @@ class _Check:
         foreign = [row["what"] for row in self._rows(_FOREIGN, _OURS)]
         said = self._damaged(f"it has {', '.join(foreign)}") if foreign else f"version {version}"
         yield CheckResult("schema", sound=not foreign, said=said)
-        yield self._state()
+        leases = self._rows(_STATE)
+        if not leases:
+            yield CheckResult("state", sound=False, said=self._damaged("its table lease is empty"))
+            return
+        yield self._state(leases[0])
         yield from self._jobs()
 
     def _rows(self, statement: str, *values: object) -> list[asyncpg.Record]:
@@ -102,10 +106,9 @@ class _Check:
     def _damaged(self, what: str) -> str:
         return f"{self._name} is damaged: {what}; restore a backup"
 
-    def _state(self) -> CheckResult:
+    def _state(self, lease: asyncpg.Record) -> CheckResult:
+        self._last_id = lease["last_id"]
         try:
-            (lease,) = self._rows(_STATE)
-            self._last_id = lease["last_id"]
             policies = [policy_of(tuple(row)) for row in self._rows(_POLICIES)]
             schedules = [schedule_of(tuple(row)) for row in self._rows(_SCHEDULES)]
             notes = [note_of(*row) for row in self._rows(_NOTES)]

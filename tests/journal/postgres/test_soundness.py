@@ -169,6 +169,10 @@ async def test_exit_codes_are_those_of_files(postgres, database):
     await sql(postgres, database, "UPDATE jobs SET pri = 5 WHERE id = 1")
     code, said, _ = await run("--database", database, "--json")
     assert (code, b'"check": "jobs", "sound": false' in said) == (3, True)
+    await sql(postgres, database, "DELETE FROM lease")
+    code, said, errors = await run("--database", database)
+    assert (code, said.count(b"DAMAGED"), errors.count("\n")) == (3, 1, 1)
+    assert b"its table lease is empty" in said
     await sql(postgres, database, "UPDATE schema_version SET number = 99")
     code, _, said = await run("--database", database)
     assert (code, "can't be checked" in said) == (3, True)
