@@ -45,7 +45,7 @@ from beanlite.journal.postgres.waits import CROWDED, NO_STANDBY, why_it_waits
 _BEATS: Final = 5
 _SURE: Final = 0.9
 # The errors after which nothing was stored, and the same statement can be sent again.
-_FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError)
+_FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ConfigurationLimitExceededError)
 # The pause between attempts to reach the database, or to store a batch for which there was no room or no memory.
 AGAIN_S: Final = 0.2
 
@@ -108,8 +108,11 @@ class Sender:
         async with self._one_at_a_time:
             self.sent_ns = self._clock_ns()
             try:
+                is_again = False
                 while not await self._stored(batch):
-                    pass
+                    if is_again:  # it may be the batch itself that brings the trouble
+                        await asyncio.sleep(AGAIN_S)
+                    is_again = True
                 self.standing = self.standing._replace(batch=batch.number)
             finally:
                 self.sent_ns = None

@@ -232,6 +232,20 @@ async def test_a_batch_that_a_deadlock_undoes_is_sent_again(postgres, database):
     await serving.stop()
 
 
+async def test_batch_that_brings_trouble_is_sent_again_after_a_pause(postgres, database, monkeypatch):
+    monkeypatch.setattr(sender, "AGAIN_S", 1)
+    serving = await served(database, lease_s=100)
+    await lacking(postgres, database, "jobs", "true", ("57014", "statement was cancelled"))
+    job_id = serving.begin_to_put()
+    await until(lambda: serving.journal._sender._unanswered)
+    await asyncio.sleep(0.8)
+    ((times,),) = await sql(postgres, database, "SELECT last_value FROM lacks")
+    assert times <= 3
+    await sql(postgres, database, "DROP TRIGGER lack ON jobs")
+    await until(lambda: job_id in serving.released)
+    await serving.stop()
+
+
 async def test_batch_that_another_stored_is_not_taken_for_the_lost_one(postgres, database, way):
     """As after the restoration of another server's database."""
     serving = await served(by(way, database), lease_s=100)
@@ -257,20 +271,17 @@ async def test_a_loss_of_commits_is_noticed(postgres, database):
 
 
 @pytest.mark.parametrize(
-    ("code", "why"), [("53100", "could not extend file: No space left on device"), ("53200", "out of memory")]
+    ("code", "why"),
+    [
+        ("53100", "could not extend file: No space left on device"),
+        ("53200", "out of memory"),
+        ("53400", "temporary file size exceeds temp_file_limit"),
+    ],
 )
 async def test_puts_are_refused_until_there_is_room_or_memory_again(postgres, database, code, why):
     serving = await served(database, lease_s=100)
     await serving.put()
-    await sql(
-        postgres,
-        database,
-        f"""CREATE FUNCTION lack() RETURNS trigger LANGUAGE plpgsql AS $$
-            BEGIN RAISE EXCEPTION '{why}' USING ERRCODE = '{code}'; END $$""",
-    )
-    await sql(
-        postgres, database, "CREATE TRIGGER lack BEFORE INSERT ON jobs FOR EACH STATEMENT EXECUTE FUNCTION lack()"
-    )
+    await lacking(postgres, database, "jobs", "true", (code, why))
     job_id = serving.begin_to_put()
     await until(lambda: serving.core.engine.admission.disk_full or serving.failures)
     assert serving.failures == []
@@ -282,11 +293,12 @@ async def test_puts_are_refused_until_there_is_room_or_memory_again(postgres, da
     await serving.stop()
 
 
-async def lacking(postgres, database, table, condition):
-    """Let there be no room for certain rows of a table."""
+async def lacking(postgres, database, table, condition, error=("53100", "no room")):
+    """Let there be no room for certain rows of a table, or another error; a sequence counts how often."""
     for statement in (
-        """CREATE FUNCTION lack() RETURNS trigger LANGUAGE plpgsql AS $$
-            BEGIN RAISE EXCEPTION 'no room' USING ERRCODE = '53100'; END $$""",
+        "CREATE SEQUENCE lacks",
+        f"""CREATE FUNCTION lack() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN PERFORM nextval('lacks'); RAISE EXCEPTION '{error[1]}' USING ERRCODE = '{error[0]}'; END $$""",
         f"CREATE TRIGGER lack BEFORE INSERT ON {table} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION lack()",
     ):
         await sql(postgres, database, statement)
