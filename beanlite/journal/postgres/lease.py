@@ -39,7 +39,7 @@ from beanlite.journal.postgres.link import (
     name_of,
     text_of,
 )
-from beanlite.journal.postgres.primaries import primaries
+from beanlite.journal.postgres.primaries import other_primaries
 from beanlite.journal.postgres.schema import NOW, check, expect_session, has_batches, heed_fsync, migrate
 from beanlite.journal.postgres.waits import CROWDED, NO_STANDBY, why_it_waits
 
@@ -310,24 +310,23 @@ class _Waiting:
             await self.pause(look_s)
 
     async def _is_used_elsewhere(self, link: Link) -> bool:
-        """Whether a server is active on a host after which that of the connection was promoted: warn of it.
+        """Whether a server is active on another host: warn of it.
 
         Both would serve a queue of their own. ConnectionError: a host was promoted after that of the connection.
         """
-        async with primaries(self._applicant.url) as links:
+        async with other_primaries(self._applicant.url, link) as links:
             for other in links:
                 link.expect_successor(other.history)
                 active = None
-                if other.is_older(link.history):
-                    with contextlib.suppress(*TROUBLE, asyncpg.PostgresError):
-                        active = await other.glance(_ACTIVE)
+                with contextlib.suppress(*TROUBLE, asyncpg.PostgresError):
+                    active = await other.glance(_ACTIVE)
                 if active is not None:
                     self._oddities.warning(
-                        "a server is active on an old primary, which still accepts writes: stop one of them",
+                        "a server is active on another host that accepts writes: stop one of the hosts",
                         node=active["node"],
                         address=active["address"],
-                        old_primary=public_url(other.url),
-                        promoted=public_url(link.url),
+                        its_database=public_url(other.url),
+                        database=public_url(link.url),
                     )
                     return True
         return False

@@ -171,11 +171,15 @@ class Link:
         if row is not None:
             self.history = Timeline(*row)
 
+    def is_of_the_system(self, history: Timeline | None) -> bool:
+        """Whether this host and one with that history were the same once; False if one of them does not say."""
+        return self.history is not None and history is not None and self.history.system == history.system
+
     def is_older(self, history: Timeline | None) -> bool:
         """Whether this is an old primary, after which a host with that history was promoted."""
         if self.history is None or history is None:
             return False
-        return self.history.system == history.system and self.history.timeline < history.timeline
+        return self.is_of_the_system(history) and self.history.timeline < history.timeline
 
     def expect_successor(self, history: Timeline | None) -> None:
         """Raise ConnectionError if this is an old primary, after which a host with that history was promoted."""

@@ -28,7 +28,7 @@ from beanlite.journal.postgres.link import (
     name_of,
     text_of,
 )
-from beanlite.journal.postgres.primaries import primaries
+from beanlite.journal.postgres.primaries import other_primaries
 from beanlite.journal.postgres.standing import (
     Patience,
     Standing,
@@ -285,18 +285,27 @@ class Sender:
                 self._oddities.warning(f"commit is waiting: {why}", database=self._applicant.name)
 
     async def warn_of_promotion(self) -> None:
-        """Warn if another host accepts writes, too, and was promoted after the one in use."""
+        """Warn if another host of the same database accepts writes, too."""
         with suppress(JournalRefused):
             await self._warn_of_promotion()
 
     async def _warn_of_promotion(self) -> None:
-        async with primaries(self._applicant.url) as links:
+        link = self._link
+        if link is None:
+            return
+        async with other_primaries(self._applicant.url, link) as links:
             for other in links:
-                if self._link is not None and self._link.is_older(other.history):
+                if link.is_older(other.history):
                     self._oddities.warning(
                         "another host was promoted, but the one in use still accepts writes: stop one of them",
-                        database=public_url(self._link.url),
+                        database=public_url(link.url),
                         promoted=public_url(other.url),
+                    )
+                elif other.is_of_the_system(link.history):
+                    self._oddities.warning(
+                        "another host still accepts writes, too: stop one of them",
+                        database=public_url(link.url),
+                        other=public_url(other.url),
                     )
 
     def _drop(self) -> None:

@@ -7,7 +7,7 @@ from beanlite.errors import JournalRefused
 from beanlite.journal.postgres.address import public_url, sslmode_of
 from beanlite.journal.postgres.figures import database_of
 from beanlite.journal.postgres.link import name_of, session
-from beanlite.journal.postgres.primaries import primaries
+from beanlite.journal.postgres.primaries import other_primaries
 from beanlite.journal.postgres.reader import telling
 
 _OURS: Final = "beanlite "
@@ -50,8 +50,8 @@ async def _ask(url: str) -> dict[str, Any]:
             raise JournalRefused(f"{public_url(url)}: its table lease is empty")
         servers = await link.rows(_SERVERS, _OURS, _SILENT_S, name_of(row["node"]))
         database = await database_of(link)
-        async with primaries(url) as links:
-            old_primaries = [public_url(each.url) for each in links if each.is_older(link.history)]
+        async with other_primaries(url, link) as links:
+            old_primaries = [public_url(each.url) for each in links if each.is_of_the_system(link.history)]
     standing_by, silent = (
         [each["name"].removeprefix(_OURS) for each in servers if each["is_silent"] == is_silent]
         for is_silent in (False, True)

@@ -2,7 +2,11 @@
 
 import asyncio
 
+import pytest
+
 from beanlite.journal.postgres import journal
+from beanlite.journal.postgres.link import session
+from beanlite.journal.postgres.primaries import other_primaries
 from beanlite.journal.postgres.status import status
 from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, served, until, without_standby
 from tests.journal.postgres.test_old_primary import both, follows_nobody
@@ -21,7 +25,7 @@ async def test_server_does_not_take_over_beside_one_on_the_old_primary(pair, cap
     await promoted_beside(pair)
     second = ServingPostgres(Postgres(both(pair), node="second", lease_s=2))
     waiting = asyncio.create_task(second.start())
-    await until(lambda: "a server is active on an old primary" in caplog.text or waiting.done())
+    await until(lambda: "a server is active on another host that accepts writes" in caplog.text or waiting.done())
     assert not waiting.done()
     assert await first.put() == 1
     assert (await asyncio.to_thread(status, both(pair)))["old_primaries"] == [
@@ -43,3 +47,47 @@ async def test_active_server_on_the_old_primary_warns(pair, caplog, monkeypatch)
     assert await serving.put() == 1
     assert serving.failures == []
     await serving.stop()
+
+
+@pytest.fixture
+async def same_number(pair):
+    """Two hosts with the queue, each promoted without the other: their timelines have the same number."""
+    await (await served(both(pair))).stop()
+    await follows_nobody(pair.standby)
+    for cluster in (pair.primary, pair.standby):
+        await asyncio.to_thread(cluster.kill)
+        (cluster.data / "standby.signal").touch()
+        with (cluster.data / "postgresql.conf").open("a") as settings:
+            settings.write("synchronous_standby_names = ''\n")
+        await asyncio.to_thread(cluster.start)
+        await asyncio.to_thread(cluster.promote)
+    return pair
+
+
+async def test_server_does_not_take_over_beside_one_on_another_promoted_host(same_number, caplog):
+    places = [same_number.primary.place, same_number.standby.place]
+    first = await served(f"postgresql://queue@{places[1]}/queue", node="first", lease_s=2)
+    second = ServingPostgres(Postgres(both(same_number), node="second", lease_s=2))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: "a server is active on another host that accepts writes" in caplog.text or waiting.done())
+    assert not waiting.done()
+    assert (await asyncio.to_thread(status, both(same_number)))["old_primaries"] == [
+        f"postgresql://queue@{places[1]}/queue"
+    ]
+    await first.stop()
+    await asyncio.wait_for(waiting, SOON_S)
+    await second.stop()
+
+
+async def test_active_server_warns_of_another_promoted_host(same_number, caplog, monkeypatch):
+    monkeypatch.setattr(journal, "_LOOKS_EVERY_S", 0.1)
+    serving = await served(both(same_number), lease_s=100)
+    await until(lambda: "another host still accepts writes, too" in caplog.text)
+    await serving.stop()
+
+
+async def test_second_address_of_a_host_is_no_other_host(database):
+    place = database.partition("@")[2].partition("/")[0]
+    url = database.replace(place, f"{place},{place.replace('127.0.0.1', 'localhost')}")
+    async with session(url) as link, other_primaries(url, link) as links:
+        assert links == []
