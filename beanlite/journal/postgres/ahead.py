@@ -186,7 +186,8 @@ class Ahead:
             copy = await self._finish(self._copy, ended, reign, fetch, tell)
         except (_Outdated, JournalRefused, TypeError, ValueError) as error:
             log.warning(f"what was read ahead is not used: {error}", database=self._name)
-            copy = None
+            await self._forget()
+            return None
         self._copy = None
         return copy
 
