@@ -40,9 +40,11 @@ from beanlite.journal.postgres.standing import (
 )
 from beanlite.journal.postgres.waits import CROWDED, NO_STANDBY, why_it_waits
 
-# The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed. It relies on
-# the lease for the share _SURE of that time, counted from when the last confirmed statement was sent.
+# The active server raises its beat _BEATS times in the time of the lease while nothing else is confirmed, and at least
+# every _BEAT_S, lest it pass for one that is halted. It relies on the lease for the share _SURE of that time, counted
+# from when the last confirmed statement was sent.
 _BEATS: Final = 5
+_BEAT_S: Final = 5.0
 _SURE: Final = 0.9
 # The errors after which nothing was stored, and the same statement can be sent again.
 _FULL: Final = (asyncpg.DiskFullError, asyncpg.OutOfMemoryError, asyncpg.ConfigurationLimitExceededError)
@@ -80,6 +82,7 @@ class Sender:
         self._tell_full = tell_full
         self._clock_ns = applicant.clock_ns
         self._lease_ns = round(applicant.lease_s * SECOND_NS)
+        self._beat_ns = round(min(applicant.lease_s / _BEATS, _BEAT_S) * SECOND_NS)
         self.sure_until_ns = lease.sent_ns + round(self._lease_ns * _SURE)
         """Until then no other server can have the lease."""
         self.sent_ns: int | None = None
@@ -208,7 +211,7 @@ class Sender:
             return
         self._timer = asyncio.get_running_loop().call_later(self._look_s, self._look)
         now_ns = self._clock_ns()
-        is_due = self.sure_until_ns - now_ns < self._lease_ns * (_SURE - 1 / _BEATS)
+        is_due = self.sure_until_ns - now_ns < self._lease_ns * _SURE - self._beat_ns
         if self.sent_ns is None:
             if is_due:
                 self._start(self._keep_lease())

@@ -13,7 +13,8 @@ from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, _Waiting, give_back
 from beanlite.journal.postgres.link import Behind
 from beanlite.journal.postgres.sender import Sender
 from beanlite.journal.postgres.standing import Patience
-from tests.journal.postgres.serving import LEASE_S, applicant, by_few, take
+from tests.journal.postgres.serving import LEASE_S, applicant, by_few, served, sql, take, until
+from tests.journal.postgres.test_lease import Still
 
 SOON_S = 30
 _WAITING = """
@@ -59,6 +60,20 @@ async def test_commit_confirmed_after_a_later_beat_never_shortens_the_lease(data
     sender._confirm(taken.sent_ns + 1)
     assert sender.sure_until_ns == sure_until_ns
     sender.end()
+
+
+async def test_server_with_a_long_lease_gives_signs_of_life_within_seconds(postgres, database):
+    """Otherwise it passes for one that is halted."""
+    clock = Still()
+    serving = await served(database, lease_s=200, clock=clock)
+    await serving.put()
+    await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
+    (before,) = await sql(postgres, database, "SELECT beat FROM lease_now")
+    clock.now_ns += 6 * SECOND_NS
+    async with asyncio.timeout(SOON_S):
+        while await sql(postgres, database, "SELECT beat FROM lease_now") == [before]:
+            await asyncio.sleep(0.01)
+    await serving.stop()
 
 
 async def test_slower_server_stands_by_for_the_faster_one(database, monkeypatch):
