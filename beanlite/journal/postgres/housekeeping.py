@@ -15,16 +15,21 @@ from beanlite.journal.postgres.link import NO_LOCKS, TROUBLE, Link, text_of
 _SLICE: Final = 1000
 # What is deleted need not wait for the synchronous standby: after a promotion it is deleted again.
 _UNCONFIRMED: Final = "SELECT set_config('synchronous_commit', 'local', false)"
-# Rows that some open transaction may still read can't be removed, and are passed by their number. Those that are in the
-# future, because the clock was wrong, count as new.
+# Rows that some open transaction may still read can't be removed, and are passed by their number, up to the first row
+# that is kept: after the clock has gone back, later rows may be older. Those that are in the future, because the clock
+# was wrong, count as new.
 _FORGET: Final = f"""
     WITH gone AS (
         DELETE FROM history WHERE n = ANY (ARRAY (
             SELECT n FROM history WHERE n > $1 AND at <= $4 ORDER BY n LIMIT {_SLICE}
         )) AND (n < $2 OR at < $3)
         RETURNING n
-    )
-    SELECT count(*) AS rows, max(n) AS last FROM gone
+    ), last AS (SELECT count(*) AS rows, max(n) AS n FROM gone)
+    SELECT rows, least(n, (
+        SELECT kept.n - 1 FROM history AS kept
+        WHERE kept.n > $1 AND kept.n < last.n AND NOT (at <= $4 AND (kept.n < $2 OR at < $3)) ORDER BY kept.n LIMIT 1
+    )) AS last
+    FROM last
 """
 # Rows that are no further in the future than this don't count as such.
 _AHEAD_S: Final = 60.0

@@ -9,6 +9,7 @@ import pytest
 from beanlite.core.job import SECOND_NS
 from beanlite.journal.event_rows import OPERATORS_KEPT_S, ROW_BYTES, HistoryBounds
 from beanlite.journal.postgres import housekeeping, journal
+from beanlite.journal.postgres.link import connect
 from beanlite.journal.postgres.past import looking
 from beanlite.journal.totals import DAY_S
 from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, served, sql, until
@@ -216,6 +217,19 @@ async def test_deeds_are_deleted_after_400_days(postgres, database):
     await until_asked(postgres, database, "SELECT n FROM history", [(120,)])
     assert serving.journal._history.last == 120
     await serving.stop()
+
+
+@pytest.mark.parametrize("ahead_s", [10, 1000], ids=["not old yet", "in the future"])
+async def test_event_from_before_the_clock_went_back_is_deleted_later(postgres, database, ahead_s):
+    await (await served(database)).stop()
+    row = "({}, {}, 1, 'default', 'bury', 'operator unix', NULL, 0, 0)"
+    await sql(postgres, database, f"INSERT INTO history VALUES {row.format(1, ahead_s)}, {row.format(2, 0)}")  # noqa: S608
+    upkeep = housekeeping.Housekeeping("it", lambda: connect(database, "it"))
+    assert not await upkeep.forget(0, 5, 5)
+    assert await sql(postgres, database, "SELECT n FROM history") == [(1,)]
+    await upkeep.forget(0, 2000, 2000)
+    assert await sql(postgres, database, "SELECT n FROM history") == []
+    upkeep.close()
 
 
 async def test_locked_history_is_trimmed_later(postgres, database, caplog):
