@@ -25,6 +25,7 @@ from beanlite.errors import BeanliteError, JournalFailed, JournalRefused
 from beanlite.host import log, systemd
 from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.ahead import Ahead, Reign
+from beanlite.journal.postgres.beats import CATCH_UP, SAY
 from beanlite.journal.postgres.link import (
     LOOK_AFTER_S,
     NO_LOCKS,
@@ -39,7 +40,7 @@ from beanlite.journal.postgres.link import (
     name_of,
     text_of,
 )
-from beanlite.journal.postgres.primaries import other_primaries
+from beanlite.journal.postgres.primaries import active_server, other_primaries
 from beanlite.journal.postgres.schema import NOW, check, expect_session, has_batches, heed_fsync, migrate
 from beanlite.journal.postgres.waits import CROWDED, NO_STANDBY, why_it_waits
 
@@ -70,24 +71,6 @@ _TAKE_BEFORE: Final = f"""
     WHERE epoch = $1 AND batch = $2 AND beat = $3
     RETURNING epoch, batch, last_id, started_at
 """
-# The row of the lease is locked until the beat is committed, as by a batch. A batch that was stored while the beat
-# waited for that lock may be missing from what the beat returns.
-_BEAT: Final = f"""
-    INSERT INTO batches (number, beat, last_id, seen_at)
-    SELECT greatest(batch, number), nextval('beats'), greatest(ours.last_id, last.last_id), {NOW}
-    FROM {{ours}} AS ours
-    LEFT JOIN (SELECT number, last_id FROM batches ORDER BY number DESC, beat DESC LIMIT 1) AS last ON true
-    RETURNING number AS batch
-"""
-BEAT: Final = _BEAT.format(ours="(SELECT batch, last_id FROM lease WHERE epoch = $1 FOR NO KEY UPDATE)")
-# Stored before anything is served; until then a standby waits for the lease time that the previous server stored. It is
-# a beat as well, lest a standby that has waited that long takes over after this.
-_SAY: Final = f"""
-    WITH said AS (UPDATE lease SET lease_s = $2, pid = $3 WHERE epoch = $1 RETURNING batch, last_id)
-    {_BEAT.format(ours="said")}
-"""
-# Which server has renewed its lease there of late, by the clock of that database.
-_ACTIVE: Final = f"SELECT node, address FROM lease_now WHERE stopped_at IS NULL AND seen_at > {NOW} - lease_s"
 GIVE_BACK: Final = f"""
     UPDATE lease SET seen_at = {NOW}, stopped_at = {NOW}, last_id = $2 WHERE epoch = $1 RETURNING epoch
 """
@@ -317,9 +300,7 @@ class _Waiting:
         async with other_primaries(self._applicant.url, link) as links:
             for other in links:
                 link.expect_successor(other.history)
-                active = None
-                with contextlib.suppress(*TROUBLE, asyncpg.PostgresError):
-                    active = await other.glance(_ACTIVE)
+                active = await active_server(other)
                 if active is not None:
                     self._oddities.warning(
                         "a server is active on another host that accepts writes: stop one of the hosts",
@@ -335,6 +316,8 @@ class _Waiting:
         """Take the lease, unless it has changed since it was last seen; then return None."""
         applicant = self._applicant
         await link.row(PATIENTLY)
+        if statement == _TAKE:
+            await link.row(CATCH_UP)
         sent_ns = applicant.clock_ns()
         row = await link.row(statement, *sign, applicant.node, applicant.address, __version__)
         if row is None:
@@ -344,7 +327,7 @@ class _Waiting:
 
     async def _say(self, link: Link, epoch: int) -> None:
         """Store how long this lease is, and whose. ConnectionError: another server has taken over already."""
-        if await link.row(_SAY, epoch, self._applicant.lease_s, os.getpid()) is None:
+        if await link.row(SAY, epoch, self._applicant.lease_s, os.getpid()) is None:
             raise ConnectionError("another server has taken over already")
 
     async def _patiently(self, link: Link, work: Awaitable[_T]) -> _T:

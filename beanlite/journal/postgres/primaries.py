@@ -2,16 +2,20 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import asyncpg
 
 from beanlite.journal.postgres.address import hosts_of
 from beanlite.journal.postgres.link import CONNECT_S, TROUBLE, Link, connect
+from beanlite.journal.postgres.schema import NOW
 
 # The same for all addresses of a host.
 _IDENTITY: Final = "SELECT system_identifier, pg_postmaster_start_time() FROM pg_control_system()"
+
+# Which server has renewed its lease there of late, by the clock of that database.
+_ACTIVE: Final = f"SELECT node, address FROM lease_now WHERE stopped_at IS NULL AND seen_at > {NOW} - lease_s"
 
 
 @asynccontextmanager
@@ -45,3 +49,10 @@ async def _identity(link: Link) -> tuple[object, ...] | None:
     except (*TROUBLE, asyncpg.PostgresError):
         return None
     return None if row is None else tuple(row)
+
+
+async def active_server(link: Link) -> asyncpg.Record | None:
+    """Return the name and the address of the server that is active on a host; None: none is, or it does not say."""
+    with suppress(*TROUBLE, asyncpg.PostgresError):
+        return await link.glance(_ACTIVE)
+    return None

@@ -18,7 +18,8 @@ from beanlite.errors import JournalFailed, JournalFull, JournalRefused
 from beanlite.host import log
 from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.batch import Batch
-from beanlite.journal.postgres.lease import BEAT, Applicant, Lease, give_back
+from beanlite.journal.postgres.beats import BEAT
+from beanlite.journal.postgres.lease import Applicant, Lease, give_back
 from beanlite.journal.postgres.link import (
     LOOK_AFTER_S,
     TROUBLE,

@@ -9,7 +9,8 @@ from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, LeaseLost
 from beanlite.host import log
 from beanlite.journal.postgres.address import public_url
-from beanlite.journal.postgres.lease import BEAT, Applicant
+from beanlite.journal.postgres.beats import BEAT
+from beanlite.journal.postgres.lease import Applicant
 from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, Link, Timeline, connect, text_of
 from beanlite.journal.postgres.schema import check
 

@@ -9,7 +9,8 @@ import pytest
 from beanlite.host.clock import Clock, utc_s
 from beanlite.journal.event_rows import DEEDS_ONLY, EventRows, HistoryBounds
 from beanlite.journal.postgres.batch import batch_of
-from beanlite.journal.postgres.lease import BEAT, Applicant
+from beanlite.journal.postgres.beats import BEAT
+from beanlite.journal.postgres.lease import Applicant
 from beanlite.journal.postgres.recovery import MARK, PRUNE_BATCHES
 from beanlite.journal.totals import Totals
 from tests.journal.postgres.serving import SOON_S, take

@@ -9,11 +9,20 @@ import pytest
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, schema
-from beanlite.journal.postgres.lease import BEAT, GIVE_BACK, _Waiting, give_back
+from beanlite.journal.postgres.beats import BEAT
+from beanlite.journal.postgres.lease import GIVE_BACK, _Waiting, give_back
 from beanlite.journal.postgres.link import Behind
 from beanlite.journal.postgres.sender import Sender
 from beanlite.journal.postgres.standing import Patience
-from tests.journal.postgres.serving import LEASE_S, applicant, by_few, served, sql, take, until
+from tests.journal.postgres.serving import (
+    LEASE_S,
+    applicant,
+    by_few,
+    served,
+    sql,
+    take,
+    until,
+)
 from tests.journal.postgres.test_lease import Still
 
 SOON_S = 30
@@ -74,6 +83,17 @@ async def test_server_with_a_long_lease_gives_signs_of_life_within_seconds(postg
         while await sql(postgres, database, "SELECT beat FROM lease_now") == [before]:
             await asyncio.sleep(0.01)
     await serving.stop()
+
+
+async def test_beats_are_seen_though_their_sequence_is_behind_the_rows(postgres, database):
+    """As after logical replication of the tables, which leaves the sequence out."""
+    await (await served(database)).stop()
+    await sql(postgres, database, "INSERT INTO batches SELECT batch, 1000, last_id, seen_at FROM lease_now")
+    await sql(postgres, database, "ALTER SEQUENCE beats RESTART")
+    active = await take(applicant(database), asyncio.Event())
+    await active.link.row(BEAT, active.epoch)
+    assert await sql(postgres, database, "SELECT beat FROM lease_now") == [(1003,)]
+    active.link.drop()
 
 
 async def test_slower_server_stands_by_for_the_faster_one(database, monkeypatch):
