@@ -14,6 +14,7 @@ that it still tries to store later names the epoch of its lease, which the new a
 import asyncio
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeVar
 
@@ -171,6 +172,8 @@ class _Waiting:
         primary, and passed over. A promotion after which nothing was stored may be taken back."""
         self._active: tuple[str, str] | None = None
         """The active server that was last found: its name and its address."""
+        self._renewals: Counter[int] = Counter()
+        """How often a lease in our name, by its epoch, was seen to be renewed."""
         self._status: tuple[str, int] | None = None
         """The last status that was sent to systemd, and when."""
 
@@ -269,6 +272,7 @@ class _Waiting:
             if sign != (row["epoch"], row["batch"], row["beat"]):
                 if sign is not None:  # others see a commit only once it was confirmed
                     self._history = link.history or self._history
+                    self._note_life(row)
                 sign = row["epoch"], row["batch"], row["beat"]
                 since_ns = now_ns
             self._ahead.is_takeover_near = now_ns - since_ns >= lease_ns // 2
@@ -361,6 +365,17 @@ class _Waiting:
         except (_Stopped, *TROUBLE, asyncpg.PostgresError, JournalRefused):
             pass  # the change fails with the connection, and is tried again unless the server is to stop
         link.drop()
+
+    def _note_life(self, row: asyncpg.Record) -> None:
+        """Warn if a lease in our name is renewed: only once may that be a late commit of our own earlier process."""
+        if (row["node"], row["address"]) == (self._applicant.node, self._applicant.address):
+            self._renewals[row["epoch"]] += 1
+            if self._renewals[row["epoch"]] > 1:
+                self._oddities.warning(
+                    "another server has this server's name and address: give each one its own",
+                    node=row["node"],
+                    address=row["address"],
+                )
 
     def _stand_by(self, node: str, address: str) -> None:
         if not self._stands_by:

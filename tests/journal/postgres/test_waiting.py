@@ -16,6 +16,8 @@ from beanlite.journal.postgres.sender import Sender
 from beanlite.journal.postgres.standing import Patience
 from tests.journal.postgres.serving import (
     LEASE_S,
+    Postgres,
+    ServingPostgres,
     applicant,
     by_few,
     served,
@@ -83,6 +85,30 @@ async def test_server_with_a_long_lease_gives_signs_of_life_within_seconds(postg
         while await sql(postgres, database, "SELECT beat FROM lease_now") == [before]:
             await asyncio.sleep(0.01)
     await serving.stop()
+
+
+async def test_two_servers_with_one_name_and_address_are_told(database, caplog):
+    """As in containers with one hostname: each would take the other for its own earlier process."""
+    first = await served(database)
+    second = ServingPostgres(Postgres(database))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: "another server has this server's name and address" in caplog.text or waiting.done())
+    assert not waiting.done()
+    await first.stop()
+    await (await asyncio.wait_for(waiting, SOON_S)).stop()
+
+
+async def test_late_commit_of_an_earlier_process_is_no_other_server(database, caplog):
+    first = await served(database, lease_s=100)
+    second = ServingPostgres(Postgres(database, lease_s=100))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: second.medium.standing_by == [True])
+    await asyncio.sleep(0.3)  # it has looked
+    await first.journal._sender._keep_lease()
+    await asyncio.sleep(0.3)
+    assert "another server has this server's name and address" not in caplog.text
+    await first.stop()
+    await (await asyncio.wait_for(waiting, SOON_S)).stop()
 
 
 async def test_beats_are_seen_though_their_sequence_is_behind_the_rows(postgres, database):
