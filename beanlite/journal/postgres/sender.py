@@ -298,7 +298,7 @@ class Sender:
         if link is None:
             return
         async with other_primaries(self._applicant.url, link) as links:
-            for other in links:
+            for other in links if link is self._link else ():  # another connection may have been made meanwhile
                 if link.is_older(other.history):
                     self._oddities.warning(
                         "another host was promoted, but the one in use still accepts writes: stop one of them",

@@ -64,7 +64,7 @@ async def same_number(pair):
     return pair
 
 
-async def test_server_does_not_take_over_beside_one_on_another_promoted_host(same_number, caplog):
+async def test_server_does_not_take_over_beside_one_on_another_primary(same_number, caplog):
     places = [same_number.primary.place, same_number.standby.place]
     first = await served(f"postgresql://queue@{places[1]}/queue", node="first", lease_s=2)
     second = ServingPostgres(Postgres(both(same_number), node="second", lease_s=2))
