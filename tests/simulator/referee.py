@@ -148,7 +148,16 @@ class Referee:
         self._given_back = job.id  # by an operator, whatever the limit is by now
         self._tries[job.id] = max(0, self._tries[job.id] - 1)
 
-    def puts(self, engine: Engine, tube: Tube, body: bytes) -> None:
+    def is_over(self, job: Job, now_ns: int) -> bool:
+        """Whether a job is too old, and may be ended at any moment."""
+        ttl_ns = self.meaning(job.tube.name, "ttl")
+        is_old = ttl_ns is not None and job.created_ns + ttl_ns <= now_ns and not job.past.kicks
+        return is_old and job.state in {READY, DELAYED}
+
+    def repeats(self, job: Job | None, now_ns: int) -> None:
+        must(job is None or not self.is_over(job, now_ns), f"a put repeats job {job and job.id}, which is too old")
+
+    def puts(self, engine: Engine, tube: Tube, body: bytes, now_ns: int) -> None:
         there = [job for job in engine.jobs.newest.values() if job.tube is tube]
         most = self.meaning(tube.name, "max_jobs")
         must(most is None or len(there) < most, f"{tube.name!r} has more than {most} jobs")
@@ -158,10 +167,12 @@ class Referee:
         for job in there:
             known = self.ledger.jobs.get(job.id)
             is_same = (job.body or (known and known.body)) == body
+            # A schedule takes a job for gone a second before it is too old.
             if (
                 is_same
                 and job.id not in self._unread
                 and (unique == "present" or job.state in {READY, DELAYED, OFFERED})
+                and not self.is_over(job, now_ns + SECOND_NS)
             ):
                 raise BrokenPromiseError(f"job {job.id} of {tube.name!r} was put once more")
 
@@ -180,9 +191,7 @@ class Referee:
 
     def expires(self, job: Job, now_ns: int) -> None:
         name = job.tube.name
-        ttl_ns = self.meaning(name, "ttl")
-        is_due = ttl_ns is not None and job.created_ns + ttl_ns <= now_ns and not job.past.kicks
-        must(is_due and job.state in {READY, DELAYED}, f"job {job.id} expires at {now_ns}: {job.created_ns}, {ttl_ns}")
+        must(self.is_over(job, now_ns), f"job {job.id} of {job.created_ns} expires at {now_ns}")
         if self.stopping:
             self.late.jobs.add(job.id)
         if text_of(self._values, name, "expired") == "delete":
@@ -314,6 +323,12 @@ def _come_back(referee, act, _rulings, job, _rules, what, delay_s, now_ns, _even
     return done
 
 
+def _twin(referee, act, _rulings, _tube, _body, _late_bodies, now_ns):
+    found = act()
+    _heed(referee.repeats, found[0], now_ns)
+    return found
+
+
 def _carry_out(referee, act, _scheduler, schedule, utc_s, _now_ns):
     at = schedule.next_at
     has_moved_on = act()
@@ -335,13 +350,14 @@ _SEEN = [
         (Queues, "make_offered", _before("offers", lambda _, job, _client, now_ns: (job, now_ns))),
         (Engine, "reserve_job", _reserve_by_id),
         (Offering, "take", _reserve_by_id),
-        (Engine, "put", _before("puts", lambda engine, client, *args: (engine, client.use, args[3]))),
+        (Engine, "put", _before("puts", lambda engine, client, *args: (engine, client.use, args[3], args[4]))),
         (Engine, "set_policies", _after("has_rows", lambda engine, *args: (engine, args[2]))),
         (Engine, "begin_stop", _begin_stop),
         (Scheduler, "_carry_out", _carry_out),
         (Operator, "release", _before("forgives", lambda _, job, *_args: (job,))),
         (Operator, "move", _before("moves", lambda _, job, *_args: (job,))),
         (Rulings, "come_back", _come_back),
+        (Rulings, "twin", _twin),
         (Rulings, "_end", _before("ends", lambda _, job, to, by, *_args: (job, to, by))),
         (Rulings, "_expire", _before("expires", lambda _, job, _rules, now_ns: (job, now_ns))),
         (Rulings, "_move", _before("moves", lambda _, job, *_args: (job,))),
