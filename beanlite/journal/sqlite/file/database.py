@@ -221,6 +221,10 @@ def lock_file(path: Path, undo: ExitStack) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:  # although it may be new: another first start was quicker
         raise JournalRefused(f"a server or another command holds {path}; stop it, or name another file") from error
+    except OSError:  # the file system has no locks
+        if is_new:
+            path.unlink()
+        raise
     if is_new:
         undo.callback(path.unlink)
     if not os.path.samestat(os.fstat(lock), path.stat()):
