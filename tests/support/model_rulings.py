@@ -71,7 +71,8 @@ class Rulings(Rest):  # type: ignore[misc]
         """Return the job that a put of this body would repeat, if the tube's rules forbid that."""
         states = {"waiting": ["ready", "delayed", "offered"], "present": []}.get(self._rules(tube).get("unique"))
         found = [] if states is None else [job for job in self._in(tube, *states) if job.body == body]
-        return min(found, key=lambda job: job.known, default=None)
+        ending = [job for job in found if job.state in {"ready", "delayed"} and self._is_too_old(job)]
+        return min((job for job in found if job not in ending), key=lambda job: job.known, default=None)
 
     def _has_room(self, name, jobs):
         most = self.policies.of(name).get("max_jobs")
