@@ -373,7 +373,8 @@ class Engine:
         self.memory.body_bytes += self.admission.take(jobs) + jobs * BODY_BYTES
         self.admission.grant()
         ready = self.ready if totals else 0
-        return ledger.take(self.last_id, deferred=deferred, totals=totals, now_ns=now_ns, ready=ready)
+        tubes = len(self.tubes)
+        return ledger.take(self.last_id, deferred=deferred, totals=totals, now_ns=now_ns, ready=ready, tubes=tubes)
 
     @property
     def ready(self) -> int:

@@ -20,10 +20,9 @@ DEFERRED_MAX: Final = 50_000
 # As many events of deferred changes of each job are no reason to hold anybody up: so many jobs may be due at the same
 # second that storing their events takes seconds.
 UNCOUNTED_EACH: Final = 2
-# The most tubes whose totals a batch contains, unless it has several slices, or so many tubes wait for theirs that this
-# part of them is more. Some are gone already: clients may make and leave tubes faster than any fixed number a batch.
+# The most tubes whose totals a batch contains, unless it has several slices, or more wait for theirs than there are:
+# clients may make and leave tubes faster than any fixed number a batch.
 TALLIES: Final = 200
-TALLIES_PART: Final = 16
 
 
 class Changes:
@@ -258,10 +257,12 @@ class Ledger:
         pending = (self.changed, self.deferred, *self._older_deferred)
         return job_id <= self.taken_id and not any(job_id in each for each in pending)
 
-    def take(self, last_id: int, *, deferred: bool, totals: bool, now_ns: int, ready: int = 0) -> Changes:
+    def take(
+        self, last_id: int, *, deferred: bool, totals: bool, now_ns: int, ready: int = 0, tubes: int = 0
+    ) -> Changes:
         """Take the batch that has been gathered, which ends with ``last_id``, and begin the next one.
 
-        With the totals, ``ready`` is how many jobs are ready.
+        With the totals, ``ready`` is how many jobs are ready, and ``tubes`` how many tubes there are.
         """
         if deferred:
             self._take_deferred()
@@ -270,7 +271,7 @@ class Ledger:
         self.taken_id = last_id
         self.changed = {}
         if totals:
-            changes.tallies = self._take_tallies(ready, now_ns)
+            changes.tallies = self._take_tallies(ready, tubes, now_ns)
         self.events = []
         self._touches.clear()  # an event that has been taken does not change any more
         if self.pauses:
@@ -290,8 +291,8 @@ class Ledger:
             self.record(job, RESTART, None, now_ns)
         return self.take(self.taken_id, deferred=False, totals=False, now_ns=now_ns)
 
-    def _take_tallies(self, ready: int, now_ns: int) -> list[Tally]:
-        most = max(self.slices * TALLIES, len(self.tallied) // TALLIES_PART)
+    def _take_tallies(self, ready: int, tubes: int, now_ns: int) -> list[Tally]:
+        most = max(self.slices * TALLIES, len(self.tallied) - tubes)
         taken, self.tallied = self.tallied[:most], self.tallied[most:]
         tallies: dict[bytes, Tally] = {}
         for tube in taken:
