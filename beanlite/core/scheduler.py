@@ -188,12 +188,15 @@ class Scheduler(Chore):
         try:
             next_at = next_after(schedule.when, schedule.zone, utc_s - GRACE_S if missed else schedule.next_at)
             # Of several that were missed, the last counts for all, unless there is one by now that was not.
-            makes_up = schedule.once_if_missed and next_at > utc_s + _EARLY_S and _is_behind(schedule, utc_s)
+            wanted = not missed or (
+                schedule.once_if_missed and next_at > utc_s + _EARLY_S and _is_behind(schedule, utc_s)
+            )
         except ValueError as why:  # this machine does not have the zone
             self.errors[schedule.name] = str(why)
             return False
         self.errors.pop(schedule.name, None)
-        wanted = (makes_up or not missed) and not (schedule.if_absent and self._is_present(schedule, now_ns))
+        if wanted and schedule.if_absent and self._is_present(schedule, now_ns):
+            wanted = False
         if wanted and self._put(schedule, "", now_ns, again=schedule.name in self._refused) is None:
             self._refused.add(schedule.name)
             return False

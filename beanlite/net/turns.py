@@ -85,7 +85,7 @@ class Turns:
         clock: Callable[[], int],
         tell: Callable[[Client, Job | Outcome], None],
     ) -> None:
-        """``tell`` is called with a client whose wait is over, the outcome, and the time in nanoseconds."""
+        """``tell`` is called with a client whose wait is over, and the outcome."""
         self._loop = loop
         self._engine = engine
         self._timers = engine.timers
