@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Final
 from zlib import crc32
 
@@ -23,7 +24,7 @@ from beanlite.core.job import (
 )
 from beanlite.core.queues import Queues
 from beanlite.core.ruled import BYTES_PER_JOB
-from beanlite.core.rules import Rules
+from beanlite.core.rules import WAITING, Rules
 from beanlite.core.tube import Client, Peer, Tube
 
 BY_MAX_TRIES: Final = Peer("policy max_tries", 0)
@@ -36,12 +37,15 @@ EXPIRING_MAX: Final = 4 * SLICE
 _LOOK_NS: Final = SECOND_NS // 100
 # Doubled as often as this, any delay is longer than all that are allowed.
 _DOUBLED_MAX: Final = 40
+# With the bodies of how many jobs one that is put is compared. So many have the same size and checksum only if somebody
+# makes them so; and one put must not pass all of them.
+COMPARED_MAX: Final = 32
 
 
 class Rulings:
     """What rules do to jobs."""
 
-    __slots__ = ("_bodies", "_delete", "_ledger", "_queues", "compared")
+    __slots__ = ("_bodies", "_delete", "_ledger", "_queues")
 
     def __init__(self, queues: Queues, bodies: Bodies, delete: Callable[[Client, int, int], bool]) -> None:
         """``delete`` deletes a job, as ``Engine.delete`` does."""
@@ -49,8 +53,6 @@ class Rulings:
         self._ledger = queues.ledger
         self._bodies = bodies
         self._delete = delete
-        self.compared = 0
-        """How many jobs ``twin`` has compared; whoever lets others have their turn for that sets it to 0."""
 
     # -- coming back
 
@@ -197,12 +199,19 @@ class Rulings:
 
     # -- bodies that are there already
 
-    def is_over(self, job: Job, now_ns: int) -> bool:
-        """Whether a job waits that is too old, although its turn to be ended has not come yet."""
+    def is_lost(self, job: Job, now_ns: int) -> bool:
+        """Whether a job is too old and will be deleted, although its turn has not come yet."""
         rules = job.tube.rules
-        if rules is None or not rules.ttl_ns or job.past.kicks or job.created_ns + rules.ttl_ns > now_ns:
+        return rules is not None and rules.expired_deletes and _is_over(job, rules, now_ns)
+
+    def _leaves(self, job: Job, rules: Rules, now_ns: int) -> bool:
+        """Whether a job is too old and will not be one that puts repeat, although its turn has not come yet."""
+        if not _is_over(job, rules, now_ns):
             return False
-        return job.state is READY or job.state is DELAYED
+        if rules.expired_deletes or rules.unique == WAITING:
+            return True
+        to = rules.expired_to
+        return to is not None and to != job.tube.name and not self._moves_on(job, to, now_ns)
 
     def twin(
         self, tube: Tube, body: bytes, late_bodies: Mapping[Job, bytes | None], now_ns: int
@@ -214,16 +223,22 @@ class Rulings:
         rules, kept = tube.rules, tube.kept
         if rules is None or kept is None or not rules.unique:
             return None, None
-        for job_id in kept.twins(kept.twin_key(len(body), crc32(body))):
+        for job_id in islice(kept.twins(kept.twin_key(len(body), crc32(body))), COMPARED_MAX):
             job = self._queues.jobs[job_id]
-            self.compared += 1
-            if self.is_over(job, now_ns):
+            if self._leaves(job, rules, now_ns):
                 continue
             if job.body is None and job not in late_bodies:
                 return None, job
             if (late_bodies[job] if job.body is None else job.body) == body:
                 return job, None
         return None, None
+
+
+def _is_over(job: Job, rules: Rules, now_ns: int) -> bool:
+    """Whether a job waits that is too old by these rules."""
+    if not rules.ttl_ns or job.past.kicks or job.created_ns + rules.ttl_ns > now_ns:
+        return False
+    return job.state is READY or job.state is DELAYED
 
 
 def _retry_ns(job: Job, rules: Rules, tries: int) -> int:

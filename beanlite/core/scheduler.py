@@ -206,9 +206,9 @@ class Scheduler(Chore):
         return True
 
     def _is_present(self, schedule: Schedule, now_ns: int) -> bool:
-        """Whether the last job of a schedule is still there, and not about to be ended because it is too old."""
+        """Whether the last job of a schedule is still there, and not about to be deleted because it is too old."""
         job = None if schedule.last_job is None else self._queues.jobs.find(schedule.last_job)
-        return job is not None and not self._rulings.is_over(job, now_ns + SECOND_NS)
+        return job is not None and not self._rulings.is_lost(job, now_ns + SECOND_NS)
 
     def _put(self, schedule: Schedule, person: str, now_ns: int, *, again: bool = False) -> Job | None:
         """Put a schedule's job and note that; None if puts are refused at the moment.

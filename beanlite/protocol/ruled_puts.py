@@ -8,11 +8,7 @@ from beanlite.core.job import Job
 from beanlite.core.rules import MAX_JOBS
 from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
-from beanlite.protocol.blocked import YIELDING
 from beanlite.protocol.session import Session
-
-# After so many comparisons with bodies that have the same size and checksum, others get their turn.
-COMPARED_MAX: Final = 10_000
 
 Bodies = Mapping[Job, bytes | None]
 NO_BODIES: Final[Bodies] = {}
@@ -36,9 +32,6 @@ def put_by_rules(
     """Carry out a put to which the rules of its tube apply, once its body has come and there is room for it."""
     engine, tube = session.engine, session.client.use
     twin, missing = engine.rulings.twin(tube, body, late_bodies, now_ns)
-    if missing is None and engine.rulings.compared > COMPARED_MAX:
-        engine.rulings.compared = 0
-        session.blocked = YIELDING
     if twin is not None:
         return replies.inserted(repeat(session, twin))
     if missing is not None:

@@ -5,9 +5,7 @@ from zlib import crc32
 import pytest
 
 from beanlite.core.job import SECOND_NS, SLICE
-from beanlite.core.rulings import EXPIRING_MAX
-from beanlite.protocol import ruled_puts
-from beanlite.protocol.blocked import YIELDING
+from beanlite.core.rulings import COMPARED_MAX, EXPIRING_MAX
 from tests.support.core import offered, put, stored_job
 from tests.support.fetching import FetchingCore
 from tests.support.ruled_core import change, policy, reserve, state
@@ -165,18 +163,28 @@ def test_one_body_is_fetched_where_very_many_may_be_the_same(core):
     assert client.gathering.jobs == [core.engine.jobs[2]]
 
 
-def test_puts_compared_with_many_bodies_let_others_have_their_turn(core, monkeypatch):
-    monkeypatch.setattr(ruled_puts, "COMPARED_MAX", 10)
+def test_put_is_compared_with_few_bodies_of_its_size_and_checksum(core):
     policy(core, unique="waiting")
     client = core.client()
-    texts = [b"%08d" % number for number in range(8)]
+    texts = [b"%08d" % number for number in range(COMPARED_MAX + 9)]
     bodies = [text + crc32(text).to_bytes(4, "little") for text in texts]
     assert len({crc32(body) for body in bodies}) == 1
-    client.receive(b"".join(b"put 0 0 9 12\r\n%b\r\n" % body for body in bodies), core.now_ns)
-    assert client.blocked is YIELDING
-    assert len(core.engine.jobs) == 6
-    core.go_on(client)
-    assert client.take_replies() == b"".join(b"INSERTED %d\r\n" % number for number in range(1, 9))
+    for body in bodies:
+        put(core, client, body)
+    assert put(core, client, bodies[COMPARED_MAX - 1]) == COMPARED_MAX
+    assert put(core, client, bodies[COMPARED_MAX]) == len(bodies) + 1
+
+
+def test_put_passes_few_jobs_that_are_about_to_be_deleted(core):
+    client = core.client()
+    for _ in range(COMPARED_MAX + 9):
+        put(core, client)
+    policy(core, unique="present", ttl="1d", expired="delete")
+    core.wait(0)
+    core.now_ns += 86400 * SECOND_NS
+    core.send(client, b"delete 9\r\n")
+    core.engine.jobs[COMPARED_MAX + 5].created_ns = core.now_ns  # one that stays, behind more than are passed
+    assert put(core, client) == COMPARED_MAX + 10
 
 
 def test_moved_job_is_known_where_it_is(core):

@@ -383,3 +383,14 @@ def test_job_that_is_about_to_expire_keeps_no_tick_from_being_put(machine, how):
         machine.core.wait(MINUTE_S)
         machine.core.wait(1)
         assert len(machine.puts()) == 1
+
+
+@pytest.mark.parametrize("expired", ["bury", "move:old"])
+def test_job_that_is_about_to_expire_but_stays_is_there(machine, expired):
+    policy(machine.core, b"reports", ttl="60s", expired=expired)
+    machine.set("* * * * *", if_absent=True)
+    for _ in range(5):
+        machine.core.wait(MINUTE_S)
+    machine.core.wait(1)
+    assert len(machine.puts()) == 1
+    assert len(machine.core.engine.jobs) == 1

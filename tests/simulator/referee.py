@@ -154,8 +154,20 @@ class Referee:
         is_old = ttl_ns is not None and job.created_ns + ttl_ns <= now_ns and not job.past.kicks
         return is_old and job.state in {READY, DELAYED}
 
+    def leaves_soon(self, job: Job, now_ns: int) -> bool:
+        """Whether a job is too old, and is one that puts repeat no more once it has been ended."""
+        name = job.tube.name
+        if not self.is_over(job, now_ns):
+            return False
+        if self.meaning(name, "unique") == "waiting" or text_of(self._values, name, "expired") == "delete":
+            return True
+        to = self.meaning(name, "expired")
+        there = to and self.meaning(to, "ttl")
+        goes_on = to and self.meaning(to, "expired") not in {None, to}
+        return to not in {None, name} and not (there is not None and goes_on and job.created_ns + there <= now_ns)
+
     def repeats(self, job: Job | None, now_ns: int) -> None:
-        must(job is None or not self.is_over(job, now_ns), f"a put repeats job {job and job.id}, which is too old")
+        must(job is None or not self.leaves_soon(job, now_ns), f"a put repeats job {job and job.id}, which is too old")
 
     def puts(self, engine: Engine, tube: Tube, body: bytes, now_ns: int) -> None:
         there = [job for job in engine.jobs.newest.values() if job.tube is tube]
@@ -172,7 +184,7 @@ class Referee:
                 is_same
                 and job.id not in self._unread
                 and (unique == "present" or job.state in {READY, DELAYED, OFFERED})
-                and not self.is_over(job, now_ns + SECOND_NS)
+                and not self.leaves_soon(job, now_ns + SECOND_NS)
             ):
                 raise BrokenPromiseError(f"job {job.id} of {tube.name!r} was put once more")
 

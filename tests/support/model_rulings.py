@@ -71,8 +71,15 @@ class Rulings(Rest):  # type: ignore[misc]
         """Return the job that a put of this body would repeat, if the tube's rules forbid that."""
         states = {"waiting": ["ready", "delayed", "offered"], "present": []}.get(self._rules(tube).get("unique"))
         found = [] if states is None else [job for job in self._in(tube, *states) if job.body == body]
-        ending = [job for job in found if job.state in {"ready", "delayed"} and self._is_too_old(job)]
-        return min((job for job in found if job not in ending), key=lambda job: job.known, default=None)
+        return min((job for job in found if not self._leaves(job)), key=lambda job: job.known, default=None)
+
+    def _leaves(self, job):
+        """Whether a job is too old, and is none that a put repeats once it has been ended."""
+        if job.state not in {"ready", "delayed"} or not self._is_too_old(job):
+            return False
+        rules = self._rules(job.tube)
+        goes_to = self._goes_to(job, rules.get("expired"))
+        return rules["unique"] == "waiting" or rules.get("expired") == "delete" or goes_to not in {None, job.tube.name}
 
     def _has_room(self, name, jobs):
         most = self.policies.of(name).get("max_jobs")
@@ -195,13 +202,16 @@ class Rulings(Rest):  # type: ignore[misc]
     def _expire_job(self, job, expired):
         if expired == "delete":
             self._delete(job)
-            return
+        else:
+            self._end(job, self._goes_to(job, expired), "expired")
+
+    def _goes_to(self, job, expired):
+        """Return the tube to which a job that is too old moves, if it does."""
         to = destination(expired)
         there = self.policies.of(to) if to else {}
         is_too_old_there = "ttl" in there and job.created_ns + there["ttl"] <= self.now_ns
-        if is_too_old_there and destination(there.get("expired")) not in {None, to}:
-            to = None  # it would move on at once, and perhaps for ever
-        self._end(job, to, "expired")
+        moves_on = is_too_old_there and destination(there.get("expired")) not in {None, to}
+        return None if moves_on else to  # it would move on at once, and perhaps for ever
 
     def _end(self, job, to, why):
         if to in {None, job.tube.name}:
