@@ -77,8 +77,8 @@ class FramedSession(Session):
 
     # -- what the connection calls
 
-    def receive(self, data: bytes, now_ns: int) -> None:
-        """Take bytes from the client, and carry out all that is complete."""
+    def receive(self, data: bytes, now_ns: int, steps: int = STEPS_MAX) -> None:
+        """Take bytes from the client, and carry out what is complete, up to ``steps`` lines and bodies of it."""
         if self._parts or self.blocked is not None:
             self._add_part(data)
             self._missing -= len(data)
@@ -87,7 +87,7 @@ class FramedSession(Session):
             if self._missing > 0 or self.blocked is not None:
                 return
             data = self._take_parts(now_ns)
-        self._carry_out(data, now_ns)
+        self._carry_out(data, now_ns, steps)
 
     def postpone(self, data: bytes) -> None:
         """Take bytes from the client, to be carried out in a later turn by ``resume``."""

@@ -53,6 +53,29 @@ async def test_clients_that_come_when_too_much_is_held_are_served_later(tmp_path
         await until(lambda: not memory.client_buffer_bytes)
 
 
+async def test_wrong_line_that_begins_as_a_look_takes_nothing_along(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await prepared(server, disk)
+        many = [await connect(server) for _ in range(20)]
+        for client in many:
+            client[1].write(PUT + b"peek 1\r\n" * 4)
+        await until(lambda: server.wiring.group_commit.flooded)
+        last_id = server.parts.engine.last_id
+        other = await connect(server)
+        other[1].write(b"stats x\r\n" + PUT)
+        assert await asyncio.wait_for(other[0].readline(), 10) == b"BAD_FORMAT\r\n"
+        other[1].write(b"list-tubes x\r\n" + PUT)
+        operator = await connect(server)
+        operator[1].write(SEEN)
+        assert await asyncio.wait_for(operator[0].readline(), 10) == b"OK 14\r\n"
+        assert server.parts.engine.last_id == last_id
+        disk.free.set()
+        for client in many:
+            await hear(client, 4)
+        lines = [await asyncio.wait_for(other[0].readline(), 10) for _ in range(3)]
+        assert [line.split()[0] for line in lines] == [b"INSERTED", b"BAD_FORMAT", b"INSERTED"]
+
+
 async def test_what_waits_for_a_held_reply_counts_as_well(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         await prepared(server, disk)
