@@ -143,8 +143,15 @@ class GroupCommit:
                 or self._memory.gathered_bytes > BATCH_BYTES
                 or engine.admission.used_bytes > BATCH_BYTES
                 or len(ledger.events) > BATCH_EVENTS
+                or self._tubes_pile_up
             )
         ) or self.flooded
+
+    @property
+    def _tubes_pile_up(self) -> bool:
+        """Whether so many tubes are gone, such as one for each reply, that their totals can't wait for TOTALS_S."""
+        engine = self._engine
+        return len(engine.ledger.tallied) > len(engine.tubes) + BATCH_JOBS
 
     @property
     def flooded(self) -> bool:
@@ -223,7 +230,8 @@ class GroupCommit:
         engine, memory = self._engine, self._memory
         ledger = engine.ledger
         now_ns = self._clock()
-        changes = engine.take_changes(deferred=self._deferred_due, totals=self._totals_due, now_ns=now_ns)
+        totals = self._totals_due or self._tubes_pile_up
+        changes = engine.take_changes(deferred=self._deferred_due, totals=totals, now_ns=now_ns)
         self._deferred_due = self._deferred_due and ledger.has_deferred
         self._totals_due = self._totals_due and bool(ledger.tallied)
         self.await_totals()

@@ -193,6 +193,8 @@ class Engine:
             del jobs.newest[job_id]
         except KeyError:
             jobs.remove_older(job_id)
+        if job_id in ledger.deferred:
+            del ledger.deferred[job_id]
         if job_id > ledger.taken_id:
             del ledger.changed[job_id]  # put and deleted within one batch: it was never stored
         else:
@@ -304,8 +306,7 @@ class Engine:
         They hold for a SLICE of the tubes at once, and for the rest after some ticks.
         """
         self.policies.change(rows, unset)
-        for each in unset:
-            self.ledger.policies[each] = None
+        self.ledger.policies.update(dict.fromkeys(unset))
         for row in rows:
             self.ledger.policies[row.pattern, row.key] = row
         self._applying.begin({pattern for pattern, _ in unset} | {row.pattern for row in rows}, now_ns)
@@ -372,8 +373,7 @@ class Engine:
         jobs = self.last_id - ledger.taken_id
         self.memory.body_bytes += self.admission.take(jobs) + jobs * BODY_BYTES
         self.admission.grant()
-        ready = self.ready if totals else 0
-        tubes = len(self.tubes)
+        ready, tubes = self.ready if totals else 0, len(self.tubes)
         return ledger.take(self.last_id, deferred=deferred, totals=totals, now_ns=now_ns, ready=ready, tubes=tubes)
 
     @property

@@ -14,9 +14,12 @@ from beanlite.core.pulse import EXAMINED, Pulses
 from beanlite.core.schedules import Schedule
 from beanlite.core.totals import Tally
 from beanlite.core.tube import Peer, Tube
+from beanlite.core.wide import WideDict
 
 # Jobs in one dict. If it grew to a million, resizing it would stall the server noticeably.
 DEFERRED_MAX: Final = 50_000
+# For each deferred change of a batch, so many may be passed over whose jobs have been deleted since.
+PASSED_EACH: Final = 15
 # As many events of deferred changes of each job are no reason to hold anybody up: so many jobs may be due at the same
 # second that storing their events takes seconds.
 UNCOUNTED_EACH: Final = 2
@@ -81,6 +84,7 @@ class Ledger:
         "_older_deferred",
         "_touches",
         "_waiting",
+        "_waste",
         "batch",
         "changed",
         "deferred",
@@ -130,8 +134,10 @@ class Ledger:
         """How many need everything recorded that happens to a job: the history, and each client that watches."""
         self.events: list[Event] = []
         """What has been recorded since the last batch was taken."""
-        self._waiting: dict[int, list[Event]] = {}
+        self._waiting: WideDict[list[Event]] = WideDict()
         """Events of deferred changes, by job."""
+        self._waste: list[WideDict[list[Event]]] = []
+        """What nobody needs recorded any more: it is freed in parts."""
         self.waiting_events = 0
         """How many events of deferred changes there are, apart from the first UNCOUNTED_EACH of every job."""
         self._touches: dict[int, Event] = {}
@@ -153,7 +159,8 @@ class Ledger:
         """Undo one ``start_recording``."""
         self.recording -= 1
         if not self.recording:
-            self._waiting.clear()  # their jobs may never be deferred again
+            self._waste.append(self._waiting)  # their jobs may never be deferred again
+            self._waiting = WideDict()
             self.waiting_events = 0
             self._touches.clear()
 
@@ -210,7 +217,10 @@ class Ledger:
         if job.id in self.changed:
             self.events.append(event)
         else:
-            waiting = self._waiting.setdefault(job.id, [])
+            waiting = self._waiting.get(job.id)
+            if waiting is None:
+                self._waiting.set(job.id, [event])
+                return event
             waiting.append(event)
             if len(waiting) > UNCOUNTED_EACH:
                 self.waiting_events += 1
@@ -234,7 +244,7 @@ class Ledger:
         return tally
 
     def bound_deferred(self, jobs: int) -> None:
-        """Keep ``deferred`` from growing too large; to be called before a SLICE of jobs is deferred.
+        """Keep ``deferred`` from growing too large; to be called in each turn of the loop.
 
         With twice as many in earlier ones as there are jobs, these are the same again and again, and it grows no more.
         """
@@ -266,6 +276,8 @@ class Ledger:
         """
         if deferred:
             self._take_deferred()
+        if self._waste and not self._waste[-1].free_part():
+            self._waste.pop()
         changes = Changes(self.batch, last_id, self.taken_id + 1, list(self.changed.values()), self.events)
         self.batch += 1
         self.taken_id = last_id
@@ -314,7 +326,8 @@ class Ledger:
     def _take_deferred(self) -> None:
         """Add some slices of the deferred changes to the batch."""
         room = self.slices * SLICE
-        while room and (self.deferred or self._older_deferred):
+        looks = room + room * PASSED_EACH
+        while room and looks and (self.deferred or self._older_deferred):
             earliest = self._older_deferred[0] if self._older_deferred else self.deferred
             looked = 0
             for job_id, job in earliest.items():  # the earliest first, as their events are
@@ -324,8 +337,9 @@ class Ledger:
                 if job.state is not GONE:
                     self.changed[job_id] = job
                     room -= 1
-                    if not room:
-                        break
+                if not room or looked == looks:
+                    break
+            looks -= looked
             if looked < len(earliest):
                 for job_id in list(islice(earliest, looked)):
                     del earliest[job_id]
@@ -339,6 +353,7 @@ class Ledger:
     def _take_waiting(self, job_id: int) -> None:
         """Add the events of a job's deferred changes to the batch."""
         waiting = self._waiting.pop(job_id)
+        assert waiting is not None
         self.waiting_events -= max(0, len(waiting) - UNCOUNTED_EACH)
         self.events += waiting
 

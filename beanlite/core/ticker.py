@@ -43,7 +43,6 @@ class Ticker:
         job rather than TIMED_OUT.
         """
         budget = SLICE
-        self._ledger.bound_deferred(len(self._queues.jobs))
         while self._timers.next_ns <= now_ns and budget > 0:
             owner = self._timers.pop()
             if isinstance(owner, Tube):

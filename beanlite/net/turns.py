@@ -184,6 +184,7 @@ class Turns:
         """Follow up on changes: wake clients whose wait is over, have what is deferred written, and set the timer."""
         ledger = self._engine.ledger
         self.wake()
+        ledger.bound_deferred(len(self._engine.jobs))
         if not self._group.deferring and (ledger.has_deferred or ledger.is_changed):
             self._group.defer()
         self._group.await_totals()

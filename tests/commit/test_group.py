@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from beanlite.commit import group
+from beanlite.commit.group import BATCH_JOBS
 from beanlite.core.job import SLICE
 from beanlite.core.ledger import TALLIES
 from beanlite.errors import JournalFailed
@@ -18,6 +19,7 @@ from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.served import awake, leisure, sync, upkeep, writer
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.served.journal import APART_BYTES
+from beanlite.protocol.framing import STEPS_MAX
 from tests.support.inside import PUT, FullDisk, ask, connect, is_silent, serving, until
 
 
@@ -77,6 +79,23 @@ async def test_a_stop_stores_the_totals_of_more_tubes_than_fit_in_a_batch(tmp_pa
             await asyncio.wait_for(reader.readline(), 10)
     with contextlib.closing(sqlite3.connect(tmp_path / "q.db")) as file:
         assert file.execute("SELECT sum(put) FROM totals WHERE span_s = 3600").fetchone() == (tubes,)
+
+
+async def test_totals_of_tubes_that_are_gone_do_not_pile_up(tmp_path, monkeypatch, disk):
+    monkeypatch.setattr(group, "TOTALS_S", 3600.0)
+    tubes, most = 3 * BATCH_JOBS, BATCH_JOBS + 2 * STEPS_MAX
+    async with serving(tmp_path / "q.db") as (server, _):
+        reader, writer = await connect(server)
+        ledger = server.parts.engine.ledger
+        disk.free.clear()
+        writer.write(b"".join(b"use t%d\r\n%bdelete %d\r\n" % (each, PUT, each) for each in range(1, tubes + 1)))
+        await until(lambda: server.wiring.group_commit.full)
+        assert BATCH_JOBS < len(ledger.tallied) < most
+        disk.free.set()
+        for _ in range(3 * tubes):
+            await asyncio.wait_for(reader.readline(), 10)
+            assert len(ledger.tallied) < most
+        assert len(ledger.tallied) <= BATCH_JOBS + 1
 
 
 async def test_a_stop_does_not_wait_for_ever(tmp_path, monkeypatch, disk):

@@ -53,7 +53,7 @@ def test_what_time_alone_does_to_many_jobs_holds_up_nobody(core):
     core.store()
     core.jump(61)
     core.send(client, b"reserve\r\n" * 3)
-    assert [len(events) for events in ledger._waiting.values()] == [2, 2, 2]
+    assert [len(ledger._waiting.get(job_id)) for job_id in ledger._waiting.each_key()] == [2, 2, 2]
     assert not ledger.waiting_events  # however many jobs are due at the same second
     core.jump(2)
     core.send(client, b"reserve\r\n" * 3)

@@ -6,7 +6,8 @@ import pytest
 
 from beanlite.core import ledger as ledger_module
 from beanlite.core.job import DELAYED, GONE, RESERVED, SECOND_NS, SLICE
-from beanlite.core.ledger import TALLIES
+from beanlite.core.ledger import PASSED_EACH, TALLIES
+from beanlite.core.wide import PART
 from tests.support.core import put
 
 
@@ -84,6 +85,7 @@ def test_no_dict_of_deferred_changes_grows_large_and_all_of_them_come(core, monk
     core.now_ns += 5 * SECOND_NS
     while core.engine.counts.delayed:
         core.engine.tick(core.now_ns)
+        core.engine.ledger.bound_deferred(jobs)
         assert len(core.engine.ledger.deferred) <= 100 + SLICE
     core.send(client, b"delete 3\r\n")
     ids = set()
@@ -189,6 +191,62 @@ def test_deferred_changes_of_the_same_jobs_do_not_pile_up(core, monkeypatch):
     while core.engine.ledger.has_deferred:
         core.store()
     assert not earlier
+
+
+def test_deleted_jobs_are_not_kept_behind_deferred_changes_of_others(core, monkeypatch):
+    monkeypatch.setattr(ledger_module, "DEFERRED_MAX", 10)
+    client, ledger = core.client(), core.engine.ledger
+    for _ in range(20):
+        put(core, client, delay_s=5)
+    core.wait(5)
+    ledger.bound_deferred(20)
+    assert not ledger.deferred
+    job_id = put(core, client, pri=0)
+    core.engine.take_changes(deferred=False)
+    core.send(client, b"reserve-job %d\r\ndelete %d\r\n" % (job_id, job_id))
+    assert not ledger.deferred
+    job_id = put(core, client)
+    core.send(client, b"reserve-job %d\r\ndelete %d\r\n" % (job_id, job_id))
+    assert not ledger.deferred
+
+
+def test_batch_passes_few_deferred_changes_of_deleted_jobs(core, monkeypatch):
+    monkeypatch.setattr(ledger_module, "DEFERRED_MAX", 10)
+    monkeypatch.setattr(ledger_module, "SLICE", 5)
+    client, ledger = core.client(), core.engine.ledger
+    jobs = [put(core, client, ttr_s=1000) for _ in range(300)]
+    core.store()
+    for _ in jobs:
+        core.send(client, b"reserve\r\n")
+        ledger.bound_deferred(10_000)
+    for job_id in jobs[:-1]:
+        core.send(client, b"delete %d\r\n" % job_id)
+    looks = 5 + 5 * PASSED_EACH
+    for batch in range(1, 4):
+        ledger._take_deferred()
+        assert sum(map(len, ledger._older_deferred)) == 297 - batch * looks
+    ledger._take_deferred()
+    assert ledger.changed[jobs[-1]].state is RESERVED
+    assert not ledger.has_deferred
+
+
+def test_what_nobody_needs_recorded_any_more_is_freed_in_parts(core):
+    client, ledger = core.client(), core.engine.ledger
+    ledger.start_recording()
+    for _ in range(3 * PART):
+        put(core, client, delay_s=5)
+    core.store()
+    core.wait(5)
+    events = len(ledger._waiting)
+    assert events == 3 * PART
+    ledger.stop_recording()
+    assert len(ledger._waste) == 1
+    assert not ledger._waiting
+    batches = 0
+    while ledger._waste:
+        core.store()
+        batches += 1
+    assert batches > 3
 
 
 def test_earliest_deferred_changes_are_taken_first(core, monkeypatch):

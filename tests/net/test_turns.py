@@ -308,6 +308,26 @@ async def test_what_a_start_did_is_written_though_nobody_comes(tmp_path, monkeyp
         await until(lambda: not server.parts.engine.ledger.has_deferred)
 
 
+async def test_no_dict_of_reservations_grows_large_while_a_sync_goes_on(tmp_path, monkeypatch, disk):
+    monkeypatch.setattr(ledger_module, "DEFERRED_MAX", 100)
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, other = await connect(server), await connect(server)
+        client[1].write(b"put 0 0 1000 1\r\nx\r\n" * 900)
+        for _ in range(900):
+            await client[0].readline()
+        disk.free.clear()
+        other[1].write(PUT)
+        await until(lambda: server.wiring.group_commit.syncing)
+        ledger = server.parts.engine.ledger
+        for reserved in range(100, 900, 100):
+            client[1].write(b"reserve-with-timeout 0\r\n" * 100)
+            for _ in range(200):
+                await client[0].readline()
+            assert len(ledger.deferred) <= 200
+            assert len({job_id for each in (*ledger._older_deferred, ledger.deferred) for job_id in each}) == reserved
+        disk.free.set()
+
+
 async def test_more_due_than_a_slice_is_done_once_a_turn_whoever_comes(tmp_path):
     async with serving(tmp_path / "q.db") as (server, _):
         client = server.parts.engine.clients.connect("10.0.0.1:1")
