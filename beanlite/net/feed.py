@@ -12,12 +12,12 @@ from collections.abc import Callable
 from typing import Final
 
 from beanlite.core.access import READER, Rights
-from beanlite.core.events import NOTE, WORDS, Event
+from beanlite.core.events import NOTE, SCHEDULE, WORDS, Event
 from beanlite.core.ledger import Ledger
 from beanlite.core.notes import first_line
 from beanlite.core.tube import Client
 from beanlite.net.connection import Connection
-from beanlite.protocol.operators.replies import event_reply, lost_reply
+from beanlite.protocol.operators.replies import event_reply, lost_reply, without_long_body
 
 # Events that are kept for the clients; one that lags further behind loses the earlier ones.
 KEPT_MAX: Final = 10_000
@@ -134,6 +134,8 @@ class Feed:
                 event.body = first_line(event.body).encode()
             elif event.job_id:
                 event.body = None  # it is of no use here, and would take memory
+            elif event.what == SCHEDULE and event.body is not None:
+                event.body = without_long_body(event.body)  # likewise
         self._events += events
         self._told += [b""] * len(events)
         if len(self._events) > 2 * KEPT_MAX:  # not sooner, since what is left has to be moved

@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from beanlite.net import feed
 from beanlite.net.operators import Operators
 from tests.support.simulated import Client, FakeJournal, settle, simulated
@@ -254,6 +256,23 @@ def test_slow_reader_keeps_no_bodies_of_deleted_jobs_in_memory(monkeypatch):
         await producer.ask(PUT)
         await asyncio.sleep(feed.RETRY_S)
         assert server.parts.feed._events == []
+
+    assert simulated(play) is None
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+def test_slow_reader_keeps_no_large_bodies_of_schedules_in_memory(size):
+    async def play(server, _journal):
+        watcher, operator = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        setting = {"name": "s", "when": "every 1h", "tube": "t", "body": size * "b"}
+        request = json.dumps(setting).encode()
+        said = await operator.ask(b"set-schedule %d\r\n%b\r\n" % (len(request), request))
+        assert said.startswith(b"OK "), said
+        assert len(server.parts.feed._events[-1].body) < 1000
+        await settle()
+        (told,) = [json.loads(event["change"]) for event in events(watcher.said) if event.get("what") == "schedule"]
+        assert (told["name"], told["tube"], told.get("body")) == ("s", "t", 10 * "b" if size == 10 else None)
 
     assert simulated(play) is None
 

@@ -21,6 +21,9 @@ TOUCHES: Final = "touches"
 SILENT: Final = "silent"
 SILENT_S: Final = 600
 
+# What was set of a schedule is told whole to clients that watch if it has no more bytes.
+SETTING_MAX: Final = 1000
+
 # How the address of a Peer begins that is the policy which did something, and no client.
 _POLICY: Final = "policy "
 
@@ -136,6 +139,13 @@ def event_reply(event: Event, utc_s: Callable[[int], float]) -> bytes:
         record["note"] = (event.body or b"").decode()
     body = as_json(record)
     return EVENT % (len(body), body)
+
+
+def without_long_body(setting: bytes) -> bytes:
+    """Return what was set of a schedule; without the body of its jobs, unless that is short."""
+    if len(setting) <= SETTING_MAX:
+        return setting
+    return as_json({key: value for key, value in json.loads(setting).items() if key not in {"body", "base64"}})
 
 
 def lost_reply(events: int) -> bytes:
