@@ -27,20 +27,26 @@ class Standing(NamedTuple):
     history: Timeline | None
 
 
+class LostToAnother(JournalFailed):
+    """Commits are lost, and another server has taken over what is left: no other host is waited for or used."""
+
+
 def _expect(row: asyncpg.Record | None, standing: Standing, name: str) -> None:
-    """Raise LeaseLost or JournalFailed if the row of the lease has another epoch, or an earlier batch.
+    """Raise LeaseLost, LostToAnother or JournalFailed if the row of the lease has another epoch, or an earlier batch.
 
     What another server has stored since may hide that batches of ours were lost, but only if it is as much.
     """
     successor = ""
+    failure = JournalFailed
     if row is not None and row["epoch"] > standing.epoch:
         successor = f"another server has taken over: {row['node']} at {row['address']}"
         if row["batch"] >= standing.batch:
             raise LeaseLost(f"{successor}; this one stores nothing more")
         successor = f", and {successor}"
+        failure = LostToAnother
     if row is None or row["epoch"] < standing.epoch or row["batch"] < standing.batch:
         contents = "nothing" if row is None else f"batch {row['batch']}"
-        raise JournalFailed(
+        raise failure(
             f"{name} has lost commits that it acknowledged: it has {contents}, and had batch {standing.batch}"
             f"{successor}; see what was promoted there"
         )
@@ -56,18 +62,19 @@ async def mistake(link: Link, standing: Standing, name: str) -> JournalFailed:
 
 
 async def expect_all(applicant: Applicant, standing: Standing, link: Link) -> None:
-    """Raise Behind if a host lacks commits that were acknowledged, and LeaseLost if another server has taken over.
+    """Raise Behind if a host lacks commits that were acknowledged.
 
-    ConnectionError: it is an old primary. It may have all commits, if nothing was stored since the promotion; but other
-    servers don't use it. To be called before anything is written there: an old primary may wait for its standby for
-    ever. Raises as ``check`` does, too.
+    LeaseLost, LostToAnother: another server has taken over, and no other host may be used beside it. ConnectionError:
+    it is an old primary. It may have all commits, if nothing was stored since the promotion; but other servers don't
+    use it. To be called before anything is written there: an old primary may wait for its standby for ever. Raises as
+    ``check`` does, too.
     """
     link.expect_successor(standing.history)
     name = public_url(link.url)
     await check(link, name, require_sync=applicant.require_sync)
     try:
         _expect(await link.glance(_WHOSE), standing, name)
-    except LeaseLost:
+    except (LeaseLost, LostToAnother):
         raise
     except JournalFailed as error:
         raise Behind(str(error)) from error
@@ -76,11 +83,11 @@ async def expect_all(applicant: Applicant, standing: Standing, link: Link) -> No
 async def has_successor(applicant: Applicant, standing: Standing, link: Link) -> bool:
     """Whether another host was promoted after that of the connection, and has all commits. Raises as ``connect`` does.
 
-    Also True if another server has taken over.
+    Also True if another server has taken over, even what lacks commits.
     """
     try:
         newest = await connect(applicant.url, "beanlite", partial(expect_all, applicant, standing))
-    except LeaseLost:
+    except (LeaseLost, LostToAnother):
         return True
     newest.drop()
     return link.is_older(newest.history)

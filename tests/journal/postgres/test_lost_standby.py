@@ -9,6 +9,7 @@ import pytest
 
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, sender
+from beanlite.journal.postgres.standing import LostToAnother
 from tests.journal.postgres.serving import SOON_S, served, sql, until, without_standby
 from tests.support.postgres import receiver_of
 
@@ -124,6 +125,6 @@ async def test_loss_of_commits_is_told_though_another_has_taken_over(postgres, d
         serving.journal._sender._link.drop()
     serving.begin_to_put()
     await until(lambda: serving.failures)
-    assert [type(failure) for failure in serving.failures] == [JournalFailed]
+    assert [type(failure) for failure in serving.failures] == [LostToAnother]
     assert "lost commits that it acknowledged: it has batch 1, and had batch" in str(serving.failures[0])
     assert "another server has taken over: another at" in str(serving.failures[0])

@@ -4,9 +4,11 @@ import asyncio
 
 import pytest
 
+from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import journal
 from beanlite.journal.postgres.link import session
 from beanlite.journal.postgres.primaries import other_primaries
+from beanlite.journal.postgres.standing import LostToAnother
 from beanlite.journal.postgres.status import status
 from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, served, until, without_standby
 from tests.journal.postgres.test_old_primary import both, follows_nobody
@@ -47,6 +49,25 @@ async def test_active_server_on_the_old_primary_warns(pair, caplog, monkeypatch)
     assert await serving.put() == 1
     assert serving.failures == []
     await serving.stop()
+
+
+@pytest.mark.parametrize("way_there", ["the connection is lost", "a commit waits"])
+async def test_server_on_old_primary_ends_once_another_has_taken_over(pair, way_there):
+    """Though the old primary has all that it stored, and the new one lacks a batch."""
+    serving = await served(both(pair), lease_s=100)
+    await promoted_beside(pair)
+    await serving.put()
+    await pair.standby.asql("UPDATE lease SET epoch = epoch + 1, node = 'another'", "queue")
+    if way_there == "a commit waits":
+        await pair.primary.asql("ALTER SYSTEM RESET synchronous_standby_names")
+        await pair.primary.asql("SELECT pg_reload_conf()")
+    else:
+        serving.journal._sender._link.drop()
+    await serving.put()
+    assert serving.released == [1]
+    assert [type(failure) for failure in serving.failures] == [LostToAnother]
+    assert serving.failures[0].exit_code == JournalFailed.exit_code
+    assert "has lost commits that it acknowledged" in str(serving.failures[0])
 
 
 @pytest.fixture
