@@ -72,10 +72,17 @@ def default_db() -> tuple[Path, str]:
     It is in the current folder or, if there is none yet, in systemd's StateDirectory=.
     """
     folder = os.environ.get(STATE_DIRECTORY, "").partition(":")[0]  # the first of several
-    is_here = bool(folder) and os.path.realpath(folder) == os.path.realpath(".")
-    if not folder or (os.path.exists(DB_NAME) and not is_here):  # noqa: PTH110 - as for isdir
+    if not folder or (os.path.exists(DB_NAME) and not _is_here(folder)):  # noqa: PTH110 - as for isdir
         return Path(DB_NAME), "default"
     return Path(folder, DB_NAME), STATE_DIRECTORY
+
+
+def _is_here(folder: str) -> bool:
+    """Whether this is the current folder. That may have been removed, and has no path then."""
+    try:
+        return os.path.samefile(folder, ".")  # noqa: PTH121 - as for isdir
+    except OSError:
+        return False
 
 
 def is_postgresql(text: str) -> bool:

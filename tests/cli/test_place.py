@@ -167,3 +167,14 @@ def test_database_of_a_unit_keeps_its_name_once_it_exists(tmp_path, monkeypatch,
     make(tmp_path / "beanlite.db")
     assert main([]) == 0
     assert server.file == before == tmp_path / "beanlite.db"
+
+
+def test_database_of_a_unit_stays_though_the_current_folder_is_gone(tmp_path, monkeypatch):
+    """Or a reload would end the server."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path))
+    before = sources.load()
+    gone.rmdir()
+    assert sources.load() == before
