@@ -8,6 +8,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from datetime import datetime
 from typing import Any, Final, NamedTuple, cast
 
 import asyncpg
@@ -30,7 +31,8 @@ OURS: Final = "beanlite "
 _oddities: Final = log.Seldom()
 _old_primaries: Final = log.Seldom()
 _HISTORY: Final = """
-    SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint
+    SELECT system_identifier, ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint,
+           pg_postmaster_start_time()
     FROM pg_control_system()
 """
 # The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is; if
@@ -105,6 +107,8 @@ class Link:
         """The server process of the connection; asyncpg does not give it once the connection has ended."""
         self.history: Timeline | None = None
         """None: the database does not say."""
+        self.host: tuple[int, datetime] | None = None
+        """What tells the host from others, and is the same for all its addresses; None as for ``history``."""
         self._cancelled = False
         connection.add_log_listener(self._hear)
 
@@ -161,7 +165,7 @@ class Link:
         return row
 
     async def learn_history(self) -> None:
-        """Ask for the history. Raises one of TROUBLE."""
+        """Ask for the history and the host. Raises one of TROUBLE."""
         try:
             row = await self.row(_HISTORY, within_s=CONNECT_S)
         except TROUBLE:
@@ -169,7 +173,9 @@ class Link:
         except asyncpg.PostgresError:  # what is not quite PostgreSQL may lack the functions
             return
         if row is not None:
-            self.history = Timeline(*row)
+            system, timeline, started = row
+            self.history = Timeline(system, timeline)
+            self.host = system, started
 
     def is_of_the_system(self, history: Timeline | None) -> bool:
         """Whether this host and one with that history were the same once; False if one of them does not say."""

@@ -8,11 +8,8 @@ from typing import Final
 import asyncpg
 
 from beanlite.journal.postgres.address import hosts_of
-from beanlite.journal.postgres.link import CONNECT_S, TROUBLE, Link, connect
+from beanlite.journal.postgres.link import TROUBLE, Link, connect
 from beanlite.journal.postgres.schema import NOW
-
-# The same for all addresses of a host.
-_IDENTITY: Final = "SELECT system_identifier, pg_postmaster_start_time() FROM pg_control_system()"
 
 # Which server has renewed its lease there of late, by the clock of that database.
 _ACTIVE: Final = f"SELECT node, address FROM lease_now WHERE stopped_at IS NULL AND seen_at > {NOW} - lease_s"
@@ -29,26 +26,13 @@ async def other_primaries(url: str, link: Link) -> AsyncIterator[list[Link]]:
     try:
         done = await asyncio.gather(*attempts, return_exceptions=True)
         links = [each for each in done if isinstance(each, Link)]
-        identities = await asyncio.gather(*map(_identity, links))
-        ours = [identity for each, identity in zip(links, identities, strict=True) if each.url == link.url]
-        yield [
-            each
-            for each, identity in zip(links, identities, strict=True)
-            if each.url != link.url and (identity is None or identity not in ours)
-        ]
+        # A restart of the host may have ended the connection just now. The attempt to our own address may have failed.
+        ours = {link.host, *(each.host for each in links if each.url == link.url)}
+        yield [each for each in links if each.url != link.url and (each.host is None or each.host not in ours)]
     finally:
         for attempt in attempts:
             if attempt.done() and not attempt.cancelled() and attempt.exception() is None:
                 attempt.result().drop()
-
-
-async def _identity(link: Link) -> tuple[object, ...] | None:
-    """Return what tells a host from others; None if it does not say."""
-    try:
-        row = await link.row(_IDENTITY, within_s=CONNECT_S)
-    except (*TROUBLE, asyncpg.PostgresError):
-        return None
-    return None if row is None else tuple(row)
 
 
 async def active_server(link: Link) -> asyncpg.Record | None:

@@ -112,3 +112,13 @@ async def test_second_address_of_a_host_is_no_other_host(database):
     url = database.replace(place, f"{place},{place.replace('127.0.0.1', 'localhost')}")
     async with session(url) as link, other_primaries(url, link) as links:
         assert links == []
+
+
+async def test_second_address_is_no_other_host_though_ours_fails(database, way):
+    place = database.partition("@")[2].partition("/")[0]
+    url = database.replace(place, f"127.0.0.1:{way.port},{place}")
+    async with session(url) as link:
+        assert str(way.port) in link.url
+        way.refuses = True
+        async with other_primaries(url, link) as links:
+            assert links == []
