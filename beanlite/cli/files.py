@@ -31,6 +31,7 @@ from beanlite.host.signals import terminable
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from beanlite.journal.sqlite.tools.backup import BackupResult
     from beanlite.journal.sqlite.tools.salvage import SalvageResult
     from beanlite.journal.validity import CheckResult
 
@@ -109,7 +110,6 @@ def backup(
     """
     source = path_of_db(db, config_file, "backup")
     from beanlite.journal.sqlite.file import dated
-    from beanlite.journal.sqlite.tools.backup import backup as copy
 
     file = Path(dest)
     folder = file if os.path.isdir(file) else None  # noqa: PTH112 - Path.is_dir raises an error without permission
@@ -120,10 +120,12 @@ def backup(
     else:
         if force:
             raise ConfigError(f"--force: {dest} is a folder, in which each backup has a name of its own")
-        file = dated.dated_path(folder, source, time.time())
         with contextlib.suppress(OSError):  # the backup itself reports what is wrong with the folder
             dated.delete_left(folder, source)
-    result, seconds = measure(lambda progress: copy(source, file, progress, replace=force), "MiB", 1 << 20)
+    if folder is None:
+        result, seconds = _copy(source, file, force=force)
+    else:
+        file, result, seconds = _copy_into(folder, source)
     older: list[Path] = []
     failures: list[OSError] = []
     if keep is not None and folder is not None:
@@ -141,6 +143,27 @@ def backup(
         more = f", and {len(failures) - 1} more" if failures[1:] else ""
         why = f"{failures[0].filename}: {failures[0].strerror}"
         raise BeanliteError(f"{file} is made, but an older backup can't be deleted: {why}{more}")
+
+
+def _copy_into(folder: Path, source: Path) -> "tuple[Path, BackupResult, float]":
+    """Make a dated backup in a folder, and return its path and what ``_copy`` returns."""
+    from beanlite.journal.sqlite.file.dated import dated_path
+
+    while True:
+        file = dated_path(folder, source, time.time())
+        try:
+            return file, *_copy(source, file, force=False)
+        except BeanliteError as error:
+            if not isinstance(error.__context__, FileExistsError):
+                raise
+            # Another backup was given the same name, as the newest one is ahead of the clock, and has ended first.
+
+
+def _copy(source: Path, file: Path, *, force: bool) -> "tuple[BackupResult, float]":
+    """Make a backup, and return what is in it and how many seconds it took."""
+    from beanlite.journal.sqlite.tools.backup import backup as copy
+
+    return measure(lambda progress: copy(source, file, progress, replace=force), "MiB", 1 << 20)
 
 
 def restore(

@@ -3,12 +3,15 @@
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from beanlite.cli import main
 from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.dated import dated_path
+from beanlite.journal.sqlite.tools import backup
 from beanlite.journal.sqlite.tools.backup import BackupResult
 from tests.support.journal_files import snapshot
 from tests.support.streams import DONE_UNPRINTED, onto_full_disk, without_reader
@@ -117,6 +120,24 @@ def test_the_oldest_beyond_those_to_keep_are_deleted(queue, folder, capsys):
     result = json.loads(capsys.readouterr().out)
     assert result["deleted"] == made[:2]
     assert names(folder) == [Path(made[2]).name, Path(result["file"]).name]
+
+
+def test_two_at_a_time_get_two_names_though_the_newest_is_ahead(queue, folder, monkeypatch):
+    """The clock was ahead once: names go on from that one, and not by the time at which a backup begins."""
+    open_database(dated_path(folder, queue, time.time() + 1_000_000)).close()
+    command = ["backup", str(folder), "--db", str(queue)]
+    codes = []
+
+    def copied(*arguments):
+        monkeypatch.setattr(backup, "copy", copy)
+        codes.append(main(command))
+        copy(*arguments)
+
+    copy = backup.copy
+    monkeypatch.setattr(backup, "copy", copied)
+    codes.append(main(command))
+    assert codes == [0, 0]
+    assert len(names(folder)) == 3
 
 
 @pytest.mark.parametrize(
