@@ -65,7 +65,11 @@ class Backups(Parent):
         with contextlib.suppress(OSError):  # the first backup will report what is wrong with the folder
             backups = dated_backups(self._folder, self._db)
             if backups:
-                self.succeeded_at = int(backups[-1][1])
+                newest, made_s = backups[-1]
+                now_s = time.time()
+                if made_s > now_s:  # the clock has been put back; names go on from the newest one all the same
+                    made_s = min(newest.stat().st_mtime, now_s)
+                self.succeeded_at = int(made_s)
             if self._shares_disk():
                 log.warning("backup_dir is on the disk of the database", backup_dir=self._folder)
         in_s = self.succeeded_at + self._every_s - time.time()

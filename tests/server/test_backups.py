@@ -1,6 +1,7 @@
 """Scheduled backups: made while clients are served, reported in stats and the log, and never in the server's way."""
 
 import asyncio
+import os
 import shutil
 import sys
 import tempfile
@@ -118,11 +119,17 @@ async def test_an_overdue_one_is_made_at_once(folder, made_s_ago):
     await backups.wait()
 
 
-async def test_a_clock_that_was_put_back_does_not_put_backups_off_for_long(folder):
-    make(dated_path(folder, Path("queue.db"), time.time() + 1_000_000))
+@pytest.mark.parametrize(("written_s_ago", "age_s"), [(900, 900), (-1_000_000, 0)])
+async def test_age_is_by_the_file_where_a_name_is_ahead_of_the_clock(folder, written_s_ago, age_s):
+    """The clock was put back: the newest one would have no age, and the next one be put off."""
+    now_s = int(time.time())
+    newest = dated_path(folder, Path("queue.db"), now_s + 1_000_000)
+    make(newest)
+    os.utime(newest, (now_s - written_s_ago, now_s - written_s_ago))
     backups = Made(folder, 3600, "")
     backups.begin()
-    assert backups._timer.when() - asyncio.get_running_loop().time() == pytest.approx(3600, abs=60)
+    assert backups.succeeded_at == pytest.approx(now_s - age_s, abs=60)
+    assert backups._timer.when() - asyncio.get_running_loop().time() == pytest.approx(3600 - age_s, abs=60)
     backups.end()
 
 
