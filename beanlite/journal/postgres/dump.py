@@ -170,10 +170,11 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
         try:
             await transaction.commit()
             link.believe()
-        except (*TROUBLE, asyncpg.PostgresError) as error:
+        except (*TROUBLE, asyncpg.PostgresError, asyncio.CancelledError) as error:
+            why = "interrupted" if isinstance(error, asyncio.CancelledError) else text_of(error)
             raise BeanliteError(
-                f"{name}: it is not known whether all was imported, or nothing ({text_of(error)}); see what is there"
-                " before you try again: --new-ids would double the jobs"
+                f"{name}: it is not known whether all was imported, or nothing ({why}); see what is there before you"
+                " try again: --new-ids would double the jobs"
             ) from error
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -149,6 +150,20 @@ async def test_import_whose_last_answer_is_lost_is_not_said_to_have_failed(
     monkeypatch.undo()
     code, _, said = await asyncio.to_thread(beanlite, "import", "-", "--database", database, given=exported)
     assert (code, said.count("\n"), "If it may come from an earlier import" in said) == (1, 1, True)
+
+
+def test_import_that_is_interrupted_amid_its_commit_is_in_doubt(exported, database, tmp_path, monkeypatch):
+    commit = Transaction.commit
+
+    async def commit_at_ctrl_c(transaction):
+        signal.raise_signal(signal.SIGINT)
+        await commit(transaction)
+
+    monkeypatch.setattr(Transaction, "commit", commit_at_ctrl_c)
+    load(exported.splitlines(keepends=True), tmp_path / "queue.db")
+    with pytest.raises(BeanliteError) as told:
+        dump.load(tmp_path / "queue.db", database, new_ids=False)
+    assert "it is not known whether all was imported, or nothing (interrupted)" in str(told.value)
 
 
 def test_lines_that_are_wrong_import_nothing(exported, database):
