@@ -40,7 +40,8 @@ EPILOG: Final = {
     "import": (
         "Exit codes: 0 everything is imported; 1 FILE can't be read, a line is wrong, or an id is taken; 2 a wrong"
         " setting or flag; 3 a server holds the database, or it was refused; 130 interrupted. After all but 0 nothing"
-        " was imported."
+        " was imported, unless the message says that this is not known: the commit in PostgreSQL was interrupted, or"
+        " its answer lost."
     ),
     "import-binlog": (
         "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or"
