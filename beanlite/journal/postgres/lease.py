@@ -331,7 +331,15 @@ class _Waiting:
 
     async def _say(self, link: Link, epoch: int) -> None:
         """Store how long this lease is, and whose. ConnectionError: another server has taken over already."""
-        if await link.row(SAY, epoch, self._applicant.lease_s, os.getpid()) is None:
+        row = None
+        for is_again in (False, True):
+            try:
+                row = await link.row(SAY, epoch, self._applicant.lease_s, os.getpid())
+                break
+            except asyncpg.UniqueViolationError:  # CATCH_UP of another candidate has set the sequence back
+                if is_again:
+                    raise
+        if row is None:
             raise ConnectionError("another server has taken over already")
 
     async def _patiently(self, link: Link, work: Awaitable[_T]) -> _T:

@@ -122,6 +122,21 @@ async def test_beats_are_seen_though_their_sequence_is_behind_the_rows(postgres,
     active.link.drop()
 
 
+async def test_sequence_that_another_candidate_sets_back_refuses_no_start(postgres, database, monkeypatch):
+    """It caught up with the rows as they were before the lease was taken."""
+    own_take = _Waiting._take
+
+    async def take_beside_another(*arguments):
+        lease = await own_take(*arguments)
+        await sql(postgres, database, "SELECT setval('beats', beat, false) FROM lease_now")
+        return lease
+
+    monkeypatch.setattr(_Waiting, "_take", take_beside_another)
+    active = await take(applicant(database), asyncio.Event())
+    assert await sql(postgres, database, "SELECT epoch, beat FROM lease_now") == [(active.epoch, 2)]
+    active.link.drop()
+
+
 async def test_slower_server_stands_by_for_the_faster_one(database, monkeypatch):
     """It is not taken for a server that stands by for the one before, which is at no address in a new database."""
     own_take = _Waiting._take
