@@ -6,6 +6,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from heapq import merge
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -246,7 +247,9 @@ def undelete(
         with ExitStack() as stack, server.open(TIMEOUT_S) as servers:
             stack.callback(tell_those_there, there)
             done: list[int] = []
-            for new_ids in put_all(servers, _put_again(file, old_ids, ttr_s, done), login_name()):
+            for new_ids in put_all(
+                servers, _put_again(file, old_ids, ttr_s, done), login_name(), doubt=partial(_in_doubt, done)
+            ):
                 pairs = zip(new_ids, done, strict=False)  # a job more may have been read
                 lines = [
                     json.dumps({**new.record(), "was": old})
@@ -270,6 +273,11 @@ def _put_again(file: "Stored", ids: list[int], ttr_s: int, read: list[int]) -> I
         if job is not None:  # the history may have forgotten it by now
             read.append(job_id)
             yield NewJob(job["body"], job["tube"], job["pri"], 0, ttr_s)
+
+
+def _in_doubt(read: list[int], number: int) -> str:
+    """Name this many jobs, which may have been put. All of them: they are to be looked at before another attempt."""
+    return f"these were put again: {', '.join(map(str, read[:number]))}"
 
 
 def _conditions(

@@ -92,12 +92,21 @@ def _always() -> bool:
     return True
 
 
+def _those(number: int) -> str:
+    return "the job was put" if number == 1 else f"the last {number} jobs were put"
+
+
 def put(
-    servers: Servers, jobs: Iterable[NewJob], person: str, has_more: Callable[[], bool] = _always
+    servers: Servers,
+    jobs: Iterable[NewJob],
+    person: str,
+    has_more: Callable[[], bool] = _always,
+    doubt: Callable[[int], str] = _those,
 ) -> Iterator[list[JobId]]:
     """Put jobs on behalf of a person, each where its tube belongs; yield the ids of each batch when it is durable.
 
-    ``has_more``: whether the next job can be had without a wait, for which those before are put first.
+    ``has_more``: whether the next job can be had without a wait, for which those before are put first. ``doubt``: what
+    is not known of this many next jobs if their answer is lost.
 
     BeanliteError, also from `jobs`: that fails; it says how many were put before. Ctrl-C stops between two batches, so
     that the ids are exactly those of the jobs put.
@@ -110,8 +119,7 @@ def put(
                 with interrupt.noted(), naming(name):
                     live.check()
                     last_id = newest_id(live)
-                    last = "the job was" if len(batch) == 1 else f"the last {len(batch)} jobs were"
-                    with telling_doubt(f"{last} put"):
+                    with telling_doubt(doubt(len(batch))):
                         ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
                     new_ids = new_of(ids, last_id)
                     for job_id in ids:

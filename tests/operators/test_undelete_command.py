@@ -84,6 +84,15 @@ def test_all_deleted_jobs_of_batches_are_put_again_in_order(run, monkeypatch):
     assert pairs == [{"id": 5, "was": 2}, {"id": 6, "was": 3}, {"id": 7, "was": 4}]
 
 
+def test_old_ids_of_a_lost_reply_are_told(run, server, monkeypatch):
+    """Those are not to be given to another undelete unseen: they may have been put. The third is only read ahead."""
+    monkeypatch.setattr("beanlite.console.putting._BATCH_JOBS", 2)
+    monkeypatch.setattr("beanlite.console.putting.newest_id", lambda _: server.kill() or 0)
+    code, out, err = run("undelete", "1", "2", "3", "4")
+    assert (code, out) == (1, "")
+    assert err.endswith("; it is not known whether these were put again: 1, 2\n")
+
+
 @pytest.mark.parametrize(
     ("options", "jobs"),
     [
