@@ -36,7 +36,7 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     settings, errors, origins = examine(config_file, flags)
     if check:
         if settings is not None and not errors:
-            errors = _mistakes_in_files(settings)
+            errors = _mistakes_in_user(settings) + _mistakes_in_files(settings)
         for mistake in errors:
             last_words(f"beanlite: {mistake}")
         return ConfigError.exit_code if errors else 0
@@ -52,6 +52,18 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
         print(f"{key:<{widths[0]}}  {value:<{widths[1]}}  {source}")
     last_words(_NOT_ITS_OWN)
     return 0
+
+
+def _mistakes_in_user(settings: Settings) -> list[str]:
+    """Return that there is no such user, if so."""
+    from beanlite.net.listener import entry_of
+
+    try:
+        if settings.user is not None:
+            entry_of(settings.user)
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def _mistakes_in_files(settings: Settings) -> list[str]:

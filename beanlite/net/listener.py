@@ -174,15 +174,21 @@ def _open_now() -> int:
         return _FIRST_FD + 1
 
 
+def entry_of(user: str) -> pwd.struct_passwd:
+    """Return what the system knows of a user. ConfigError: there is no such user."""
+    try:
+        return pwd.getpwnam(user)
+    except KeyError as error:
+        raise ConfigError(f"there is no user {user}") from error
+
+
 def become(user: str) -> None:
     """Switch from root to a user. ConfigError: there is no such user, or switching is not permitted."""
+    entry = entry_of(user)
     try:
-        entry = pwd.getpwnam(user)
         os.initgroups(user, entry.pw_gid)
         os.setgid(entry.pw_gid)
         os.setuid(entry.pw_uid)
-    except KeyError as error:
-        raise ConfigError(f"there is no user {user}") from error
     except OSError as error:
         raise ConfigError(f"can't become user {user}: {error.strerror}") from error
 

@@ -56,7 +56,7 @@ def owners_for(settings: Settings) -> set[int] | None:
     """Return the users to one of whom the file of a server with these settings has to belong; None: not known."""
     try:
         return None if settings.user is None else {0, pwd.getpwnam(settings.user).pw_uid}
-    except KeyError:  # which the start tells
+    except KeyError:  # which the start and `config --check` tell by themselves
         return None
 
 

@@ -87,3 +87,8 @@ def test_check_says_nothing_of_what_is_right(file, capfd, text, code):
     assert cli.main(["config", "--config", str(file), "--check"]) == code
     out, err = capfd.readouterr()
     assert (out, err.count("\n")) == ("", 1 if code else 0)
+
+
+def test_check_tells_of_a_user_that_does_not_exist(capfd):
+    assert cli.main(["config", "--user", "no-such-user", "--check"]) == 2
+    assert capfd.readouterr() == ("", "beanlite: there is no user no-such-user\n")

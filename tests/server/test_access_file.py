@@ -110,8 +110,9 @@ def test_check_tells_of_the_owner_as_far_as_the_user_is_known(file, capfd):
     def check(*flags):
         return main(["config", "--access", str(file), *flags, "--check"]), capfd.readouterr().err
 
-    for flags in ([], ["--user", "daemon"], ["--user", "nobody-of-this-name"]):
+    for flags in ([], ["--user", "daemon"]):
         assert check(*flags) == (0, "")
+    assert check("--user", "nobody-of-this-name") == (2, "beanlite: there is no user nobody-of-this-name\n")
     os.chown(file, pwd.getpwnam("daemon").pw_uid, -1)
     assert check("--user", "daemon") == (0, "")
     os.chown(file, 54321, -1)
