@@ -59,8 +59,6 @@ class PutAgain:
 
     def __init__(self, db: Location) -> None:
         self._db = db
-        self.label = "Put them again"
-        """What the button says; empty if they can't be."""
         self._jobs: dict[int, _OldJob] = {}
         """Those that were deleted, and are not back as they were."""
         self._unburied: dict[int, int] = {}
@@ -71,6 +69,11 @@ class PutAgain:
         """Its end after the deletion."""
         self.new_ids: list[int] = []
         """The ids of those that were put again."""
+
+    @property
+    def label(self) -> str:
+        """What the button says; empty if there is nothing to put again."""
+        return "Put them again" if self._jobs else ""
 
     @property
     def most(self) -> int:
@@ -88,7 +91,6 @@ class PutAgain:
         try:
             for jobs in jobs_of(live, which):
                 if len(self._jobs) + len(jobs) > JOBS_MAX:
-                    self.label = ""
                     self._jobs.clear()
                     yield from slices(live, what, which, outcome)
                     return

@@ -220,6 +220,7 @@ def test_what_was_buried_may_be_delayed_if_a_reply_is_lost(server, wire):
                 pass
     told = f"it is not known whether these were put again: {ids[0]}, {ids[1]}"
     assert str(caught.value) == f"lost; {told}; what was buried of them would run in 24 h: bury it"
+    assert (again.ids, again.label) == ([], "")  # another attempt would have nothing to put
 
 
 def test_job_that_was_put_meanwhile_with_the_same_body_is_left_alone(web, wire):
