@@ -12,6 +12,7 @@ from beanlite.protocol.replies import (
     NOT_FOUND,
     NOT_IGNORED,
     RELEASED,
+    TOUCHED,
     UNAUTHORIZED,
     USING,
     WATCHING,
@@ -49,6 +50,8 @@ class FinishAsk(Ask):
         """Take the reply."""
         if line in _FINISHED:
             lane.held.discard(self.job_id)
+        elif line == TOUCHED:  # it may have been reserved anew, for nobody, since its ttr has ended
+            lane.hold(self.job_id)
         self.reply = line
 
 

@@ -8,7 +8,7 @@ from beanlite.router.state import ClientState
 
 
 def is_being_finished(lane: Lane, job_id: int) -> bool:
-    """Whether a command of the client was sent that ends the reservation of a job, and is not answered."""
+    """Whether a command for a job that the client takes for reserved by it was sent, and is not answered."""
     return any(isinstance(ask, FinishAsk) and ask.job_id == job_id for ask in lane.asks)
 
 

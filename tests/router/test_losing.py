@@ -112,6 +112,46 @@ def test_job_that_comes_late_and_is_being_released_is_told_to_nobody(net, worker
     assert stats_of_job(net, 1, 1)["state"] == "reserved"
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("asked", [False, True])
+def test_job_that_comes_late_stays_with_a_client_that_touches_it(net, worker, asked, waits):
+    """Its ttr has ended, and the server has reserved it anew by the time that the touch is there."""
+    _reserve_until_ttr_ends(net, worker)
+    touch = b"touch 65\r\n" + b"reserve\r\n" * waits
+    if asked:
+        _begin_to_give_back(worker)
+        worker.session.receive(touch, net.now_s)
+    else:
+        worker.send(touch)
+    net.halted.clear()
+    net.run()
+    assert worker.take() == b"TOUCHED\r\n"
+    assert stats_of_job(net, 1, 1)["state"] == "reserved"
+    job_at(net, 2, b"b")
+    assert worker.take() == b"RESERVED 66 1\r\nx\r\n" * waits
+    assert worker.send(b"delete 65\r\n") == b"DELETED\r\n"
+
+
+def _reserve_until_ttr_ends(net, worker):
+    """Have the worker keep a job for too long, while a reserve of it is not answered in time."""
+    core = net.cores[1]
+    core.send(core.client(), b"use a\r\n" + put(b"x", ttr_s=3))
+    assert worker.send(b"reserve-job 65\r\n") == b"RESERVED 65 1\r\nx\r\n"
+    worker.session.turn = 1
+    net.halted.add(1)
+    worker.send(b"reserve-with-timeout 3\r\n")
+    net.wait(4)
+    assert worker.take() == b"TIMED_OUT\r\n"
+
+
+def _begin_to_give_back(worker):
+    """Have the server say that it has reserved a job, and be asked for its pri."""
+    lane = worker.session.lanes[1]
+    worker._pass_on(lane, lane.take())
+    worker._take_replies(lane, worker.ends[lane])
+    worker._pass_on(lane, lane.take())
+
+
 def test_lost_connection_with_a_put_in_flight_ends_the_client(net, client):
     client.send(b"list-tubes\r\n")
     net.halted.add(1)
