@@ -36,8 +36,8 @@ class PutAsk(Ask):
         self.reply = with_outer_id(line, lane.number) if line.startswith((b"INSERTED ", b"BURIED ")) else line
 
 
-class FinishAsk(Ask):
-    """A command for a job that is reserved: the reply tells if it is not, or not any more."""
+class JobAsk(Ask):
+    """A command for a job that the client has reserved, or reserves with it."""
 
     __slots__ = ("job_id",)
 
@@ -45,6 +45,12 @@ class FinishAsk(Ask):
         """``job_id`` is the job as its server knows it."""
         super().__init__()
         self.job_id = job_id
+
+
+class FinishAsk(JobAsk):
+    """A command for a job that is reserved: the reply tells if it is not, or not any more."""
+
+    __slots__ = ()
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply."""
@@ -100,7 +106,7 @@ class JobStatsAsk(LookAsk):
         self.reply = b"OK %d\r\n%b\r\n" % (len(text), text)
 
 
-class ReserveJobAsk(Ask):
+class ReserveJobAsk(JobAsk):
     """The command reserve-job."""
 
     __slots__ = ()

@@ -51,7 +51,7 @@ def kick_job(session: Routed, args: bytes) -> bool:
 
 
 def reserve_job(session: Routed, args: bytes) -> bool:
-    return _by_id(session, parse_id(args), lambda inner: (b"reserve-job %d\r\n" % inner, ReserveJobAsk()))
+    return _by_id(session, parse_id(args), lambda inner: (b"reserve-job %d\r\n" % inner, ReserveJobAsk(inner)))
 
 
 def peek(session: Routed, args: bytes) -> bool:

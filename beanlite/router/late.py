@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from beanlite.router.asks import FinishAsk
+from beanlite.router.asks import FinishAsk, JobAsk
 from beanlite.router.lane import InternalAsk, Lane
 from beanlite.router.state import ClientState
 
 
 def is_being_finished(lane: Lane, job_id: int) -> bool:
     """Whether a command for a job that the client takes for reserved by it was sent, and is not answered."""
-    return any(isinstance(ask, FinishAsk) and ask.job_id == job_id for ask in lane.asks)
+    return _is_asked_for(lane, job_id, FinishAsk)
+
+
+def _is_asked_for(lane: Lane, job_id: int, kind: type[JobAsk]) -> bool:
+    return any(isinstance(ask, kind) and ask.job_id == job_id for ask in lane.asks)
 
 
 class GiveBackAsk(InternalAsk):
@@ -26,9 +30,9 @@ class GiveBackAsk(InternalAsk):
         self._id = job_id
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
-        """Release the job, unless the client, which had released it, has reserved it anew, or may have."""
-        if line.startswith(b"OK ") and self._id not in lane.held:
-            if is_being_finished(lane, self._id):
+        """Release the job, unless it is free by now, or the client has reserved it itself, or may have."""
+        if b"\nstate: reserved\n" in body and self._id not in lane.held:
+            if _is_asked_for(lane, self._id, JobAsk):
                 give_back(self._session, lane, self._id)
                 return
             pri = body.partition(b"\npri: ")[2].partition(b"\n")[0]

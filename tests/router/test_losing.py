@@ -132,6 +132,38 @@ def test_job_that_comes_late_stays_with_a_client_that_touches_it(net, worker, as
     assert worker.send(b"delete 65\r\n") == b"DELETED\r\n"
 
 
+@pytest.mark.parametrize("ended", ["release 65 3 0", "ttr"])
+def test_job_that_comes_late_stays_with_a_client_that_reserves_it(net, worker, ended):
+    """The client learns that it is free, and reserves it, before the pri for the release is known."""
+    _reserve_until_ttr_ends(net, worker)
+    if ended == "ttr":
+        _begin_to_give_back(worker)
+        net.cores[1].wait(4)
+    else:
+        worker.session.receive(b"release 65 3 0\r\n", net.now_s)
+        _begin_to_give_back(worker)
+        assert worker.take() == b"RELEASED\r\n"
+    worker.session.receive(b"reserve-job 65\r\n", net.now_s)
+    net.halted.clear()
+    net.run()
+    assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
+    assert stats_of_job(net, 1, 1)["state"] == "reserved"
+    assert worker.send(b"delete 65\r\n") == b"DELETED\r\n"
+    assert not worker.session.late
+
+
+def test_job_that_comes_late_and_is_not_reserved_is_not_released(net, worker):
+    _reserve_until_ttr_ends(net, worker)
+    _begin_to_give_back(worker)
+    net.cores[1].wait(4)
+    worker.session.receive(b"release 65 3 0\r\n", net.now_s)
+    net.writes.clear()
+    net.halted.clear()
+    net.run()
+    assert worker.take() == b"NOT_FOUND\r\n"
+    assert sum(data.count(b"release ") for data in net.writes[1]) == 1
+
+
 def _reserve_until_ttr_ends(net, worker):
     """Have the worker keep a job for too long, while a reserve of it is not answered in time."""
     core = net.cores[1]
