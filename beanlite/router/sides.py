@@ -262,9 +262,10 @@ class ClientSide(asyncio.Protocol):
         self.flush()
 
     def _drop_strays(self) -> None:
-        for end in [end for end in self._strays if end.client is None or self.session.is_spare(end.lane)]:
-            self._strays.remove(end)
-            self._leave_address(end)
+        for end in list(self._strays):  # one by one: the loss of one may let commands begin on another
+            if end.client is None or self.session.is_spare(end.lane):
+                self._strays.remove(end)
+                self._leave_address(end)
 
     def _leave_address(self, end: ServerSide) -> None:
         if end.lane.state == GREETING and self._ends.get(end.lane) is end:

@@ -55,21 +55,26 @@ class Wire(asyncio.Transport):
 
 
 class Host:
-    """A router of one server, and its one client."""
+    """A router of one server, or of some with these tubes, and its one client."""
 
-    def __init__(self):
-        self.map = Map(fleet_of([[]]))
-        server = self.map.servers[1]
-        upstream = Upstream(server, [("127.0.0.1", 1)], context_for, lambda: None)
-        upstream._note_reached(upstream.addresses[0])
-        self.upstreams = {1: upstream}
+    def __init__(self, *tubes):
+        self.map = Map(fleet_of(tubes or [[]]))
+        self.upstreams = {}
+        for number in self.map.servers:
+            self.reach(number, 1)
         self.clients = []
         self.host = RouterHost(self.map, self.upstreams, dict, self.admit, self.clients.remove, False, Partings())
         self.client = ClientSide(self.host)
         self.wire = Wire()
         self.client.connection_made(self.wire)
         self.made = []
-        """The connections to the server, and the transport of each."""
+        """The connections to the servers, and the transport of each."""
+
+    def reach(self, number, port):
+        """Have a server be found at a port."""
+        upstream = Upstream(self.map.servers[number], [("127.0.0.1", port)], context_for, lambda: None)
+        upstream._note_reached(upstream.addresses[0])
+        self.upstreams[number] = upstream
 
     async def dial(self, _address, end, *_more):
         """Make a connection, in place of that function."""
@@ -77,11 +82,10 @@ class Host:
         self.made.append((end, wire))
         end.connection_made(wire)
 
-    def move(self):
-        """Give the server another address."""
-        upstream = Upstream(self.map.servers[1], [("127.0.0.1", 2)], context_for, lambda: None)
-        upstream._note_reached(upstream.addresses[0])
-        self.upstreams[1] = upstream
+    def move(self, *numbers):
+        """Give the first server, or these, another address."""
+        for number in numbers or [1]:
+            self.reach(number, 2)
         self.map.change(self.map.fleet)
         self.client.look_again()
 
@@ -139,6 +143,38 @@ def test_commands_wait_for_the_address_at_which_a_server_greets(monkeypatch, by)
         assert wire.sent == b"use a\r\n" + put(b"x") + b"use default\r\n" + put(b"y")
         end.data_received(b"INSERTED 1\r\nUSING default\r\nINSERTED 2\r\n")
         assert host.wire.sent == b"USING a\r\nINSERTED 65\r\nUSING default\r\nINSERTED 129\r\n"
+
+    asyncio.run(ask())
+
+
+def test_put_is_not_lost_with_a_second_address_that_goes(monkeypatch):
+    """With the first one's connection a reserve ends, and the put behind it goes to the other server."""
+
+    async def ask():
+        host = Host(["a"], ["b"], ["c"])
+        monkeypatch.setattr(module, "dial", host.dial)
+        for asked, reply in (
+            (b"watch a\r\n", b"WATCHING 2\r\n"),
+            (b"watch c\r\n", b"WATCHING 2\r\nWATCHING 1\r\n"),
+            (b"use b\r\n", b"USING b\r\n"),
+        ):
+            host.client.data_received(asked)
+            await settle()
+            host.made[-1][0].data_received(reply)
+        ends = {end.lane.number: (end, wire) for end, wire in host.made}
+        host.client.data_received(b"reserve-with-timeout 0\r\n" + put(b"x"))
+        ends[3][0].data_received(b"TIMED_OUT\r\n")
+        assert ends[1][1].sent.endswith(b"reserve-with-timeout 0\r\n")
+        host.wire.sent = b""
+        host.move(1, 2)
+        assert host.wire.sent == b"TIMED_OUT\r\n"
+        end, wire = ends[2]
+        assert wire.sent.endswith(put(b"x"))
+        assert not wire.calls
+        end.data_received(b"INSERTED 1\r\n")
+        assert host.wire.sent == b"TIMED_OUT\r\nINSERTED 66\r\n"
+        assert wire.calls == ["close"]
+        assert not host.wire.calls
 
     asyncio.run(ask())
 
