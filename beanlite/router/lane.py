@@ -113,6 +113,7 @@ class Lane:
         "asks",
         "clogged",
         "ended",
+        "greets_again",
         "held",
         "last",
         "last_line",
@@ -149,6 +150,8 @@ class Lane:
         """Nothing more is sent on this connection, which the server will close."""
         self.clogged = False
         """The server takes no more for now."""
+        self.greets_again = False
+        """The connection before was lost amid the greeting: if this one is, too, the server is not tried once more."""
         self.refusal = b""
         """The reply to a ``use`` of the router's own that was refused."""
         self.last_line = b""
@@ -242,6 +245,7 @@ class Lane:
 
     def _open(self) -> None:
         self.state = OPEN
+        self.greets_again = False
         if self.out:
             self._owner.dirty.append(self)
 
@@ -266,7 +270,7 @@ class Lane:
         self._amid_body = False
         self._parts.clear()
         self._size = self._wanted = 0
-        self.ended = self.clogged = self.placeholder = False
+        self.ended = self.clogged = self.placeholder = self.greets_again = False
         self.refusal = self.last = self.last_line = b""
         return asks
 

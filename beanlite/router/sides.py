@@ -162,10 +162,15 @@ class ClientSide(asyncio.Protocol):
 
     def server_lost(self, end: ServerSide) -> None:
         """Take note that a connection was lost."""
-        upstream = self._host.upstreams.get(end.lane.number)
+        lane = end.lane
+        upstream = self._host.upstreams.get(lane.number)
         if upstream is not None and not end.has_heard:  # a proxy accepts, whatever became of the server behind it
             upstream.suspect()
-        self._lose(end)
+        if lane.state == GREETING and not lane.greets_again:  # the kernel accepts for a server that is about to end
+            lane.greets_again = True
+            self._leave_address(end)
+        else:
+            self._lose(end)
         self.flush()
 
     def _lose(self, end: ServerSide) -> None:

@@ -147,6 +147,43 @@ def test_commands_wait_for_the_address_at_which_a_server_greets(monkeypatch, by)
     asyncio.run(ask())
 
 
+def test_put_waits_for_a_server_that_restarts_amid_the_greeting(monkeypatch):
+    """Its kernel accepts a connection that it never takes. One that only closes them is not asked for ever."""
+
+    async def lose_greeting(host):
+        host.made[-1][0].connection_lost(None)
+        host.client.data_received(put(b"x"))
+        await settle()
+        assert host.made[-1][1].sent == b"use a\r\n"
+        await lose(host)
+
+    async def lose(host):
+        host.made[-1][0].connection_lost(ConnectionResetError())
+        await settle()
+        host.made[-1][0].data_received(b"NOT_FOUND\r\n" * 2)  # to the question what it understands
+        await settle()
+
+    async def ask():
+        host = Host()
+        monkeypatch.setattr(module, "dial", host.dial)
+        host.client.data_received(b"use a\r\n")
+        await settle()
+        host.made[-1][0].data_received(b"USING a\r\n")
+        host.wire.sent = b""
+        for number in 1, 2:
+            await lose_greeting(host)
+            end, wire = host.made[-1]
+            end.data_received(b"USING a\r\n")
+            assert wire.sent == b"use a\r\n" + put(b"x")
+            end.data_received(b"INSERTED %d\r\n" % number)
+        await lose_greeting(host)
+        assert host.wire.sent == b"INSERTED 65\r\nINSERTED 129\r\n"
+        await lose(host)
+        assert host.wire.sent == b"INSERTED 65\r\nINSERTED 129\r\nINTERNAL_ERROR\r\n"
+
+    asyncio.run(ask())
+
+
 def test_put_is_not_lost_with_a_second_address_that_goes(monkeypatch):
     """With the first one's connection a reserve ends, and the put behind it goes to the other server."""
 
