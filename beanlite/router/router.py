@@ -226,8 +226,10 @@ class Router:
         except BaseException:
             self._contexts = before
             raise
-        if self._handshakes is not None and tls is not None:
-            self._handshakes.renew(Certificates(tls, {}, {}))
+        if self._handshakes is not None:
+            self._handshakes.limit(most_pending(self._most))
+            if tls is not None:
+                self._handshakes.renew(Certificates(tls, {}, {}))
         self._map.change(fleet)
         self._connect_to(addresses)
         for client in list(self._clients):

@@ -10,6 +10,7 @@ from hashlib import sha256
 
 import pytest
 
+from beanlite.net.handshakes import PENDING_LEAST
 from beanlite.net.tls import Tls
 from beanlite.router.dial import _Handshake
 from tests.router.routers import Routed, start_router
@@ -247,3 +248,19 @@ def test_reload_takes_the_certificate_that_clients_are_shown(tmp_path, authority
         until(lambda: "read again" in router.log_text())
         with before, connect(router, other) as wire:
             assert [before.put(b"x"), wire.put(b"x")] == [129, 193]
+
+
+def test_handshakes_under_way_are_as_few_as_a_reload_allows(tmp_path, own):
+    """Else silent connections could take the descriptors of clients, after the limit of open files was lowered."""
+    flags = ["--listen-tls-cert", str(own[0]), "--listen-tls-key", str(own[1])]
+    with (
+        start_router(tmp_path / "router", [start_beanlite(tmp_path / "server")], flags=flags) as router,
+        contextlib.ExitStack() as stack,
+    ):
+        resource.prlimit(router.process.pid, resource.RLIMIT_NOFILE, (650, 650))
+        router.process.send_signal(signal.SIGHUP)
+        until(lambda: "read again" in router.log_text())
+        assert "fewer clients max_clients=10000 room=" in router.log_text()
+        for _ in range(PENDING_LEAST + 1):
+            stack.enter_context(router.connect())
+        until(lambda: "too many are under way" in router.log_text())
