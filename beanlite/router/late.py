@@ -34,16 +34,16 @@ class GiveBackAsk(InternalAsk):
         if b"\nstate: reserved\n" in body and self._id not in lane.held:
             if _is_asked_for(lane, self._id, JobAsk):
                 give_back(self._session, lane, self._id)
-                return
-            pri = body.partition(b"\npri: ")[2].partition(b"\n")[0]
-            lane.send(b"release %d %b 0\r\n" % (self._id, pri), InternalAsk())
+            else:
+                pri = body.partition(b"\npri: ")[2].partition(b"\n")[0]
+                lane.send(b"release %d %b 0\r\n" % (self._id, pri), InternalAsk())
         self.lose(lane)
         if self._session.wait is not None:
             self._session.wait.opened(lane)
 
     def lose(self, lane: Lane) -> bool:
         """Have the lane be asked again."""
-        self._session.late.discard(lane)
+        self._session.end_late(lane)
         return True
 
     def fail(self, lane: Lane) -> None:
@@ -53,6 +53,6 @@ class GiveBackAsk(InternalAsk):
 
 def give_back(session: ClientState, lane: Lane, job_id: int) -> None:
     """Release a job that nobody waits for."""
-    session.late.add(lane)
+    session.begin_late(lane)
     lane.held.discard(job_id)
     lane.send(b"stats-job %d\r\n" % job_id, GiveBackAsk(session, job_id))

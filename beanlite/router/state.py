@@ -94,8 +94,8 @@ class ClientState(Owner):
         """A reserve over several servers, or over some that are away."""
         self.orphans: list[Ask] = []
         """Reserves whose lane was lost."""
-        self.late: set[Lane] = set()
-        """Lanes that have not answered a reserve in time, and may still give a job."""
+        self.late: dict[Lane, int] = {}
+        """Lanes that may not be asked for a job now, and how many replies about jobs that come late they owe."""
         self.turn = 0
         """Which server is asked first; rises with each reserve over several."""
         self.body_ask: Ask | None = None
@@ -199,6 +199,16 @@ class ClientState(Owner):
         """Have it watch a tube no more."""
         self.watched.pop(tube, None)
         self._reserve_lanes = None
+
+    def begin_late(self, lane: Lane) -> None:
+        """Note that a lane owes one more reply about a job that comes late."""
+        self.late[lane] = self.late.get(lane, 0) + 1
+
+    def end_late(self, lane: Lane) -> None:
+        """Note that it is there, or will never be."""
+        left = self.late.pop(lane, 1) - 1
+        if left:
+            self.late[lane] = left
 
     # -- what a new connection is told
 

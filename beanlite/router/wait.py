@@ -303,16 +303,24 @@ class TimedAsk(InternalAsk):
         """Take it for lost."""
         self.lose(lane)
 
+    def lose(self, lane: Lane) -> bool:
+        """Take it that there is no job: one that was given went back with the connection."""
+        if self._wait is None:
+            self._session.end_late(lane)
+        else:
+            self.answer(lane, TIMED_OUT, b"")
+        return True
+
     def pass_over(self) -> None:
         """Wait for it no longer."""
         self._wait = None
-        self._session.late.add(self.lane)
+        self._session.begin_late(self.lane)
         self.lane.server.doubt()
 
     def come_late(self, line: bytes, body: bytes) -> None:
         """Take the reply after all; a job is given back if no reserve waits for one, or the client releases it."""
         session, lane = self._session, self.lane
-        session.late.discard(lane)
+        session.end_late(lane)
         if line.startswith(b"RESERVED "):
             job_id, wait = inner_id(line), session.wait
             if wait is None or is_being_finished(lane, job_id) or not wait.use_late(lane, line, body):
@@ -332,13 +340,6 @@ class PollAsk(TimedAsk):
             self.come_late(line, body)
         else:
             self._wait.polled(self, lane, line, body)
-
-    def lose(self, lane: Lane) -> bool:
-        """Pass the server over."""
-        self._session.late.discard(lane)
-        if self._wait is not None:
-            self._wait.polled(self, lane, TIMED_OUT, b"")
-        return True
 
 
 class OfferAsk(InternalAsk):
@@ -390,10 +391,3 @@ class TakeAsk(TimedAsk):
             self.come_late(self.job if line == TAKEN else line, self.body)
         else:
             self._wait.taken(self, lane, line)
-
-    def lose(self, lane: Lane) -> bool:
-        """Ask again: the job went back with the connection."""
-        self._session.late.discard(lane)
-        if self._wait is not None:
-            self._wait.taken(self, lane, b"")
-        return True

@@ -73,6 +73,22 @@ def test_job_that_is_being_given_back_is_not_kept_from_a_reserve(net, worker):
     assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
 
 
+def test_job_that_comes_late_with_a_timeout_is_kept_from_no_reserve(net, worker):
+    job_at(net, 1, b"a")
+    worker.session.turn = 1
+    net.halted.add(1)
+    worker.send(b"reserve-with-timeout 2\r\n" * 2)
+    net.wait(3)
+    assert worker.take() == b"TIMED_OUT\r\n" * 2
+    worker.send(b"ignore b\r\n")
+    _begin_to_give_back(worker)
+    worker.session.receive(b"reserve\r\n", net.now_s)
+    net.halted.clear()
+    net.run()
+    assert worker.take() == b"RESERVED 65 1\r\nx\r\n"
+    assert not worker.session.late
+
+
 @pytest.mark.parametrize("asked", [False, True])
 def test_job_that_comes_late_stays_with_a_client_that_takes_it_anew(net, worker, asked):
     job_at(net, 1, b"a")
