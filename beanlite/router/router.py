@@ -143,7 +143,7 @@ class Router:
     async def _part(self) -> None:
         """Carry out no more commands, and wait for replies to those that have been sent."""
         for client in self._clients:
-            client.session.is_over = True
+            client.end_commands()
         until_s = self._loop.time() + STOP_S
         while any(client.owes for client in self._clients) and self._loop.time() < until_s:  # noqa: ASYNC110 - clients come and go
             await asyncio.sleep(0.01)

@@ -319,6 +319,11 @@ class ClientSide(asyncio.Protocol):
         session = self.session
         return bool(session.order) and session.wait is None and session.waits_on is None
 
+    def end_commands(self) -> None:
+        """Carry out no more commands: one whose body is not all there is taken for not given."""
+        self.session.is_over = True
+        self.session.drop_body()
+
     def close(self) -> None:
         """Close all once everything is sent."""
         if not self._is_closed:

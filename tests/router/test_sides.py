@@ -237,6 +237,21 @@ def test_client_that_reads_its_last_replies_slowly_gets_them_all(last):
     asyncio.run(ask())
 
 
+def test_stop_does_not_wait_for_the_rest_of_a_body(monkeypatch):
+    async def ask():
+        host = Host()
+        monkeypatch.setattr(module, "dial", host.dial)
+        host.client.data_received(b"list-tube-used\r\nput 0 0 60 10\r\nabc")
+        await settle()
+        host.client.end_commands()
+        assert host.client.owes
+        host.made[0][0].data_received(b"USING default\r\n")
+        assert host.wire.sent == b"USING default\r\n"
+        assert not host.client.owes
+
+    asyncio.run(ask())
+
+
 def test_closed_connection_says_nothing_of_the_one_that_follows_it(monkeypatch):
     async def ask():
         host = Host()
