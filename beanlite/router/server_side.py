@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 from beanlite.beanstalk.client import Server
 from beanlite.router.dial import half_close
 from beanlite.router.lane import Lane
 
-if TYPE_CHECKING:
-    from beanlite.router.sides import ClientSide
-
 # With so many bytes that the other side does not take, nothing more is read for it.
 UNREAD_MAX: Final = 1 << 16
+
+
+class Client(Protocol):
+    """The side of the client, as the connections to servers see it."""
+
+    def server_made(self, end: ServerSide) -> None:
+        """Take a connection that was made."""
+
+    def server_came(self, end: ServerSide, data: bytes) -> None:
+        """Take what a server says."""
+
+    def server_lost(self, end: ServerSide) -> None:
+        """Take note that a connection was lost."""
+
+    def flush(self) -> None:
+        """Send everything."""
 
 
 class ServerSide(asyncio.Protocol):
@@ -21,8 +34,8 @@ class ServerSide(asyncio.Protocol):
 
     __slots__ = ("address", "client", "has_heard", "lane", "transport")
 
-    def __init__(self, client: ClientSide, lane: Lane) -> None:
-        self.client: ClientSide | None = client
+    def __init__(self, client: Client, lane: Lane) -> None:
+        self.client: Client | None = client
         self.lane = lane
         self.address: Server | None = None
         """Where the server was reached."""
