@@ -1,6 +1,7 @@
 """What a tube with rules remembers for them; there is none of this where nothing is set."""
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from beanlite.core.heap import KeyHeap
@@ -11,6 +12,9 @@ from beanlite.core.wide import PART, WideDict
 KEPT_BYTES: Final = 700
 TWIN_BYTES: Final = 350
 EXPIRY_BYTES: Final = 220
+# With the bodies of how many jobs one that is put is compared. So many have the same size and checksum only if somebody
+# makes them so, or had them put before only one was allowed; and a put must not pass all of them.
+TWINS_MAX: Final = 64
 _CRC32_BITS: Final = 32
 _CRC32_MASK: Final = (1 << _CRC32_BITS) - 1
 # Shared by all tubes that know no jobs; never added to.
@@ -31,7 +35,7 @@ class Kept:
         """The number of the last reservation from the tube, of all from such tubes; 0: there was none."""
         self._twins = _NO_TWINS
         """Ids of the jobs that may be the same as one that is put, by size and checksum of the body. Where only those
-        that wait count, others are hidden: a put must not have to pass many of them.
+        that wait count, others are hidden: a put does not pass them.
 
         Mostly there is one; but there may be very many, which are no list to search.
         """
@@ -110,11 +114,19 @@ class Kept:
         return self._twin_keys.pop(job_id) is not None
 
     def twins(self, key: int) -> Iterable[int]:
-        """Return the ids of the jobs with this key, the one that is known for longest first."""
+        """Return the ids of the jobs with this key, the one that is known for longest first.
+
+        Of more than TWINS_MAX, half as many of the first ones are followed by the last ones: the first may all be about
+        to leave.
+        """
         ids = self._twins.get(key)
         if ids is None:
             return ()
-        return ids if isinstance(ids, dict) else (ids,)
+        if not isinstance(ids, dict):
+            return (ids,)
+        if len(ids) <= TWINS_MAX:
+            return ids
+        return (*islice(ids, TWINS_MAX // 2), *islice(reversed(ids), TWINS_MAX // 2))
 
     @property
     def twin_count(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from itertools import islice
 from typing import Final
 from zlib import crc32
 
@@ -37,9 +36,6 @@ EXPIRING_MAX: Final = 4 * SLICE
 _LOOK_NS: Final = SECOND_NS // 100
 # Doubled as often as this, any delay is longer than all that are allowed.
 _DOUBLED_MAX: Final = 40
-# With the bodies of how many jobs one that is put is compared. So many have the same size and checksum only if somebody
-# makes them so; and one put must not pass all of them.
-COMPARED_MAX: Final = 32
 
 
 class Rulings:
@@ -223,7 +219,7 @@ class Rulings:
         rules, kept = tube.rules, tube.kept
         if rules is None or kept is None or not rules.unique:
             return None, None
-        for job_id in islice(kept.twins(kept.twin_key(len(body), crc32(body))), COMPARED_MAX):
+        for job_id in kept.twins(kept.twin_key(len(body), crc32(body))):
             job = self._queues.jobs[job_id]
             if self._leaves(job, rules, now_ns):
                 continue

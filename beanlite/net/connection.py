@@ -22,7 +22,7 @@ from beanlite.net.flow import Flow
 from beanlite.net.outbox import Outbox
 from beanlite.net.turns import LATE, Turns
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, LOOKING, REPLETE, WORKING, YIELDING, Blocked
-from beanlite.protocol.framing import STEPS_MAX, FramedSession
+from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.replies import UNAUTHORIZED
 from beanlite.protocol.session import Service
 
@@ -94,22 +94,24 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass received bytes to the session: every command starts here."""
-        now_ns, steps = self._turns.received(len(data)), STEPS_MAX
+        now_ns = self._turns.received(len(data))
         try:
             # Let others go first. A client that waits for each reply is not held back, unless it puts a large body.
             if now_ns == LATE or (
                 (self._outbox.held or len(data) > SMALL_BYTES or self.session.put is not None) and self._group.full
             ):
-                # Even while nobody else can be served, what goes on can be seen. No more of the piece is carried out: a
-                # wrong line is answered at once.
+                # Even while nobody else can be served, what goes on can be seen. What is behind it waits all the same:
+                # some are answered at once, such as a wrong line.
                 if self.session.replies or not (self._group.flooded and self.session.begins_with_look(data)):
                     self.heard_ns = self._turns.glance()
                     self.session.postpone(data)
                     self._settle_rest()
                     return
-                now_ns, steps = self._turns.now(), 1
-            self.heard_ns = now_ns
-            self.session.receive(data, now_ns, steps)
+                self.heard_ns = now_ns = self._turns.now()
+                self.session.receive_first(data, now_ns)
+            else:
+                self.heard_ns = now_ns
+                self.session.receive(data, now_ns)
         except Exception as bug:  # noqa: BLE001 - a bug that concerns other clients is raised again
             self.ending.fail(bug)
         answers = len(self.session.replies)

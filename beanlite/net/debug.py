@@ -7,7 +7,7 @@ from typing import Final
 
 from beanlite.host import log
 from beanlite.net.connection import Connection
-from beanlite.protocol.framing import STEPS_MAX, FramedSession
+from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.odd_lines import AUTH
 from beanlite.protocol.session import Service
 
@@ -69,14 +69,11 @@ class LoggedSession(FramedSession):
         self._line = b""
         """The part of the command being received that would be logged."""
 
-    def receive(self, data: bytes, now_ns: int, steps: int = STEPS_MAX) -> None:
+    def receive(self, data: bytes, now_ns: int) -> None:
         """Carry out complete commands, the first lines one by one."""
         at = lines = 0
         while at < len(data):
             lines += 1
-            if lines > steps:
-                self.postpone(data[at:])
-                return
             if lines > LINES_MAX:
                 super().receive(data[at:], now_ns)
                 self._answered = True

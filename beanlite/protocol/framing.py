@@ -77,8 +77,8 @@ class FramedSession(Session):
 
     # -- what the connection calls
 
-    def receive(self, data: bytes, now_ns: int, steps: int = STEPS_MAX) -> None:
-        """Take bytes from the client, and carry out what is complete, up to ``steps`` lines and bodies of it."""
+    def receive(self, data: bytes, now_ns: int) -> None:
+        """Take bytes from the client, and carry out all that is complete."""
         if self._parts or self.blocked is not None:
             self._add_part(data)
             self._missing -= len(data)
@@ -87,7 +87,21 @@ class FramedSession(Session):
             if self._missing > 0 or self.blocked is not None:
                 return
             data = self._take_parts(now_ns)
-        self._carry_out(data, now_ns, steps)
+        self._carry_out(data, now_ns)
+
+    def receive_first(self, data: bytes, now_ns: int) -> None:
+        """Take bytes that begin with a look; carry out only that, with its body, and the rest in a later turn."""
+        at = 0
+        if self.put is None:
+            end = data.find(b"\r\n")
+            at = len(data) if end < 0 else end + 2
+            self._carry_out(data[:at], now_ns)
+        if self.put is not None and self.blocked is None:
+            stop = at + self.put.size + 2
+            self._carry_out(data[at:stop], now_ns)
+            at = stop
+        if at < len(data):
+            self.postpone(data[at:])
 
     def postpone(self, data: bytes) -> None:
         """Take bytes from the client, to be carried out in a later turn by ``resume``."""

@@ -5,7 +5,8 @@ from zlib import crc32
 import pytest
 
 from beanlite.core.job import SECOND_NS, SLICE
-from beanlite.core.rulings import COMPARED_MAX, EXPIRING_MAX
+from beanlite.core.kept import TWINS_MAX
+from beanlite.core.rulings import EXPIRING_MAX
 from tests.support.core import offered, put, stored_job
 from tests.support.fetching import FetchingCore
 from tests.support.ruled_core import change, policy, reserve, state
@@ -166,25 +167,30 @@ def test_one_body_is_fetched_where_very_many_may_be_the_same(core):
 def test_put_is_compared_with_few_bodies_of_its_size_and_checksum(core):
     policy(core, unique="waiting")
     client = core.client()
-    texts = [b"%08d" % number for number in range(COMPARED_MAX + 9)]
+    texts = [b"%08d" % number for number in range(TWINS_MAX + 1)]
     bodies = [text + crc32(text).to_bytes(4, "little") for text in texts]
     assert len({crc32(body) for body in bodies}) == 1
     for body in bodies:
         put(core, client, body)
-    assert put(core, client, bodies[COMPARED_MAX - 1]) == COMPARED_MAX
-    assert put(core, client, bodies[COMPARED_MAX]) == len(bodies) + 1
+    middle = TWINS_MAX // 2
+    assert put(core, client, bodies[middle - 1]) == middle
+    assert put(core, client, bodies[middle + 1]) == middle + 2
+    assert put(core, client, bodies[middle]) == len(bodies) + 1
 
 
-def test_put_passes_few_jobs_that_are_about_to_be_deleted(core):
+def test_put_is_repeated_behind_very_many_about_to_be_deleted(core):
     client = core.client()
-    for _ in range(COMPARED_MAX + 9):
+    for _ in range(3 * EXPIRING_MAX):
         put(core, client)
-    policy(core, unique="present", ttl="1d", expired="delete")
+    policy(core, unique="waiting")
     core.wait(0)
-    core.now_ns += 86400 * SECOND_NS
-    core.send(client, b"delete 9\r\n")
-    core.engine.jobs[COMPARED_MAX + 5].created_ns = core.now_ns  # one that stays, behind more than are passed
-    assert put(core, client) == COMPARED_MAX + 10
+    core.now_ns += 10 * SECOND_NS
+    policy(core, ttl="10s", expired="delete")
+    new = put(core, client)
+    assert new == 3 * EXPIRING_MAX + 1
+    core.wait(0)
+    assert core.engine.jobs.find(new - 1) is not None
+    assert put(core, client) == new
 
 
 def test_moved_job_is_known_where_it_is(core):

@@ -2,9 +2,6 @@
 
 import pytest
 
-from beanlite.net.debug import LoggedSession
-from beanlite.protocol.blocked import YIELDING
-from tests.support.core import Core
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, until
 
@@ -48,13 +45,3 @@ def test_a_flood_of_refused_commands_does_not_flood_the_log(tmp_path):
         wire.send(b"\r\n" * lines)
         assert {wire.reply() for _ in range(lines)} == {"UNKNOWN_COMMAND"}
         assert 0 < server.log_text().count("command refused") < lines / 10
-
-
-def test_verbose_session_carries_out_no_more_than_it_may():
-    core = Core()
-    session = LoggedSession(core.service, "10.0.0.1:1")
-    session.receive(b"stats x\r\n" + PUT + b"1\r\na\r\n", core.now_ns, 1)
-    assert session.take_replies() == b"BAD_FORMAT\r\n"
-    assert session.blocked is YIELDING
-    session.resume(core.now_ns)
-    assert session.take_replies() == b"INSERTED 1\r\n"

@@ -65,9 +65,13 @@ async def test_wrong_line_that_begins_as_a_look_takes_nothing_along(tmp_path, di
         other[1].write(b"stats x\r\n" + PUT)
         assert await asyncio.wait_for(other[0].readline(), 10) == b"BAD_FORMAT\r\n"
         other[1].write(b"list-tubes x\r\n" + PUT)
-        operator = await connect(server)
-        operator[1].write(SEEN)
-        assert await asyncio.wait_for(operator[0].readline(), 10) == b"OK 14\r\n"
+        long, operator = await connect(server), await connect(server)
+        long[1].write(b"stats " + b"x" * 300)
+        await long[1].drain()
+        operator[1].write(b"list-clients 2\r\n{}\r\n" + PUT)
+        assert (await asyncio.wait_for(operator[0].readline(), 10)).startswith(b"OK ")
+        long[1].write(b"stats \r\n" + PUT)
+        assert await asyncio.wait_for(long[0].readline(), 10) == b"BAD_FORMAT\r\n"
         assert server.parts.engine.last_id == last_id
         disk.free.set()
         for client in many:
