@@ -149,14 +149,16 @@ def _copy_into(folder: Path, source: Path) -> "tuple[Path, BackupResult, float]"
     """Make a dated backup in a folder, and return its path and what ``_copy`` returns."""
     from beanlite.journal.sqlite.file.dated import dated_path
 
+    taken = None
     while True:
         file = dated_path(folder, source, time.time())
         try:
             return file, *_copy(source, file, force=False)
         except BeanliteError as error:
-            if not isinstance(error.__context__, FileExistsError):
+            if file == taken or not isinstance(error.__context__, FileExistsError):
                 raise
             # Another backup was given the same name, as the newest one is ahead of the clock, and has ended first.
+            taken = file
 
 
 def _copy(source: Path, file: Path, *, force: bool) -> "tuple[BackupResult, float]":

@@ -140,6 +140,14 @@ def test_two_at_a_time_get_two_names_though_the_newest_is_ahead(queue, folder, m
     assert len(names(folder)) == 3
 
 
+def test_backup_that_would_get_the_same_name_for_ever_is_one_line(queue, folder, capsys):
+    """There is no name after that of the last day of the year 9999."""
+    open_database(folder / f"{queue.stem}-99991231T235959.999Z.db").close()
+    command = ["backup", str(folder), "--db", str(queue)]
+    assert [main(command), main(command)] == [0, 1]
+    assert capsys.readouterr().err.endswith(": File exists\n")
+
+
 @pytest.mark.parametrize(
     ("flags", "said"),
     [

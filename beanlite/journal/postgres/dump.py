@@ -10,9 +10,11 @@ from typing import Any, BinaryIO, Final, TypeVar
 from zlib import crc32
 
 import asyncpg
+from asyncpg.transaction import Transaction
 
 from beanlite import __version__
 from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.host import signals
 from beanlite.journal import note_rows, policy_rows, schedule_rows
 from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, LATER, NAMES
@@ -155,11 +157,26 @@ def load(file: Path, url: str, *, new_ids: bool) -> None:
 
     BeanliteError: an id is taken, or a server has the queue.
     """
+    name = public_url(url)
+    commits: list[Transaction] = []
     with closing(sqlite3.connect(file)) as source:
-        _run(_copy(source, url, new_ids=new_ids), public_url(url))
+        try:
+            _run(_copy(source, url, commits, new_ids=new_ids), name)
+        except KeyboardInterrupt:
+            if commits:
+                raise _in_doubt(name, "interrupted") from None
+            raise
 
 
-async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
+def _in_doubt(name: str, why: str) -> BeanliteError:
+    return BeanliteError(
+        f"{name}: it is not known whether all was imported, or nothing ({why}); see what is there before you try again:"
+        " --new-ids would double the jobs"
+    )
+
+
+async def _copy(source: sqlite3.Connection, url: str, commits: list[Transaction], *, new_ids: bool) -> None:
+    """Import as ``load`` does. ``commits`` gets the transaction before its commit is asked for."""
     name = public_url(url)
     async with session(url) as link:  # its end undoes what was not committed
         await check(link, name, require_sync=False)
@@ -167,15 +184,13 @@ async def _copy(source: sqlite3.Connection, url: str, *, new_ids: bool) -> None:
         transaction = link.connection.transaction()
         await transaction.start()
         await _fill(link, source, name, new_ids=new_ids)
+        commits.append(transaction)
         try:
             await transaction.commit()
             link.believe()
-        except (*TROUBLE, asyncpg.PostgresError, asyncio.CancelledError) as error:
-            why = "interrupted" if isinstance(error, asyncio.CancelledError) else text_of(error)
-            raise BeanliteError(
-                f"{name}: it is not known whether all was imported, or nothing ({why}); see what is there before you"
-                " try again: --new-ids would double the jobs"
-            ) from error
+        except (*TROUBLE, asyncpg.PostgresError) as error:
+            raise _in_doubt(name, text_of(error)) from error
+        signals.finish()  # to be interrupted now would look as if nothing had been imported
 
 
 async def _fill(link: Link, source: sqlite3.Connection, name: str, *, new_ids: bool) -> None:

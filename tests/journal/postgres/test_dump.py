@@ -13,8 +13,10 @@ import pytest
 from asyncpg.transaction import Transaction
 
 from beanlite.errors import BeanliteError
-from beanlite.journal.postgres import dump
+from beanlite.host.signals import STOPS, terminable
+from beanlite.journal.postgres import dump, link as link_module
 from beanlite.journal.postgres.link import session
+from beanlite.journal.postgres.schema import migrate
 from beanlite.journal.sqlite.tools.load import load
 from tests.journal.postgres.serving import by, served
 from tests.support.servers import start_beanlite
@@ -107,7 +109,10 @@ async def test_large_bodies_are_moved_a_few_at_a_time(database, tmp_path):
     load(lines, file)
     with contextlib.closing(sqlite3.connect(file)) as source:
         assert [len(rows) for rows in dump._rows(source, 0, 0)] == [3, 3, 1]
-        await dump._copy(source, database, new_ids=False)
+        async with session(database) as link:
+            await migrate(link, "it", only_from=0)
+            async with link.connection.transaction():
+                await dump._fill(link, source, "it", new_ids=False)
     async with session(database) as link:
         assert [len(list(lines)) async for lines in dump._dump(link, "it")] == [1, 0, 3, 3, 1, 1]
 
@@ -152,18 +157,40 @@ async def test_import_whose_last_answer_is_lost_is_not_said_to_have_failed(
     assert (code, said.count("\n"), "If it may come from an earlier import" in said) == (1, 1, True)
 
 
-def test_import_that_is_interrupted_amid_its_commit_is_in_doubt(exported, database, tmp_path, monkeypatch):
-    commit = Transaction.commit
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_import_that_is_interrupted_amid_its_commit_is_in_doubt(
+    exported, database, tmp_path, monkeypatch, capsys, number
+):
+    async def wait_for_standby(_transaction):
+        asyncio.get_running_loop().call_soon(signal.raise_signal, number)
+        await asyncio.sleep(60)
 
-    async def commit_at_ctrl_c(transaction):
-        signal.raise_signal(signal.SIGINT)
-        await commit(transaction)
-
-    monkeypatch.setattr(Transaction, "commit", commit_at_ctrl_c)
+    monkeypatch.setattr(Transaction, "commit", wait_for_standby)
     load(exported.splitlines(keepends=True), tmp_path / "queue.db")
-    with pytest.raises(BeanliteError) as told:
+    with terminable(), pytest.raises(BeanliteError) as told:
         dump.load(tmp_path / "queue.db", database, new_ids=False)
     assert "it is not known whether all was imported, or nothing (interrupted)" in str(told.value)
+    assert capsys.readouterr().err == ""
+
+
+def test_import_that_is_interrupted_after_its_commit_is_one(exported, database, tmp_path, monkeypatch):
+    close, before = link_module.close, {number: signal.getsignal(number) for number in STOPS}
+
+    async def close_amid_signals(link):
+        for number in STOPS:
+            signal.raise_signal(number)
+        await close(link)
+
+    monkeypatch.setattr(link_module, "close", close_amid_signals)
+    load(exported.splitlines(keepends=True), tmp_path / "queue.db")
+    try:
+        with terminable():
+            dump.load(tmp_path / "queue.db", database, new_ids=False)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    monkeypatch.undo()
+    assert b'"kind": "job"' in beanlite("export", "--database", database)[1]
 
 
 def test_lines_that_are_wrong_import_nothing(exported, database):
