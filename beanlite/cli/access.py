@@ -21,7 +21,8 @@ from beanlite.settings import sources
 if TYPE_CHECKING:
     from beanlite.net.allowed import Access, Rule
 
-EPILOG: Final = "Exit codes: 0 done, or allowed; 1 not allowed; 2 a wrong setting, flag or file."
+EPILOG: Final = "Exit codes: 0 done; 2 a wrong setting, flag or file."
+EPILOG_OF_CHECK: Final = "Exit codes: 0 allowed; 1 not allowed; 2 a wrong setting, flag or file."
 EXAMPLES: Final = """
 beanlite access check --as cert:mailer.example.org put mail.de
 beanlite access check --as uid:www-data --as net:10.1.2.3 reserve sms
@@ -45,7 +46,7 @@ RulesFile = Annotated[
 ]
 
 
-@access.command(epilog=epilog("access check", EXAMPLES, EPILOG))
+@access.command(epilog=epilog("access check", EXAMPLES, EPILOG_OF_CHECK))
 def check(
     word: Annotated[str, typer.Argument(metavar="WORD", help="A word of the protocol, such as put.")],
     tube: Annotated[str, typer.Argument(metavar="TUBE", help="A tube, or a pattern; by default all.")] = "*",

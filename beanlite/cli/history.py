@@ -113,7 +113,9 @@ def history(
     What operators do is always kept, with their names; everything else as the server's setting history says. Read from
     the database. Dates are in UTC. Events that recur are one line, unless --limit 0 or --json shows each.
     """
-    see.check_words(what)
+    from beanlite.core.events import WORDS
+
+    see.check_words(what, WORDS)
     asked = _conditions(tube, by, since, until, where, id=job_id, what=what, operators=operators or None)
     with ExitStack() as stack:
         paths = _paths(db or [], job_id)

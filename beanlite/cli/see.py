@@ -1,7 +1,7 @@
 """``beanlite tubes``, ``job``, ``clients``, ``stats``, ``tail``."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -304,7 +304,9 @@ def tail(
     """
     if tube is not None:
         encode_tube(tube)
-    check_words(what)
+    from beanlite.core.events import RESTART, WORDS
+
+    check_words(what, [word for word in WORDS if word != RESTART])  # that is over before a client is served
     with server.open() as source:
         if tube is not None and not source.list_tubes({"names": [tube]})["tubes"]:
             print(f"{source.no_tube(tube)}; waiting for one of that name", file=sys.stderr)
@@ -333,10 +335,8 @@ def _past_of(job_id: int) -> str:
     return f"; beanlite job {int(job_id)} --db PATH shows what the database still has of it"
 
 
-def check_words(what: list[str] | None) -> None:
-    """Check the words of ``--what``. ConfigError: there is no such event."""
-    from beanlite.core.events import WORDS
-
+def check_words(what: list[str] | None, words: Sequence[str]) -> None:
+    """Check the words of ``--what``. ConfigError: one is none of ``words``."""
     for word in what or ():
-        if word not in WORDS:
-            raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(WORDS)}")
+        if word not in words:
+            raise ConfigError(f"--what: there is no event {word!r}, only {', '.join(words)}")

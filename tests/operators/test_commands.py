@@ -248,6 +248,7 @@ def test_json_has_plain_numbers(own_queue, run):
             "tail --what burry",
             "--what: there is no event 'burry', only put, delay over, reserve, touch, release, bury,",
         ),
+        ("tail --what restart", "--what: there is no event 'restart', only put, "),
         ("jobs mail", "Got unexpected extra argument(s) (mail); beanlite jobs --help tells how"),
         ("put mail x", "each BODY is a job, and none a tube: say --tube mail, or --tube default"),
         ("delete --yes --text=", "--text: every body has an empty text in it; leave it out to mean all"),

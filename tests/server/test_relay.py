@@ -55,10 +55,12 @@ def test_client_of_a_router_has_the_rights_of_its_address(serve, router):  # noq
         assert [wire.ask("use net.1"), wire.ask("use mail.de")] == ["USING net.1", "UNAUTHORIZED"]
 
 
-@pytest.mark.parametrize(("private", "reply"), [(True, "AUTHENTICATED"), (False, "UNAUTHORIZED")])
+@pytest.mark.parametrize(
+    ("private", "reply"), [(True, "AUTHENTICATED"), (False, "UNAUTHORIZED"), (None, "UNAUTHORIZED")]
+)
 def test_token_of_a_client_is_verified_by_the_server(serve, router, private, reply):  # noqa: F811
     with serve(RULES).connect(router) as wire:
-        relays(wire, private=private)
+        relays(wire, private=private, names=None if private is None else [])
         assert wire.ask(f"auth {TOKEN}") == reply
         if private:
             assert wire.ask("use ci.1") == "USING ci.1"

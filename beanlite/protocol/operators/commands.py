@@ -104,8 +104,8 @@ def act_for(session: Session, person: str, _now_ns: int) -> bytes:
 
 def relay_for_client(session: Session, request: RelayFor, _now_ns: int) -> bytes:
     """Have a router's connection be that of its client, whose first line comes next."""
-    relay_for = session.service.relay_for
-    if relay_for is None or not relay_for(session.client, request.address, request.names, request.private):
+    relay_for, names = session.service.relay_for, request.names or []
+    if relay_for is None or not relay_for(session.client, request.address, names, request.private is True):
         session.service.unauthorized(session.client.peer.address, "relay-for")
         return replies.UNAUTHORIZED
     session.is_known = False

@@ -365,8 +365,8 @@ class RelayFor(Request):
     """The body of ``relay-for``."""
 
     address: Address
-    names: list[CertificateName] = Field([], max_length=NAMES_MAX)
-    private: bool = False
+    names: list[CertificateName] | None = Field(None, max_length=NAMES_MAX)
+    private: bool | None = None
 
 
 class WatchEvents(Request):
