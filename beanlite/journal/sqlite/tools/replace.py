@@ -81,13 +81,15 @@ def take_place(
     target: Path,
     lock: Lock,
     times: list[tuple[int, int]],
-    adopt: Callable[[sqlite3.Connection], None] = lambda _: None,
+    adopt: Callable[[sqlite3.Connection], None] | None = lambda _: None,
 ) -> bool:
     """Give a new file the target's name, owner and mode, unless ``written_at`` no longer is ``times``.
 
     Returns whether the old file was sound as far as SQLite can tell.
 
     ``adopt`` is called with a connection to the target once nobody else can write to it, and may change the new file.
+    If it is None, SQLite does not read the target: it would remove a -wal of which it can recover only a part, at the
+    latest when it closes the target, so that this would be lost even if the target is not replaced then.
     JournalRefused: another program has the target open, or has written to it. BeanliteError: it failed, or came too
     late to keep the target, as the text says then; ``partial`` is gone then.
     """
@@ -101,10 +103,15 @@ def take_place(
         connection = sqlite3.connect(target, timeout=_WAIT_S, isolation_level=None)
     with closing(connection):
         will_change = journal_of(target).exists()  # SQLite rolls back what that holds before it locks the file
-        is_sound = before.st_size == 0 or _lock_out_others(connection, target)
+        if adopt is None:
+            _lock_unread(target, lock)
+            is_sound = False
+        else:
+            is_sound = before.st_size == 0 or _lock_out_others(connection, target)
         if not will_change and written_at(target) != times:
             raise JournalRefused(f"another program has written to {target} meanwhile; try again")
-        adopt(connection)
+        if adopt is not None:
+            adopt(connection)
         sync(partial)
         if not (is_sound and _move_wal(connection, target)):
             # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
@@ -120,10 +127,7 @@ def without_stray_wal(partial: Path, target: Path, lock: Lock, moved_to: Path) -
 
     SQLite would put that -wal into the target. JournalLocked: another program has the target open.
     """
-    try:
-        fcntl.lockf(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_FIRST)
-    except BlockingIOError as error:
-        raise JournalLocked(f"another program has {target} open: end what that does there, and try again") from error
+    _lock_unread(target, lock)
     wal_of(target).rename(moved_to)
     try:
         shm_of(target).unlink(missing_ok=True)
@@ -182,6 +186,17 @@ def _lock_out_others(connection: sqlite3.Connection, target: Path) -> bool:
         with refused(target):
             raise
     return True
+
+
+def _lock_unread(target: Path, lock: Lock) -> None:
+    """Have nobody else use the file, without reading it. JournalLocked: another program has it open.
+
+    The lock is lost when this process closes the file.
+    """
+    try:
+        fcntl.lockf(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_FIRST)
+    except BlockingIOError as error:
+        raise JournalLocked(f"another program has {target} open: end what that does there, and try again") from error
 
 
 def _move_wal(connection: sqlite3.Connection, target: Path) -> bool:

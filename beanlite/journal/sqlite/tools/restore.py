@@ -28,6 +28,7 @@ from beanlite.journal.sqlite.file.fileformat import (
 )
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.stray import has_stray_wal, moved_away, promised_id_beside
+from beanlite.journal.sqlite.file.wal import commit_frames, read_index
 from beanlite.journal.sqlite.file.wholefile import partial_of, remove_left, sync, written_whole
 from beanlite.journal.sqlite.tools.replace import (
     copy_checked,
@@ -118,11 +119,13 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
             try:
                 if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing
                     _set_aside(target, aside, has_wal=not stray)
+                last_id, is_cut = (0, False) if stray else _look_aside(aside)
+                if is_cut:
+                    _leave_out_ids(partial, max(last_id, promised_id_beside(target)))
                 moved_to = aside.with_name(f"{aside.name}.stray-wal")
                 with without_stray_wal(partial, target, lock, moved_to) if stray else nullcontext():
-                    is_sound = take_place(
-                        partial, target, lock, times, lambda old: _leave_out_ids(partial, _last_id(old))
-                    )
+                    adopt = None if is_cut else lambda old: _leave_out_ids(partial, _last_id(old))
+                    is_sound = take_place(partial, target, lock, times, adopt)
             except BaseException as error:
                 if partial.exists():  # the target is still in place
                     with signals.unheard():
@@ -227,6 +230,24 @@ def _last_id_beside_wal(target: Path) -> int:
     ):
         return _last_id(connection)
     return 0
+
+
+def _look_aside(aside: Path) -> tuple[int, bool]:
+    """Return the last id in what was set aside with a -wal, and whether SQLite recovers only a part of that -wal.
+
+    The id is 0 if there is no -wal, or if they are too damaged to tell.
+    """
+    commits = commit_frames(aside)
+    if not commits or not size_of(aside):  # SQLite removes what it finds beside an empty file
+        return 0, bool(commits)
+    if journal_of(aside).exists():  # a connection that only reads can't roll back
+        return 0, False
+    try:
+        with refused(aside), closing(sqlite3.connect(f"{aside.as_uri()}?mode=ro", uri=True)) as connection:
+            last_id, index = _last_id(connection), read_index(aside)
+    finally:
+        shm_of(aside).unlink(missing_ok=True)
+    return last_id, index is None or index.frames < commits[-1]
 
 
 def _leave_out_ids(partial: Path, last_id: int) -> None:

@@ -1,0 +1,102 @@
+"""A restore over a damaged -wal of a killed server: until the file is replaced, a start still tells what is lost."""
+
+import pytest
+
+from beanlite.errors import BeanliteError, JournalLocked, JournalRefused
+from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.fileformat import wal_of
+from beanlite.journal.sqlite.file.wal import commit_frames, last_frame_offset
+from beanlite.journal.sqlite.tools import replace
+from beanlite.journal.sqlite.tools.restore import restore
+from tests.journal.test_restore import ids, kept_by, names, source, target, untouched
+from tests.journal.test_restore_killed import killed_folders
+from tests.support.journal_files import flip, make_killed
+from tests.support.sqlite_tool import outsider
+
+__all__ = ["source", "target"]  # fixtures
+
+
+@pytest.fixture
+def cut(target):
+    """The database of a killed server, of whose ten batches SQLite recovers two."""
+    make_killed(target, batches=10)
+    flip(wal_of(target), last_frame_offset(commit_frames(target)[2]) + 100)
+    return target
+
+
+FAILURES = pytest.mark.parametrize(
+    ("error", "raised", "match"),
+    [
+        (OSError(5, "Input/output error"), BeanliteError, "was not replaced: Input/output error"),
+        (KeyboardInterrupt(), KeyboardInterrupt, "^$"),
+    ],
+)
+
+
+@FAILURES
+def test_a_restore_that_fails_leaves_a_damaged_wal(error, raised, match, source, cut, monkeypatch):
+    fail_at_last(error, monkeypatch)
+    untouched(cut, source, raised, match)
+    assert open_database(cut).lost_batches >= 7
+
+
+@FAILURES
+def test_a_restore_that_fails_leaves_a_lone_wal(error, raised, match, source, target, monkeypatch):
+    make_killed(target, batches=5)
+    target.unlink()
+    fail_at_last(error, monkeypatch)
+    untouched(target, source, raised, match)
+
+
+def fail_at_last(error, monkeypatch):
+    """Have the rename fail."""
+
+    def failing(*_):
+        raise error
+
+    monkeypatch.setattr(replace, "_rename", failing)
+
+
+def test_a_file_with_a_damaged_wal_is_refused_if_others_have_it(source, cut):
+    with outsider(cut) as do:
+        do("SELECT 1 FROM sqlite_schema LIMIT 0;")
+        before = wal_of(cut).read_bytes()
+        with pytest.raises(JournalLocked, match=r"another program has .* open"):
+            restore(source, cut)
+        assert wal_of(cut).read_bytes() == before
+
+
+def test_a_damaged_wal_goes_with_its_file(source, cut):
+    before = cut.read_bytes(), wal_of(cut).read_bytes()
+    kept = kept_by(restore(source, cut))
+    assert (kept.read_bytes(), wal_of(kept).read_bytes()) == before
+    assert names(cut) == ["queue.db", kept.name, wal_of(kept).name]
+    assert ids(cut) == ([1, 2, 3], 6)
+
+
+def test_kill_at_any_point_hides_no_loss_of_commits(source, cut):
+    wal = wal_of(cut).read_bytes()
+    found = []
+    for folder in killed_folders("restore", source, cut):
+        found.append(state_of(folder))
+        restore(source, folder / "queue.db")
+        assert ids(folder / "queue.db")[0] == [1, 2, 3]
+        assert wal in [file.read_bytes() for file in folder.glob("*wal*")]
+    assert len(found) > 10
+    assert list(dict.fromkeys(found)) == ["the old one", "refused", "the new one"]
+
+
+def state_of(folder):
+    """Tell what a server finds in a copy of the folder."""
+    copy = folder.with_name(f"{folder.name}-copy")
+    copy.mkdir()
+    for file in folder.iterdir():
+        (copy / file.name).write_bytes(file.read_bytes())
+    try:
+        database = open_database(copy / "queue.db")
+    except JournalRefused:
+        return "refused"
+    jobs = database.connection.execute("SELECT count(*) FROM jobs").fetchone()[0]
+    state = {(3, False): "the new one", (6, True): "the old one"}[jobs, database.lost_batches >= 7]
+    database.close()
+    return state
