@@ -14,6 +14,8 @@ import pytest
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.fileformat import wal_size
+from beanlite.journal.sqlite.file.mark import ATTRIBUTE
 from beanlite.journal.sqlite.served.writer import Writer
 from beanlite.journal.sqlite.tools import replace, restore as restore_module
 from beanlite.journal.sqlite.tools.backup import backup
@@ -185,14 +187,7 @@ def test_start_is_refused_after_a_restore_was_killed_amid_its_renames(path, copy
     serve(path, range(2, 50), checkpoint_after=20)
     wal = Path(f"{path}-wal").read_bytes()
     written_over(copy, path)
-    child = os.fork()
-    if not child:
-        try:
-            monkeypatch.setattr(restore_module, "take_place", lambda *_: os._exit(9))
-            restore(source, path)
-        finally:
-            os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    restore_killed_in(restore_module, "take_place", source, path, monkeypatch)
     assert not Path(f"{path}-wal").exists()
     (stray,) = path.parent.glob("*.stray-wal")
     assert refusal(path).endswith(f"move {stray.name} to another folder, and keep it")
@@ -205,13 +200,73 @@ def test_start_is_refused_after_a_restore_was_killed_amid_its_renames(path, copy
     assert not [name for name in names(path) if "partial" in name]
 
 
+def restore_killed_in(module, step, source, path, monkeypatch):
+    """Have a restore in another process be killed instead of this step."""
+    child = os.fork()
+    if not child:
+        try:
+            monkeypatch.setattr(module, step, lambda *_: os._exit(9))
+            restore(source, path)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+
+
+@pytest.fixture
+def interrupted(path, copy, source, monkeypatch):
+    """The path after a restore over a copy that a power failure has ended amid its renames; nothing is noted then."""
+    serve(path, range(2, 50), checkpoint_after=20)
+    written_over(copy, path)
+    restore_killed_in(restore_module, "take_place", source, path, monkeypatch)
+    (stray,) = path.parent.glob("*.stray-wal")
+    os.removexattr(stray, ATTRIBUTE)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("module", "step"),
+    [
+        (restore_module, "copy_checked"),
+        (restore_module, "_set_aside"),
+        (restore_module, "_leave_out_ids"),
+        (restore_module, "take_place"),
+        (replace, "_move_wal"),
+    ],
+)
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_start_is_refused_after_a_second_restore_that_ended(interrupted, source, module, step, is_killed, monkeypatch):
+    (stray,) = interrupted.parent.glob("*.stray-wal")
+    wal = stray.read_bytes()
+    if is_killed:
+        restore_killed_in(module, step, source, interrupted, monkeypatch)
+    else:
+        with monkeypatch.context() as patch:
+            patch.setattr(module, step, failing)
+            with pytest.raises(BeanliteError, match="Input/output error"):
+                restore(source, interrupted)
+        assert stray.exists()
+    assert "a restore of" in refusal(interrupted)
+    assert wal_size(interrupted) == 0
+    kept = kept_by(restore(source, interrupted))
+    left = kept.with_name(f"{kept.name}.stray-wal")
+    assert left.read_bytes() == wal
+    assert [name for name in names(interrupted) if "partial" not in name] == [
+        "queue.db",
+        "queue.db-reserve",
+        kept.name,
+        left.name,
+    ]
+    assert ids(interrupted) == ([1, 2, 3], 147)
+
+
+def failing(*_):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
 def test_failed_restore_over_a_copy_changes_nothing(path, copy, source, monkeypatch):
     serve(path, range(2, 50))
     written_over(copy, path)
     before = {file.name: file.read_bytes() for file in path.parent.iterdir() if not file.name.endswith("-shm")}
-
-    def failing(*_):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(replace, "_move_wal", failing)
     with pytest.raises(BeanliteError, match="was not replaced: Input/output error"):

@@ -160,11 +160,8 @@ def forget(wal: int) -> None:
         os.removexattr(wal, ATTRIBUTE)
 
 
-def promised_id_beside(path: Path) -> int:
-    """Return the promise noted on the -wal beside a file; 0 if there is none. OSError: the -wal can't be read."""
-    wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        note = _Note.read(wal)
-    finally:
-        os.close(wal)
+def promised_id_on(wal: Path) -> int:
+    """Return the promise noted on a -wal; 0 if there is none. OSError: it can't be read."""
+    with wal.open("rb", buffering=0) as opened:
+        note = _Note.read(opened.fileno())
     return 0 if note is None else note.promised_id

@@ -122,13 +122,15 @@ def take_place(
 
 
 @contextmanager
-def without_stray_wal(partial: Path, target: Path, lock: Lock, moved_to: Path) -> Iterator[None]:
+def without_stray_wal(partial: Path, target: Path, lock: Lock, wal: Path, moved_to: Path) -> Iterator[None]:
     """Move a -wal that belongs to another file away from the target, and back unless ``partial`` takes its place.
 
-    SQLite would put that -wal into the target. JournalLocked: another program has the target open.
+    SQLite would put that -wal into the target. One that an interrupted restore has moved away only gets another name:
+    beside the target, a start could take it for the target's own after a reboot. JournalLocked: another program has the
+    target open.
     """
     _lock_unread(target, lock)
-    wal_of(target).rename(moved_to)
+    wal.rename(moved_to)
     try:
         shm_of(target).unlink(missing_ok=True)
         sync(target.parent)
@@ -136,7 +138,7 @@ def without_stray_wal(partial: Path, target: Path, lock: Lock, moved_to: Path) -
     except BaseException:
         if partial.exists():
             with signals.unheard():
-                moved_to.rename(wal_of(target))
+                moved_to.rename(wal)
         raise
 
 

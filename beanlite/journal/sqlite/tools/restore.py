@@ -27,7 +27,7 @@ from beanlite.journal.sqlite.file.fileformat import (
     wal_size,
 )
 from beanlite.journal.sqlite.file.migrations import allow_writing
-from beanlite.journal.sqlite.file.stray import has_stray_wal, moved_away, promised_id_beside
+from beanlite.journal.sqlite.file.stray import has_stray_wal, moved_away, promised_id_on
 from beanlite.journal.sqlite.file.wal import commit_frames, read_index
 from beanlite.journal.sqlite.file.wholefile import partial_of, remove_left, sync, written_whole
 from beanlite.journal.sqlite.tools.replace import (
@@ -103,8 +103,6 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
     with replacing(target) as lock:
         _check_target(target, lock.descriptor)
         moved_wal = moved_away(target)
-        if moved_wal is not None:
-            moved_wal.rename(wal_of(target))
         source, earlier = choose(), _set_aside_earlier(target)
         aside = _name(target, earlier)
         with partial_of(_copy_path(aside)) as partial:
@@ -112,19 +110,21 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
             sync(target.parent)  # not even after a power failure may the copy be there without the partial file
             times = written_at(target)
             has_content = os.fstat(lock.descriptor).st_size > 0 or wal_size(target) > 0
-            stray = moved_wal is not None or has_stray_wal(lock.descriptor, target)
-            if stray:  # by what can be read of both, the file and the file that had been there
-                _leave_out_ids(partial, max(_last_id_beside_wal(target), promised_id_beside(target)))
+            stray = moved_wal or (wal_of(target) if has_stray_wal(lock.descriptor, target) else None)
+            wal = stray or wal_of(target)
+            if stray == wal_of(target):
                 del times[1:]
             try:
                 if has_content or earlier:  # an empty file tells an undo that this restore has replaced nothing
-                    _set_aside(target, aside, has_wal=not stray)
-                last_id, is_cut = (0, False) if stray else _look_aside(aside)
-                if is_cut:
-                    _leave_out_ids(partial, max(last_id, promised_id_beside(target)))
+                    _set_aside(target, aside, wal)
+                last_id, is_cut = _look_aside(aside)
+                if stray is not None or is_cut:  # by what can be read of both, the file and its -wal or another's
+                    _leave_out_ids(partial, max(last_id, promised_id_on(wal)))
+                if stray is not None:
+                    wal_of(aside).unlink(missing_ok=True)
                 moved_to = aside.with_name(f"{aside.name}.stray-wal")
-                with without_stray_wal(partial, target, lock, moved_to) if stray else nullcontext():
-                    adopt = None if is_cut else lambda old: _leave_out_ids(partial, _last_id(old))
+                with without_stray_wal(partial, target, lock, stray, moved_to) if stray else nullcontext():
+                    adopt = None if is_cut and stray is None else lambda old: _leave_out_ids(partial, _last_id(old))
                     is_sound = take_place(partial, target, lock, times, adopt)
             except BaseException as error:
                 if partial.exists():  # the target is still in place
@@ -222,20 +222,10 @@ def _last_id(connection: sqlite3.Connection) -> int:
     return last_id if isinstance(last_id, int) and 0 < last_id < COUNTER_MAX else 0
 
 
-def _last_id_beside_wal(target: Path) -> int:
-    """Return the last id in a file and the -wal of the file that was there before; 0 if they differ too much."""
-    with (
-        suppress(sqlite3.Error, UnicodeDecodeError),
-        closing(sqlite3.connect(f"{target.as_uri()}?mode=ro", uri=True)) as connection,
-    ):
-        return _last_id(connection)
-    return 0
-
-
 def _look_aside(aside: Path) -> tuple[int, bool]:
     """Return the last id in what was set aside with a -wal, and whether SQLite recovers only a part of that -wal.
 
-    The id is 0 if there is no -wal, or if they are too damaged to tell.
+    The id is 0 if there is no -wal, or if they are too damaged to tell, or differ too much.
     """
     commits = commit_frames(aside)
     if not commits or not size_of(aside):  # SQLite removes what it finds beside an empty file
@@ -257,16 +247,16 @@ def _leave_out_ids(partial: Path, last_id: int) -> None:
         connection.execute("UPDATE meta SET last_id = ? WHERE last_id < ?", (last_id, last_id))
 
 
-def _set_aside(target: Path, aside: Path, *, has_wal: bool) -> None:
-    """Copy the file, sound or not, with its rollback journal and, if that is its own, its -wal."""
+def _set_aside(target: Path, aside: Path, wal: Path) -> None:
+    """Copy the file, sound or not, with its rollback journal and this -wal."""
     _copy(target, aside)
-    for old, new in ((wal_of(target), wal_of(aside)), (journal_of(target), journal_of(aside))):
-        if size_of(old) and (has_wal or old != wal_of(target)):  # a reader leaves an empty -wal
+    for old, new in ((wal, wal_of(aside)), (journal_of(target), journal_of(aside))):
+        if size_of(old):  # a reader leaves an empty -wal
             _copy(old, new)
 
 
 def _remove(aside: Path) -> None:
-    for file in (aside, wal_of(aside), journal_of(aside)):
+    for file in (aside, wal_of(aside), shm_of(aside), journal_of(aside)):
         file.unlink(missing_ok=True)
 
 
