@@ -1,13 +1,16 @@
 """A restore, an undo or a compaction that is killed at any point leaves the old database or the new one, complete."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite.file.wholefile import partial_of
 from beanlite.journal.sqlite.tools.restore import restore, undo_restore
-from tests.journal.test_restore import damage, ids, source, target
+from tests.journal.test_restore import damage, ids, names, source, target
 from tests.support.journal_files import ROOT, make, make_killed, writer
 
 __all__ = ["source", "target"]  # fixtures
@@ -131,3 +134,43 @@ def test_what_a_server_holds_of_an_unfinished_restore_stays(source, target):
     assert partial.exists()  # an undo passes over it because of this
     restore(source, target)
     assert not unfinished.exists()
+
+
+@pytest.mark.parametrize("before", [nothing, stopped, damage])
+def test_a_copy_that_a_killed_restore_had_just_begun_goes(before, source, target):
+    before(target)
+    partial = target.with_name(".queue.db.restored-20200101T000000.000Z.abc.partial")
+    for file in (partial, partial.with_name(f"{partial.name}-journal")):
+        file.touch()
+        os.utime(file, (0, 0))
+    restore(source, target)
+    assert not [name for name in names(target) if "partial" in name]
+
+
+def test_what_killed_restores_have_left_may_stay(source, target, monkeypatch):
+    make(target, batches=4)
+    begun = target.with_name(".queue.db.restored-20200101T000000.000Z.abc.partial")
+    unfinished = target.with_name("queue.db.replaced-20200102T000000.000Z")
+    partial = target.with_name(".queue.db.restored-20200102T000000.000Z.abc.partial")
+    unlink = Path.unlink
+
+    def failing(path, **how):
+        if path in (begun, unfinished):
+            raise PermissionError(1, "Operation not permitted")
+        unlink(path, **how)
+
+    monkeypatch.setattr(Path, "unlink", failing)
+    for file in (begun, unfinished, partial):
+        file.touch()
+        os.utime(file, (0, 0))
+    restore(source, target)
+    assert ids(target)[0] == [1, 2, 3]
+    assert [file.exists() for file in (begun, unfinished, partial)] == [True, True, True]
+
+
+def test_a_copy_that_another_process_is_making_stays(source, target):
+    make(target, batches=4)
+    with partial_of(target.with_name("queue.db.restored-20200101T000000.000Z")) as partial:
+        os.utime(partial, (0, 0))
+        restore(source, target)
+        assert partial.exists()

@@ -133,32 +133,41 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
                 elif isinstance(error, BeanliteError) and aside.exists():
                     raise BeanliteError(f"{error}; what was there is {aside}") from error
                 raise
-            if has_content and is_sound:
-                _remove_unfinished(target, earlier)
+            with signals.unheard(), suppress(OSError):  # what can't be removed, the next restore finds again
+                if has_content and is_sound:
+                    _remove_unfinished(target, earlier)
+                _remove_begun(target)
     return RestoreResult(str(source), jobs, str(aside) if has_content else None)
 
 
 def _remove_unfinished(target: Path, earlier: list[tuple[Path, float]]) -> None:
     """Remove what restores that were killed have left: the target was still in place then, and has been set aside now.
 
-    What they had set aside goes first, since the partial file tells an undo to pass over that. To be called while no
-    other restore can be under way.
+    What they had set aside goes first, since the partial file tells an undo to pass over that. OSError: something can't
+    be removed.
     """
-    with signals.unheard():
-        for aside, _ in earlier:
-            for partial in target.parent.glob(f".{glob.escape(_copy_path(aside).name)}.*.partial"):
-                try:
-                    with unheld(aside):
-                        _remove(aside)
-                except FileNotFoundError:
-                    _remove(aside)  # what is left beside it
-                except BlockingIOError:
-                    continue  # the next restore finds it again
-                sync(target.parent)
-                partial.unlink(missing_ok=True)
-                Path(f"{partial}-journal").unlink(missing_ok=True)
-        begin = re.escape(_prefix(target))
-        remove_left(target.parent, re.compile(rf"\.{begin}[-.\w]+\.partial"))
+    for aside, _ in earlier:
+        for partial in target.parent.glob(f".{glob.escape(_copy_path(aside).name)}.*.partial"):
+            try:
+                with unheld(aside):
+                    _remove(aside)
+            except FileNotFoundError:
+                _remove(aside)  # what is left beside it
+            except BlockingIOError:
+                continue  # the next restore finds it again
+            sync(target.parent)
+            partial.unlink(missing_ok=True)
+            Path(f"{partial}-journal").unlink(missing_ok=True)
+
+
+def _remove_begun(target: Path) -> None:
+    """Remove the copies that restores had begun when they were killed, with nothing set aside yet, or only a part.
+
+    OSError: something can't be removed.
+    """
+    begun = re.escape(target.name)
+    needed = "|".join(re.escape(_copy_path(aside).name) for aside, _ in _set_aside_earlier(target))
+    remove_left(target.parent, re.compile(rf"\.(?!({needed})\.\w){begun}\.(restored|replaced)-[-.\w]+\.partial"))
 
 
 def _last_replaced(target: Path) -> Path:
@@ -256,7 +265,7 @@ def _set_aside(target: Path, aside: Path, wal: Path) -> None:
 
 
 def _remove(aside: Path) -> None:
-    for file in (aside, wal_of(aside), shm_of(aside), journal_of(aside)):
+    for file in (wal_of(aside), shm_of(aside), journal_of(aside), aside):  # if this is killed, the last one is found
         file.unlink(missing_ok=True)
 
 
