@@ -64,6 +64,16 @@ def test_damaged_in_the_middle(path, wal, offset):
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
 
 
+def test_a_copy_that_a_killed_start_had_begun_goes(tmp_path):
+    path = tmp_path / "queue[1].db"
+    make_killed(path, batches=10)
+    flip(Path(f"{path}-wal"), start_of(commit_frames(path)[2]))
+    partial = tmp_path / ".queue[1].db-wal.damaged-20200101T000000Z.abc.partial"
+    partial.touch()
+    assert recovered(path)[2].exists()
+    assert not partial.exists()
+
+
 def test_a_damaged_header_loses_everything(path, wal):
     flip(wal, 17)
     batch, lost, copy = recovered(path)

@@ -6,6 +6,7 @@ our lock therefore stays open until SQLite has closed the file, and nothing else
 """
 
 import fcntl
+import glob
 import os
 import shutil
 import sqlite3
@@ -368,7 +369,7 @@ def _keep_wal(path: Path) -> Path:
     """Copy the -wal before it is emptied."""
     wal = wal_of(path)
     copy = wal.with_name(f"{wal.name}.damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
-    for partial in path.parent.glob(f".{wal.name}.damaged-*.partial"):  # left by a start that was killed here
+    for partial in path.parent.glob(f".{glob.escape(wal.name)}.damaged-*.partial"):  # of a start that was killed here
         partial.unlink()
     try:
         with written_whole(copy) as partial:
