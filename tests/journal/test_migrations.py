@@ -13,10 +13,12 @@ import pytest
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import FOLDER, find_migrations
+from beanlite.journal.sqlite.file import migrations
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import read_version
 from beanlite.journal.sqlite.file.replay import read_jobs, read_state
-from tests.support.journal_files import ROOT, VERSION, make, snapshot
+from tests.support.journal_files import ROOT, VERSION, make, put, snapshot
+from tests.support.needs import need
 
 NEXT = f"{VERSION + 1:04}_labels.sql"
 NEXT_SQL = """
@@ -174,6 +176,53 @@ def test_no_room_for_the_copy(path, folder, monkeypatch):
     ):
         open_database(path, folder)
     assert snapshot(path.parent) == before
+
+
+def test_no_room_for_more_than_a_part_of_the_copy(path, folder, tmp_path):
+    """SQLite writes a part once there is more than its cache holds, and can't undo that then."""
+    need(os.geteuid() == 0, "only root can mount")
+    database = open_database(path)
+    put(database.connection, 1, bytes(20_000_000), large=True)
+    database.connection.execute("UPDATE meta SET last_id = 1")
+    assert database.close() is None
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=30m", "none", str(disk)], check=True)
+    try:
+        shutil.copy(path, disk)
+        with pytest.raises(JournalRefused, match=r"can't be copied to .* before its migration: .*full"):
+            open_database(disk / "queue.db", folder)
+        assert [file.name for file in disk.iterdir()] == ["queue.db"]
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_torn_copy_gets_no_name_beside_a_restored_file(path, folder, tmp_path, monkeypatch):
+    """A start was killed amid the copy, and then a file of the newer version was restored."""
+    make(path, batches=2)
+    child = os.fork()
+    if not child:
+        try:
+            monkeypatch.setattr(migrations, "vacuum_into", killed_amid_a_copy)
+            open_database(path, folder)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    for file in list(path.parent.iterdir()):
+        if "before" in file.name:
+            os.utime(file, (0, 0))  # another process may be making one that is young
+        else:
+            file.unlink()
+    assert list(path.parent.iterdir())
+    open_database(tmp_path / "newer.db", folder).close()
+    (tmp_path / "newer.db").rename(path)
+    assert open_database(path, folder).close() is None
+    assert list(path.parent.iterdir()) == [path]
+
+
+def killed_amid_a_copy(_, dest):
+    dest.write_bytes(b"SQLite format 3\0")
+    os._exit(9)
 
 
 def test_migration_fills_in_only_facts_that_the_first_version_knew(path, tmp_path):

@@ -6,6 +6,7 @@ The version of a file (SQLite's user_version) is the number of the last migratio
 import glob
 import json
 import os
+import re
 import shlex
 import sqlite3
 from collections.abc import Iterable
@@ -17,7 +18,7 @@ from typing import NamedTuple
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import DEFAULTS
 from beanlite.journal.sqlite.file.fileformat import APPLICATION_ID, damaged, is_locked, text_of
-from beanlite.journal.sqlite.file.wholefile import sync, vacuum_into
+from beanlite.journal.sqlite.file.wholefile import remove_left, sync, vacuum_into, written_whole
 
 # The objects of these names, with their columns if they have any. Views are passed over: no job depends on ours, an
 # operator may have made better ones, and SQLite can't tell the columns of one that is broken.
@@ -178,8 +179,9 @@ def _model(migrations: list[Path]) -> sqlite3.Connection:
 def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) -> None:
     """Bring the database at `path` up to date in one transaction; an older one is first copied to FILE.before-vN.
 
-    If this is interrupted at any point, the next start finishes it or starts over: the copy gets its name only once the
-    migration is in the file. JournalRefused: the copy can't be made, or a migration failed.
+    If this is interrupted at any point, the next start finishes it or starts over: once the copy is whole it is a
+    partial file, and gets its name only when the migration is in the file. JournalRefused: the copy can't be made, or a
+    migration failed.
     """
     version = read_version(connection)
     _tidy_copies(path, version)
@@ -211,8 +213,9 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
 def _tidy_copies(path: Path, version: int) -> None:
     """Give each copy its name if the file, which has this version, has had the migration for which it was made.
 
-    Otherwise that migration was interrupted, and the copy is removed.
+    Otherwise that migration was interrupted, and the copy is removed; as is one that is not whole.
     """
+    remove_left(path.parent, re.compile(rf"\.{re.escape(path.name)}\.before-v\d+\.partial\.\w+\.partial"))
     for partial in path.parent.glob(f"{glob.escape(path.name)}.before-v*.partial"):
         copy = partial.with_suffix("")
         number = copy.name.removeprefix(f"{path.name}.before-v")
@@ -230,14 +233,8 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: 
     if os.path.lexists(copy):
         raise JournalRefused(f"{copy} is in the way of a copy of {path} before its migration; move it away")
     try:
-        os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
-        try:
-            vacuum_into(connection, partial)
-            sync(partial)
-            sync(partial.parent)
-        except BaseException:
-            partial.unlink()
-            raise
+        with written_whole(partial) as begun:
+            vacuum_into(connection, begun)
     except (OSError, sqlite3.Error) as error:
         raise JournalRefused(f"{path} can't be copied to {copy} before its migration: {text_of(error)}") from error
 

@@ -164,8 +164,11 @@ def _is_open(path: Path, descriptor: int) -> bool:
 
 def vacuum_into(connection: sqlite3.Connection, dest: Path) -> None:
     """Write the contents of a database to an empty file. Raises sqlite3.Error."""
-    # As bytes, because a name need not be UTF-8, and Python passes only valid text to SQLite.
-    connection.execute("VACUUM INTO CAST(? AS TEXT)", (os.fsencode(dest),))
+    try:
+        # As bytes, because a name need not be UTF-8, and Python passes only valid text to SQLite.
+        connection.execute("VACUUM INTO CAST(? AS TEXT)", (os.fsencode(dest),))
+    finally:
+        journal_of(dest).unlink(missing_ok=True)  # left behind when the disk was full
 
 
 def sync(path: Path) -> None:

@@ -76,7 +76,6 @@ def copy(connection: sqlite3.Connection, source: Path, partial: Path, progress: 
             raise BeanliteError(f"the copy of {source} to {partial.parent} failed: {text_of(error)}") from error
         finally:
             connection.set_progress_handler(None, 0)
-            Path(f"{partial}-journal").unlink(missing_ok=True)  # left behind when the disk was full
 
 
 class _Syncs:
