@@ -10,11 +10,9 @@ from typing import Any, BinaryIO, Final, TypeVar
 from zlib import crc32
 
 import asyncpg
-from asyncpg.transaction import Transaction
 
 from beanlite import __version__
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.host import signals
 from beanlite.journal import note_rows, policy_rows, schedule_rows
 from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, LATER, NAMES
@@ -157,15 +155,24 @@ def load(file: Path, url: str, *, new_ids: bool) -> None:
 
     BeanliteError: an id is taken, or a server has the queue.
     """
-    name = public_url(url)
-    commits: list[Transaction] = []
+    name, commit = public_url(url), _Commit()
     with closing(sqlite3.connect(file)) as source:
         try:
-            _run(_copy(source, url, commits, new_ids=new_ids), name)
+            _run(_copy(source, url, commit, new_ids=new_ids), name)
         except KeyboardInterrupt:
-            if commits:
+            if commit.is_done:
+                return
+            if commit.is_asked_for:
                 raise _in_doubt(name, "interrupted") from None
             raise
+
+
+class _Commit:
+    """How far the commit of an import has come."""
+
+    def __init__(self) -> None:
+        self.is_asked_for = False
+        self.is_done = False
 
 
 def _in_doubt(name: str, why: str) -> BeanliteError:
@@ -175,8 +182,7 @@ def _in_doubt(name: str, why: str) -> BeanliteError:
     )
 
 
-async def _copy(source: sqlite3.Connection, url: str, commits: list[Transaction], *, new_ids: bool) -> None:
-    """Import as ``load`` does. ``commits`` gets the transaction before its commit is asked for."""
+async def _copy(source: sqlite3.Connection, url: str, commit: _Commit, *, new_ids: bool) -> None:
     name = public_url(url)
     async with session(url) as link:  # its end undoes what was not committed
         await check(link, name, require_sync=False)
@@ -184,13 +190,13 @@ async def _copy(source: sqlite3.Connection, url: str, commits: list[Transaction]
         transaction = link.connection.transaction()
         await transaction.start()
         await _fill(link, source, name, new_ids=new_ids)
-        commits.append(transaction)
+        commit.is_asked_for = True
         try:
             await transaction.commit()
             link.believe()
         except (*TROUBLE, asyncpg.PostgresError) as error:
             raise _in_doubt(name, text_of(error)) from error
-        signals.finish()  # to be interrupted now would look as if nothing had been imported
+        commit.is_done = True
 
 
 async def _fill(link: Link, source: sqlite3.Connection, name: str, *, new_ids: bool) -> None:

@@ -13,7 +13,7 @@ import pytest
 from asyncpg.transaction import Transaction
 
 from beanlite.errors import BeanliteError
-from beanlite.host.signals import STOPS, terminable
+from beanlite.host.signals import terminable
 from beanlite.journal.postgres import dump, link as link_module
 from beanlite.journal.postgres.link import session
 from beanlite.journal.postgres.schema import migrate
@@ -173,22 +173,18 @@ def test_import_that_is_interrupted_amid_its_commit_is_in_doubt(
     assert capsys.readouterr().err == ""
 
 
-def test_import_that_is_interrupted_after_its_commit_is_one(exported, database, tmp_path, monkeypatch):
-    close, before = link_module.close, {number: signal.getsignal(number) for number in STOPS}
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_import_that_is_interrupted_after_its_commit_is_one(exported, database, tmp_path, monkeypatch, number):
+    close = link_module.close
 
-    async def close_amid_signals(link):
-        for number in STOPS:
-            signal.raise_signal(number)
+    async def close_amid_signal(link):
+        signal.raise_signal(number)
         await close(link)
 
-    monkeypatch.setattr(link_module, "close", close_amid_signals)
+    monkeypatch.setattr(link_module, "close", close_amid_signal)
     load(exported.splitlines(keepends=True), tmp_path / "queue.db")
-    try:
-        with terminable():
-            dump.load(tmp_path / "queue.db", database, new_ids=False)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with terminable():
+        dump.load(tmp_path / "queue.db", database, new_ids=False)
     monkeypatch.undo()
     assert b'"kind": "job"' in beanlite("export", "--database", database)[1]
 
