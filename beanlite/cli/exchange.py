@@ -29,7 +29,7 @@ from beanlite.cli.paths import as_new_file, as_path, check_new
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import reader
 from beanlite.console import units
-from beanlite.errors import BeanliteError, ConfigError
+from beanlite.errors import BeanliteError, ConfigError, JournalFailed
 from beanlite.journal.lines import read_lines
 
 EPILOG: Final = {
@@ -39,9 +39,9 @@ EPILOG: Final = {
     ),
     "import": (
         "Exit codes: 0 everything is imported; 1 FILE can't be read, a line is wrong, or an id is taken; 2 a wrong"
-        " setting or flag; 3 a server holds the database, or it was refused; 130 interrupted. After all but 0 nothing"
-        " was imported, unless the message says that this is not known: the commit in PostgreSQL was interrupted, or"
-        " its answer lost."
+        " setting or flag; 3 a server holds the database, or it was refused; 4 everything is imported, but the disk"
+        " failed when the database was closed; 130 interrupted. After all but 0 and 4 nothing was imported, unless the"
+        " message says that this is not known: the commit in PostgreSQL was interrupted, or its answer lost."
     ),
     "import-binlog": (
         "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or"
@@ -131,7 +131,12 @@ def import_(
     from beanlite.journal.sqlite.tools.load import load
 
     with reader(file) as source, counting("lines") as progress, _file_for(target) as into:
-        result = load(read_lines(source), into, new_ids=new_ids, progress=progress)
+        try:
+            result = load(read_lines(source), into, new_ids=new_ids, progress=progress)
+        except JournalFailed as error:
+            if url is None:
+                raise
+            raise BeanliteError(f"nothing was imported: {error.__cause__}") from error  # it is all in the other file
         name = str(target)
         if url is not None:
             from beanlite.journal.postgres import address, dump  # it may not be installed

@@ -53,7 +53,8 @@ EPILOG: Final = {
     "salvage": (
         "Exit codes: 0 everything is saved; 1 something could not be read or written, and there is no DEST; 2 a wrong"
         " flag; 3 what is sound is in DEST, but something is lost or in doubt; or a server holds SOURCE or nothing in"
-        " it can be saved, and there is no DEST; 130 interrupted."
+        " it can be saved, and there is no DEST; 4 what is sound is in DEST, but the disk failed when it was closed,"
+        " and it is not told what is lost; 130 interrupted."
     ),
     "compact": (
         "Exit codes: 0 done; 1 it could not be done; 2 a wrong setting or flag; 3 a server holds the database or was"

@@ -2,17 +2,20 @@
 
 import fcntl
 import json
+import os
+import sqlite3
 import sys
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 
 from beanlite.cli import main
 from beanlite.journal import lines
+from beanlite.journal.sqlite.file.database import Database
 from beanlite.journal.sqlite.tools import salvage
-from tests.support.journal_files import export_to_file, make
+from tests.support.journal_files import export_to_file, files_of_at_most, make
 from tests.support.sqlite_tool import outsider
 from tests.support.streams import (
     DONE_UNPRINTED,
@@ -162,6 +165,41 @@ def test_what_can_not_be_done_is_one_line(line, code, said, capsys):
     assert said in err
     assert err.count("\n") == 1
     assert list(Path().iterdir()) == []
+
+
+@pytest.fixture
+def failing_last(queue, monkeypatch):
+    """An export of the queue; the disk fails when a database is closed, and a test survives the end of the process."""
+    export_to_file(queue, queue.with_suffix(".jsonl"))
+    close = Database.close
+
+    def closed(database):
+        with files_of_at_most(0):
+            return close(database)
+
+    monkeypatch.setattr(Database, "close", closed)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+
+
+@pytest.mark.usefixtures("failing_last")
+@pytest.mark.parametrize("line", ["import queue.jsonl --db new.db", "salvage queue.db new.db"])
+def test_disk_that_fails_last_has_an_exit_code_of_its_own(line, tmp_path, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+    new = tmp_path / "new.db"
+    said = f"beanlite: everything was added to {new}, but the last checkpoint of {new} failed: disk I/O error\n"
+    assert (ended.value.code, capsys.readouterr().err) == (4, said)
+    with closing(sqlite3.connect(new)) as connection:
+        assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (9,)
+    assert main([line.split()[0], "--help"]) == 0
+    assert "; 4 " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("failing_last")
+def test_disk_of_the_temporary_folder_that_fails_last(capsys):
+    assert main(["import", "queue.jsonl", "--database", "postgresql://nobody@localhost/none"]) == 1
+    why = f"the last checkpoint of {tempfile.gettempdir()}/"
+    assert capsys.readouterr().err.startswith(f"beanlite: nothing was imported: {why}")
 
 
 def test_a_file_that_has_no_end_is_not_read_to_it(capsys):

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from beanlite.errors import BeanliteError, JournalRefused
+from beanlite.errors import BeanliteError, JournalFailed, JournalRefused
 from beanlite.journal.sqlite.file.database import Database, open_database
+from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.file.rows import INLINE_MAX
 from beanlite.journal.sqlite.tools import filling as filling_module
 from beanlite.journal.sqlite.tools.filling import filling
 from beanlite.journal.sqlite.tools.verify import verify
-from tests.support.journal_files import files_of_at_most, writer
+from tests.support.journal_files import files_of_at_most, make, writer
 from tests.support.needs import need
 
 
@@ -168,6 +169,17 @@ def test_with_too_many_open_files_nothing_is_left(path, monkeypatch):
     assert list(path.parent.iterdir()) == []
     monkeypatch.undo()
     fill(path, [job(1)])
+
+
+def test_disk_that_fails_once_everything_was_added(path):
+    make(path, batches=20)
+    why = rf"^everything was added to {path}, but the last checkpoint of {path} failed: "
+    with files_of_at_most(path.stat().st_size), pytest.raises(JournalFailed, match=why):
+        fill(path, [job(1000, bytes(PAGE_SIZE))])
+    assert path.stat().st_size > 10 * PAGE_SIZE
+    database = open_database(path)
+    assert database.connection.execute("SELECT count(*) FROM jobs").fetchone() == (61,)
+    assert database.close() is None
 
 
 def test_a_signal_after_the_commit_is_too_late(path, monkeypatch):

@@ -90,7 +90,8 @@ def filling(path: Path) -> Iterator[Filling]:
     """Open a database, creating it if it is missing, for a transaction that is committed at the end of the block.
 
     If the block raises, nothing is added, and a newly created file is removed. JournalRefused: the database can't be
-    used. BeanliteError: it can't be written. Until the end, the -wal takes as much room as what has been added.
+    used. BeanliteError: it can't be written. JournalFailed: everything was added, and then the disk failed. Until the
+    end, the -wal takes as much room as what has been added.
     """
     path = Path(os.path.realpath(path))
     is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error if access is denied
@@ -122,4 +123,7 @@ def filling(path: Path) -> Iterator[Filling]:
             if isinstance(error, sqlite3.Error):
                 raise BeanliteError(f"nothing was added to {path}: {text_of(error)}") from error
             raise
-        queue.leftover = database.close()
+        try:
+            queue.leftover = database.close()
+        except JournalFailed as error:
+            raise JournalFailed(f"everything was added to {path}, but {error}") from error
