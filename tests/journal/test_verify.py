@@ -1,7 +1,10 @@
 """Verify finds nothing in a sound file, whoever has it open, and each kind of damage with the check for it."""
 
+import os
+import shutil
 import sqlite3
-from contextlib import closing
+import subprocess
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -10,8 +13,10 @@ from beanlite.errors import BeanliteError
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.file.migrations import allow_writing
+from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import LARGE, flip, make, make_killed, snapshot, write_batch, writer
+from tests.support.needs import need
 
 CHECKS = ["file", "pages", "log", "sqlite", "schema", "state", "jobs", "bodies"]
 
@@ -52,6 +57,50 @@ def test_a_damaged_wal_is_found_though_sqlite_says_nothing(path):
     make_killed(path, batches=10)
     flip(Path(f"{path}-wal"), 5 * (PAGE_SIZE + 24))
     assert "commits follow a damaged frame of its -wal" in unsound(path)["log"]
+
+
+@contextmanager
+def snapshot_of_five_more(path):
+    """Yield the file in a folder where nobody may write, with five more commits in its -wal than its -shm tells."""
+    need(os.geteuid() == 0, "only root can mount")
+    folder = path.with_name("snapshot")
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], check=True)
+    try:
+        with closing(open_database(path)) as database:
+            for batch in range(1, 11):
+                write_batch(database.connection, batch)
+                if batch == 5:
+                    shutil.copy(f"{path}-shm", folder)
+            for file in (path, f"{path}-wal"):
+                shutil.copy(file, folder)
+        yield folder / path.name
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def make_read_only(folder):
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+
+
+def test_shm_of_a_snapshot_is_older_than_its_wal(path):
+    with snapshot_of_five_more(path) as copy:
+        make_read_only(copy.parent)
+        said = {finding.check: finding.said for finding in verify(copy) if finding.sound}
+        assert list(said) == CHECKS
+        assert said["log"] == "10 commits in the -wal"
+        assert said["jobs"] == "30 ready"
+        assert backup(copy, path.with_name("backup.db")).jobs == 30
+
+
+def test_damaged_wal_of_a_snapshot_is_found(path):
+    with snapshot_of_five_more(path) as copy:
+        flip(Path(f"{copy}-wal"), 20 * (PAGE_SIZE + 24))
+        make_read_only(copy.parent)
+        found = {finding.check: finding for finding in verify(copy)}
+        assert found["jobs"].said == "9 ready"
+        assert "7 commits follow a damaged frame of its -wal" in found["log"].said
+        assert not found["log"].sound
 
 
 def test_a_body_that_has_changed_is_found(path):

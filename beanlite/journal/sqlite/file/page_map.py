@@ -5,7 +5,6 @@ entry for each page (https://sqlite.org/fileformat.html). SQLite's own integrity
 with views it may leave out which pages no b-tree has, and which ones are free.
 """
 
-import os
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE, damaged, read_at, refused, wal_of, wal_size
-from beanlite.journal.sqlite.file.wal import Index, newest_in, read_open_index, read_salts
+from beanlite.journal.sqlite.file.wal import Index, has_its_own_index, newest_in, read_open_index, read_salts
 
 # An entry of the map: what kind of page it is, and the page above it in the b-tree, or 0.
 _ENTRY: Final = struct.Struct(">BI")
@@ -42,8 +41,8 @@ def check_page_map(connection: sqlite3.Connection, path: Path, file: int, index:
     ``file`` and ``index`` are descriptors of the file and of its -shm, which is -1 if there is none. Returns whether
     that could be seen: not if others commit all the time, nor beside a -wal in a folder where nobody may write.
     """
-    if wal_size(path) and not os.access(path.parent, os.W_OK, effective_ids=True):
-        return False  # SQLite may have an index of its own in memory
+    if wal_size(path) and has_its_own_index(path):
+        return False
     with refused(path):
         for _ in range(_LOOKS_MAX):
             before = _state(path, index)

@@ -138,6 +138,11 @@ def read_open_index(index: int) -> Index | None:
     return Index(frames, salts) if is_complete else None
 
 
+def has_its_own_index(path: Path) -> bool:
+    """Whether SQLite may have an index of its own in memory, as where it may not write; the -shm may be older then."""
+    return not all(os.access(each, os.W_OK, effective_ids=True) for each in (path.parent, shm_of(path)))
+
+
 def commit_frames(path: Path, salts: bytes | None = None) -> list[int]:
     """Return the numbers, from 1, of the frames in the -wal of the database file that end a transaction.
 

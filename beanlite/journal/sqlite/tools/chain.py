@@ -4,10 +4,11 @@ The format is described at https://sqlite.org/fileformat.html and https://sqlite
 """
 
 import struct
+from math import inf
 from pathlib import Path
 from typing import Final
 
-from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE, read_at
+from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE, read_at, wal_of
 from beanlite.journal.sqlite.file.wal import commit_frames, last_frame_offset, read_salts
 
 _WAL_HEADER_BYTES: Final = 32
@@ -37,6 +38,26 @@ def damaged_frames(path: Path, wal: int) -> dict[int, int]:
             damaged[at + _FRAME_HEADER_BYTES] = int.from_bytes(head[:4])
         before = head[16:] if len(page) == PAGE_SIZE else None
     return damaged
+
+
+def count_commits(path: Path) -> tuple[int, int]:
+    """Return how many commits are in the -wal, and how many of them are not before the first damaged frame.
+
+    JournalUnreadable: none can be read. OSError: the -wal can't be opened.
+    """
+    try:
+        with wal_of(path).open("rb", buffering=0) as wal:
+            salts = read_salts(wal.fileno())
+            commits = commit_frames(path, salts)
+            damaged = damaged_frames(path, wal.fileno())
+            if read_salts(wal.fileno()) != salts:  # the -wal was restarted meanwhile
+                damaged = {}
+    except FileNotFoundError:
+        return 0, 0
+    if salts is None:
+        return len(commits), len(commits)
+    sound_to = min(damaged, default=inf)
+    return len(commits), sum(last_frame_offset(number) + _FRAME_HEADER_BYTES >= sound_to for number in commits)
 
 
 def _follows(before: bytes | None, head: bytes, page: bytes) -> bool:

@@ -31,7 +31,8 @@ from beanlite.journal.sqlite.file.migrations import (
 from beanlite.journal.sqlite.file.note_table import check_notes
 from beanlite.journal.sqlite.file.page_map import check_page_map
 from beanlite.journal.sqlite.file.replay import changed_bodies, changed_rows, check_count, read_state
-from beanlite.journal.sqlite.file.wal import commit_frames, is_header_damaged, read_open_index
+from beanlite.journal.sqlite.file.wal import commit_frames, has_its_own_index, is_header_damaged, read_open_index
+from beanlite.journal.sqlite.tools.chain import count_commits
 from beanlite.journal.sqlite.tools.reading import check_readable, reading
 from beanlite.journal.validity import FAULTS_MAX, CheckResult
 
@@ -143,19 +144,25 @@ def _log(path: Path, descriptor: int, index: int) -> str:
         return "no -wal"
     with refused(path):
         mark = Mark.read(descriptor)
-        before = read_open_index(index)
-        commits: list[int] = []
-        if before is not None:
-            # With a damaged header, SQLite has passed over all frames, and the index has nothing of theirs.
-            commits = commit_frames(path, None if not before.frames and is_header_damaged(path) else before.salts)
-        after = read_open_index(index)
-    if before is not None and after is not None and before.salts == after.salts:  # the -wal was not restarted meanwhile
-        losses = sum(number > after.frames for number in commits)
-        if losses > 1 and mark is not None and mark.has_unsynced:
-            return f"{len(commits) - losses} commits in the -wal; {losses} were not synced when the power failed"
-        if losses > 1:  # a single commit may be under way
-            raise damaged(path, f"{losses} commits follow a damaged frame of its -wal")
-    return f"{len(commits)} commits in the -wal"
+        commits, losses = count_commits(path) if has_its_own_index(path) else _count_commits(path, index)
+    if losses > 1 and mark is not None and mark.has_unsynced:
+        return f"{commits - losses} commits in the -wal; {losses} were not synced when the power failed"
+    if losses > 1:  # a single commit may be under way
+        raise damaged(path, f"{losses} commits follow a damaged frame of its -wal")
+    return f"{commits} commits in the -wal"
+
+
+def _count_commits(path: Path, index: int) -> tuple[int, int]:
+    """Return how many commits are in the -wal, and of how many SQLite does not know, according to the open -shm."""
+    before = read_open_index(index)
+    commits: list[int] = []
+    if before is not None:
+        # With a damaged header, SQLite has passed over all frames, and the index has nothing of theirs.
+        commits = commit_frames(path, None if not before.frames and is_header_damaged(path) else before.salts)
+    after = read_open_index(index)
+    if before is None or after is None or before.salts != after.salts:  # the -wal was restarted meanwhile
+        return len(commits), 0
+    return len(commits), sum(number > after.frames for number in commits)
 
 
 def _pages(connection: sqlite3.Connection, path: Path, descriptor: int, index: int) -> str:
