@@ -355,6 +355,15 @@ def test_what_a_server_holds_is_never_replaced(path, dest):
         backup(path, dest, replace=True)
 
 
+@pytest.mark.usefixtures("poor_locks")
+@pytest.mark.parametrize("copy", [backup, export_to_file])
+def test_file_that_nobody_can_lock_is_replaced(copy, path, dest):
+    make(path, batches=1)
+    dest.write_bytes(b"old")
+    copy(path, dest, replace=True)
+    assert dest.stat().st_size > 3
+
+
 def test_what_a_killed_server_has_left_is_never_replaced(path, dest):
     make(path)
     make_killed(dest, batches=3)

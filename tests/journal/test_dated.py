@@ -1,7 +1,6 @@
 """Dated names sort by time, and only our own backups are ever deleted."""
 
 import errno
-import fcntl
 import os
 import time
 from pathlib import Path
@@ -155,13 +154,9 @@ def test_one_that_a_server_holds_is_left_alone(source, folder):
     assert delete_oldest(folder, source, 1, newest) == ([first], [])
 
 
-def test_one_that_nobody_can_lock_is_deleted(source, folder, monkeypatch):
+@pytest.mark.usefixtures("poor_locks")
+def test_one_that_nobody_can_lock_is_deleted(source, folder):
     newest, _ = dated_backups(folder, source)[-1]
-
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
     assert len(delete_oldest(folder, source, 1, newest)[0]) == 2
     assert names(folder) == [newest.name]
 

@@ -373,6 +373,12 @@ def test_clock_without_a_row_is_missed_only_after_an_orderly_stop(path, dest):
     assert salvage(path, dest).lost_clock
 
 
+@pytest.mark.usefixtures("poor_locks")
+def test_file_that_nobody_can_lock_is_saved(path, dest):
+    make(path, batches=1)
+    assert salvage(path, dest).jobs == 3
+
+
 def test_a_file_that_a_server_has_is_refused(path, dest):
     with writer(path, "idle"), pytest.raises(JournalRefused, match="a server holds"):
         salvage(path, dest)

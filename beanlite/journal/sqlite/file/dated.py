@@ -4,7 +4,6 @@ The names sort by time, which is UTC with milliseconds: queue-20261122T213456.78
 """
 
 import errno
-import fcntl
 import os
 import re
 import time
@@ -25,7 +24,7 @@ from beanlite.journal.sqlite.file.fileformat import (
     read_at,
     wal_size,
 )
-from beanlite.journal.sqlite.file.wholefile import remove_left
+from beanlite.journal.sqlite.file.wholefile import lock_servers_out, remove_left
 
 _STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
 _SUFFIX: Final = ".db"
@@ -112,11 +111,9 @@ def unheld(file: Path) -> Iterator[None]:
     """Lock servers out of a file in this block. BlockingIOError: one holds it. OSError: it can't be opened."""
     with os.fdopen(open_regular(file), "rb", buffering=0) as opened:
         try:
-            fcntl.flock(opened, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, as NFS has others only of files to write to
+            lock_servers_out(opened.fileno())
         except BlockingIOError:
             raise BlockingIOError(errno.EAGAIN, "a server or another command holds it", str(file)) from None
-        except OSError:
-            pass  # where nothing can be locked, no server runs
         yield
 
 

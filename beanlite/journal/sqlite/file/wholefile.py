@@ -144,7 +144,7 @@ def unserved(dest: Path, source: Path | None) -> Iterator[bool]:
         if source is not None and _is_open(source, descriptor):
             raise BeanliteError(f"{dest} was not replaced: it is the database itself")
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_servers_out(descriptor)
         except BlockingIOError as error:
             raise BeanliteError(f"{dest} was not replaced: a server holds it") from error
         if wal_size(dest):
@@ -152,6 +152,16 @@ def unserved(dest: Path, source: Path | None) -> Iterator[bool]:
         if os.path.lexists(journal_of(dest)):
             raise BeanliteError(f"{dest} was not replaced: {journal_of(dest)} would be taken for a part of it")
         yield True
+
+
+def lock_servers_out(descriptor: int) -> None:
+    """Lock servers out of an open file for as long as it is open. BlockingIOError: one holds it."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, as NFS has others only of files to write to
+    except BlockingIOError:
+        raise
+    except OSError:
+        pass  # where nothing can be locked, no server runs
 
 
 def _is_open(path: Path, descriptor: int) -> bool:

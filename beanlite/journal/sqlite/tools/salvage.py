@@ -1,6 +1,5 @@
 """Saves the sound contents of a damaged file: every job that is as it was written, wherever in the file it is."""
 
-import fcntl
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
@@ -29,6 +28,7 @@ from beanlite.journal.sqlite.file.note_table import SET_NOTE, row_of_note
 from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE
 from beanlite.journal.sqlite.file.replay import is_sound
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
+from beanlite.journal.sqlite.file.wholefile import lock_servers_out
 from beanlite.journal.sqlite.tools.btree import Pages, Spans, Value
 from beanlite.journal.sqlite.tools.filling import filling
 from beanlite.journal.validity import COUNTER_MAX, is_number
@@ -175,13 +175,12 @@ def _lock(source: Path) -> Iterator[None]:
         descriptor = open_regular(source)
     except OSError as error:
         raise BeanliteError(f"{source} can't be opened: {error.strerror}") from error
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with os.fdopen(descriptor):
+        try:
+            lock_servers_out(descriptor)
+        except BlockingIOError as error:
+            raise JournalRefused(f"a server holds {source}; stop it") from error
         yield
-    except BlockingIOError as error:
-        raise JournalRefused(f"a server holds {source}; stop it") from error
-    finally:
-        os.close(descriptor)
 
 
 class _Saving:
