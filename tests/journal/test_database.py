@@ -424,3 +424,17 @@ def test_file_of_a_first_start_that_was_quicker_stays(path, monkeypatch):
     monkeypatch.setattr(fcntl, "flock", quicker)
     assert refusal(path) == f"a server or another command holds {path}; stop it, or name another file"
     assert path.exists()
+
+
+@pytest.mark.parametrize("size", [504, 505])
+def test_path_that_is_too_long_for_sqlite(tmp_path, size):
+    folder = tmp_path / ("a" * 200)
+    path = folder / ("b" * (size - len(f"{folder}/{'c' * 50}/"))) / ("c" * 50)
+    path.parent.mkdir(parents=True)
+    assert len(str(path)) == size
+    if size == 504:
+        make(path, batches=1)
+    else:
+        why = "its path is longer than the 504 bytes that SQLite takes"
+        assert refusal(path) == f"{path} can't be used: unable to open database file; {why}"
+        assert list(path.parent.iterdir()) == []

@@ -36,6 +36,8 @@ WHAT_TO_DO = "restore a backup, or save what is sound with beanlite salvage"
 ADVICE = f"if beanlite verify finds damage, {WHAT_TO_DO}"
 # The size of the test allocation after a failed write of SQLite's: more than the page that SQLite writes at a time.
 _QUOTA_PROBE_BYTES = 1 << 16
+# SQLite takes paths of 512 bytes, of which it leaves 8 for what it adds, such as "-journal".
+_PATH_BYTES_MAX = 504
 # How SQLite's rollback journal begins (https://sqlite.org/fileformat.html).
 _JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
@@ -302,6 +304,8 @@ def _unusable(error: sqlite3.Error, path: Path) -> JournalUnreadable:
     if is_locked(error):
         return JournalLocked(f"{what}; another program holds a lock on it: end what that does there, and try again")
     advice = "check the disk, and the owner and the mode of the folder, the file, its -wal and its -shm"
+    if len(os.fsencode(path)) > _PATH_BYTES_MAX:
+        advice = f"its path is longer than the {_PATH_BYTES_MAX} bytes that SQLite takes"
     return JournalUnreadable(f"{what}; {advice}")
 
 
