@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import stat
 import struct
@@ -19,6 +20,8 @@ from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.replay import read_jobs, read_state
 from beanlite.journal.sqlite.tools import backup as backup_module
 from beanlite.journal.sqlite.tools.backup import backup
+from beanlite.journal.sqlite.tools.compact import compact
+from beanlite.journal.sqlite.tools.restore import restore
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.support.journal_files import (
     KEPT_BATCHES,
@@ -353,6 +356,28 @@ def test_what_a_server_holds_is_never_replaced(path, dest):
     make(path)
     with writer(dest, "idle"), pytest.raises(BeanliteError, match="a server holds it"):
         backup(path, dest, replace=True)
+
+
+def test_backup_with_another_name_is_only_read(path, dest):
+    """A snapshot of the folder shares it, as ``cp -al`` makes one."""
+    make(path, batches=1)
+    backup(path, dest)
+    other = path.with_name("snapshot.db")
+    other.hardlink_to(dest)
+    before = snapshot(dest.parent)
+    assert all(finding.sound for finding in verify(dest))
+    export_to_file(dest, path.with_name("export"))
+    assert restore(dest, path).jobs == 3
+    why = r"has 2 names \(hard links\), and .*; remove the others, or copy it, with its -wal if it has one$"
+    for change in (open_database, compact):
+        with pytest.raises(JournalRefused, match=why):
+            change(dest)
+    assert snapshot(dest.parent) == before
+    other.unlink()
+    open_database(dest).close()
+    other.hardlink_to(dest)
+    (finding,) = verify(dest)  # it has been served, and may have a -wal under either name
+    assert re.search(why, finding.said)
 
 
 @pytest.mark.usefixtures("poor_locks")

@@ -152,12 +152,13 @@ def stray_wal(path: Path) -> JournalRefused:
     )
 
 
-def check_file(descriptor: int, path: Path, newest: int) -> None:
+def check_file(descriptor: int, path: Path, newest: int, *, to_read: bool = False) -> None:
     """Raise JournalRefused unless the open file is empty, or ours and of a version up to `newest`.
 
     The offsets are those of SQLite's database header. Changes that are only in the -wal are not considered here.
+    ``to_read``: the file is only read.
     """
-    check_names(descriptor, path)
+    check_names(descriptor, path, to_read=to_read)
     status = os.fstat(descriptor)
     header = read_at(descriptor, HEADER_BYTES, 0)
     if not header and wal_size(path):
@@ -175,17 +176,26 @@ def check_file(descriptor: int, path: Path, newest: int) -> None:
             _check_new(path)
 
 
-def check_names(descriptor: int, path: Path) -> None:
-    """Raise JournalRefused if the open file has other names than this one, or what belongs beside it is no file."""
+def check_names(descriptor: int, path: Path, *, to_read: bool = False) -> None:
+    """Raise JournalRefused if the open file has other names than this one, or what belongs beside it is no file.
+
+    A backup that is only read may have other names, as in snapshots of its folder.
+    """
     names = os.fstat(descriptor).st_nlink
-    if names > 1:
-        why = "its -wal would be found under one of them only; remove the others"
+    if names > 1 and not (to_read and _is_whole(descriptor, path)):
+        advice = "remove the others, or copy it, with its -wal if it has one"
+        why = f"its -wal would be found under one of them only; {advice}"
         raise JournalRefused(f"{path} has {names} names (hard links), and {why}")
     for beside in (wal_of(path), shm_of(path), journal_of(path)):
         with suppress(OSError):
             mode = beside.stat().st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # SQLite would wait for the other end of a pipe
                 raise JournalRefused(f"{beside} is no regular file; move it away")
+
+
+def _is_whole(descriptor: int, path: Path) -> bool:
+    """Whether nothing can be beside an open file under any of its names, as with a backup that was never served."""
+    return read_at(descriptor, HEADER_BYTES, 0)[18:20] != WAL_MODE and not journal_of(path).exists()
 
 
 def _check_ours(header: bytes, path: Path, newest: int) -> None:

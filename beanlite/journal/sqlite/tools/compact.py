@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from beanlite.errors import JournalRefused
-from beanlite.journal.sqlite.file.fileformat import wal_size
+from beanlite.journal.sqlite.file.fileformat import check_names, wal_size
 from beanlite.journal.sqlite.file.wholefile import partial_of
 from beanlite.journal.sqlite.tools.reading import check_readable, roll_back
 from beanlite.journal.sqlite.tools.replace import copy_checked, replacing, take_place, written_at
@@ -32,6 +32,7 @@ def compact(path: Path, progress: Callable[[int], None] | None = None) -> Compac
     path = Path(os.path.realpath(path))
     check_readable(path)
     with replacing(path) as lock, partial_of(path) as partial:
+        check_names(lock.descriptor, path)
         if wal_size(path):
             raise JournalRefused(f"{path} has a -wal, as a killed server leaves it; start the server and stop it first")
         roll_back(path)  # or reading the file would, and that would be taken for another program's doing

@@ -76,7 +76,7 @@ def check_readable(path: Path) -> None:
     except OSError as error:
         raise JournalRefused(f"{path} can't be opened: {error.strerror}") from error
     with refused(path), os.fdopen(descriptor):
-        check_file(descriptor, path, len(find_migrations()))
+        check_file(descriptor, path, len(find_migrations()), to_read=True)
         if not os.fstat(descriptor).st_size:
             raise NotOurs(f"{path} is empty; there is nothing in it")
         if has_stray_wal(descriptor, path):
