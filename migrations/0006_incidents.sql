@@ -24,7 +24,7 @@ SELECT
 FROM totals
 WHERE span_s = 86400;
 
--- How many a minute, in this hour and the one before: over_s is how long that is.
+-- How many a minute, in this hour and the one before: over_s is how long that is. A clock that was ahead leaves later hours.
 CREATE VIEW rates AS
 SELECT
     tube,
@@ -48,6 +48,6 @@ FROM totals, (
     SELECT 3600 + now % 3600 + now - CAST(now AS INTEGER) AS over_s, CAST(now AS INTEGER) / 3600 * 3600 - 3600 AS begin
     FROM (SELECT (julianday('now') - 2440587.5) * 86400 AS now)
 )
-WHERE span_s = 3600 AND at >= begin
+WHERE span_s = 3600 AND at BETWEEN begin AND begin + 3600
 GROUP BY tube
 ORDER BY tube;

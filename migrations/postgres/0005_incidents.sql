@@ -24,7 +24,7 @@ SELECT
 FROM totals
 WHERE span_s = 86400;
 
--- How many a minute, in this hour and the one before: over_s is how long that is.
+-- How many a minute, in this hour and the one before: over_s is how long that is. A clock that was ahead leaves later hours.
 CREATE OR REPLACE VIEW rates AS
 SELECT
     tube,
@@ -48,6 +48,6 @@ FROM totals, (
     SELECT 3600 + now - floor(now / 3600) * 3600 AS over_s, floor(now / 3600) * 3600 - 3600 AS begin
     FROM (SELECT extract(epoch FROM clock_timestamp())::float8 AS now) AS clock
 ) AS span
-WHERE span_s = 3600 AND at >= begin
+WHERE span_s = 3600 AND at BETWEEN begin AND begin + 3600
 GROUP BY tube, over_s
 ORDER BY tube;

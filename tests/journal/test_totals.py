@@ -1,5 +1,6 @@
 """The totals of tubes in the file: which tubes have rows of their own, also after a restart, and damaged rows."""
 
+import time
 from contextlib import closing
 
 import pytest
@@ -11,6 +12,7 @@ from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.served.batch import Batch
 from beanlite.journal.sqlite.served.totals import add_totals, resume_totals
 from beanlite.journal.sqlite.served.writer import Writer
+from beanlite.journal.sqlite.tools.look import looking
 from beanlite.journal.sqlite.tools.verify import verify
 from beanlite.journal.totals import DAY_S, HOUR_S, REST, TUBES_MAX, Totals
 from tests.support.journal_files import NO_HISTORY, unchecked
@@ -86,3 +88,15 @@ def test_unusable_row_of_totals_is_told_and_begins_anew(tmp_path, caplog, value)
     assert puts == [("bad", 1), ("good", 2)]
     assert [record.fields["tube"] for record in caplog.records] == ["bad", "bad"]
     assert all(finding.sound for finding in verify(path))
+
+
+def test_hours_of_a_clock_that_was_ahead_are_not_recent(path):
+    now_s = time.time()
+    with closing(open_database(path)) as database:
+        add_totals(database.connection, Totals().rows(tallies_of([b"now"]), now_s))
+        add_totals(database.connection, Totals().rows(tallies_of([b"later"]), now_s + 3 * DAY_S))
+    with looking(path) as look:
+        assert [row["tube"] for row in look._rows("SELECT tube FROM rates", {})] == ["now"]
+        for span_s in (HOUR_S, DAY_S):
+            assert [row["tube"] for row in look.totals(span_s, 2, ["now", "later"])] == ["now"]
+            assert len(look.totals_of_all(span_s, 2)) == 1

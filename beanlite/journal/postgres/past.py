@@ -62,8 +62,10 @@ _CONDITIONS: Final = {
 # Events, and bodies, that are read at a time.
 _EVENTS_READ: Final = 1000
 _BODIES_READ: Final = 100
-# The recent totals of some tubes, by the hour or by the day; and of all tubes together.
-_RECENT: Final = "span_s = $1 AND at > extract(epoch FROM clock_timestamp()) - $1 * $2"
+# The recent totals of some tubes, by the hour or by the day; and of all tubes together. Not those that are yet to come,
+# as a clock that was ahead leaves them.
+_NOW: Final = "extract(epoch FROM clock_timestamp())"
+_RECENT: Final = f"span_s = $1 AND at > {_NOW} - $1 * $2 AND at <= {_NOW}"
 _TOTALS: Final = f"""
     SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
            dead, expired, refused, duplicates, client_gone, delay_over

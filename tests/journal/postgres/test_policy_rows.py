@@ -15,6 +15,7 @@ from beanlite.journal.event_rows import DEEDS_ONLY, EventRows
 from beanlite.journal.policy_rows import line_of_policy, row_of_policy
 from beanlite.journal.postgres import dump
 from beanlite.journal.postgres.batch import batch_of
+from beanlite.journal.postgres.past import looking
 from beanlite.journal.schedule_rows import line_of_schedule
 from beanlite.journal.sqlite.tools.load import load
 from beanlite.journal.totals import Totals
@@ -145,6 +146,14 @@ async def test_totals_have_what_happens_without_a_command(postgres, database):
     assert tuple(row) == (2, 4, 6, 8, 10, 12, 14)
     (rates,) = await sql(postgres, database, f"SELECT {COUNTED} FROM rates")  # noqa: S608
     assert [0.0, *rates] == sorted({0.0, *rates})
+    await sql(postgres, database, "UPDATE totals SET at = at + 3 * 86400")  # as a clock that was ahead leaves them
+    assert await sql(postgres, database, "SELECT * FROM rates") == []
+
+    def recent():
+        with looking(database) as look:
+            return [*look.totals(3600, 24, ["default"]), *look.totals_of_all(86400, 7)]
+
+    assert await asyncio.to_thread(recent) == []
 
 
 async def test_view_has_what_holds_for_each_tube(postgres, database):

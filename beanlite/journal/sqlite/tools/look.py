@@ -113,20 +113,21 @@ _CONDITIONS_OF_EVENTS: Final = {
 }
 # Events that are read at a time.
 _EVENTS_READ: Final = 1000
-# The recent totals of some tubes, by the hour or by the day.
-_TOTALS: Final = """
+# Recent totals, and not those that are yet to come, as a clock that was ahead leaves them.
+_RECENT: Final = """
+    span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
+    AND at <= CAST(strftime('%s', 'now') AS INTEGER)
+"""
+# Those of some tubes, by the hour or by the day.
+_TOTALS: Final = f"""
     SELECT at, tube, put, reserved, deleted, released, timed_out, buried, kicked, waited_s, held_s,
            dead, expired, refused, duplicates, client_gone, delay_over
-    FROM totals
-    WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
-          AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
+    FROM totals WHERE {_RECENT} AND tube IN (SELECT value FROM json_each(:tubes)) ORDER BY at
 """
 # Likewise of all tubes together.
-_TOTALS_OF_ALL: Final = """
+_TOTALS_OF_ALL: Final = f"""
     SELECT at, sum(put) AS put, sum(deleted) AS deleted, sum(delay_over) AS delay_over
-    FROM totals
-    WHERE span_s = :span_s AND at > CAST(strftime('%s', 'now') AS INTEGER) - :span_s * :spans
-    GROUP BY at ORDER BY at
+    FROM totals WHERE {_RECENT} GROUP BY at ORDER BY at
 """
 # The order in which the jobs of each queue leave it.
 _QUEUES: Final = {"ready": "pri, id", "delayed": "due_at, id", "buried": "buried_seq"}
