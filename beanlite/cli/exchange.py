@@ -41,13 +41,14 @@ EPILOG: Final = {
         "Exit codes: 0 everything is imported; 1 FILE can't be read, a line is wrong, or an id is taken; 2 a wrong"
         " setting or flag; 3 a server holds the database, or it was refused; 4 everything is imported, but the disk"
         " failed when the database was closed; 130 interrupted. After all but 0 and 4 nothing was imported, unless the"
-        " message says that this is not known: the commit in PostgreSQL was interrupted, or its answer lost."
+        " message says that this is not known: the commit in PostgreSQL was interrupted, or its answer lost; or the"
+        " commit in the file could not be synced."
     ),
     "import-binlog": (
         "Exit codes: 0 the jobs are in the database; 1 something could not be read or written; 2 a wrong setting or"
         " flag; 3 a beanstalkd is running on DIR, or DIR has no binlog or a damaged one, or the database was refused,"
         " perhaps because it has jobs; 4 the jobs are in the database, but the disk failed when it was closed; 130"
-        " interrupted. After 1, 2, 3 and 130 the database is unchanged."
+        " interrupted. After 1, 2, 3 and 130 the database is unchanged, unless the message says that this is not known."
     ),
 }
 EXAMPLES: Final = """

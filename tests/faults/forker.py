@@ -29,7 +29,7 @@ from typing import NamedTuple, Self
 ROOT = Path(__file__).parents[2]
 DATABASE = "queue.db"
 WITHIN_S = 20
-COMMANDS = ["serve", "backup", "restore", "compact"]
+COMMANDS = ["serve", "backup", "restore", "compact", "import"]
 WITH_BODY = (b"RESERVED ", b"FOUND ", b"OK ")
 HANDED_OVER = 3  # the file descriptor of a socket opened by systemd
 # As in faults.c.

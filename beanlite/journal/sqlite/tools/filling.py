@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from beanlite.errors import BeanliteError, JournalFailed
+from beanlite.errors import BeanliteError, JournalFailed, JournalUnreadable
 from beanlite.host import signals
 from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, NAMES, TIMES
 from beanlite.journal.schedule_rows import row_of_schedule
-from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.file.database import Database, open_database
 from beanlite.journal.sqlite.file.fileformat import refused, shm_of, text_of, wal_of, wal_size
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.file.policy_tables import SET_SCHEDULE, read_schedules
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
+from beanlite.journal.sqlite.file.wal import commit_frames, read_frame_count
 
 _GONE: Final = "SELECT last_job FROM schedules WHERE last_job NOT IN (SELECT id FROM jobs)"
 _HAS_OTHER_JOB: Final = "SELECT 1 FROM jobs WHERE id = ? AND NOT (tube = ? AND crc32 = ?)"
@@ -85,13 +86,22 @@ def _remove_empty(path: Path) -> None:
                 file.unlink(missing_ok=True)
 
 
+def _has_unknown_commit(database: Database) -> bool:
+    """Whether the -wal has a commit of which SQLite does not know, as its sync has failed: a recovery would find it."""
+    try:
+        return max(commit_frames(database.path), default=0) > read_frame_count(database.index)
+    except (OSError, JournalUnreadable):
+        return True
+
+
 @contextmanager
 def filling(path: Path) -> Iterator[Filling]:
     """Open a database, creating it if it is missing, for a transaction that is committed at the end of the block.
 
     If the block raises, nothing is added, and a newly created file is removed. JournalRefused: the database can't be
-    used. BeanliteError: it can't be written. JournalFailed: everything was added, and then the disk failed. Until the
-    end, the -wal takes as much room as what has been added.
+    used. BeanliteError: it can't be written; if the commit can't be synced, the text may say that it is not known what
+    was added. JournalFailed: everything was added, and then the disk failed. Until the end, the -wal takes as much room
+    as what has been added.
     """
     path = Path(os.path.realpath(path))
     is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error if access is denied
@@ -114,15 +124,20 @@ def filling(path: Path) -> Iterator[Filling]:
             finishing.enter_context(signals.unheard())  # to be interrupted now would look as if nothing had been added
             database.connection.execute("COMMIT")
         except BaseException as error:
+            in_doubt = isinstance(error, sqlite3.Error) and not is_new and _has_unknown_commit(database)
             with suppress(sqlite3.Error, JournalFailed):  # even if this fails, nothing uncommitted is in the file
                 database.connection.rollback()
                 database.close()
             if is_new:
                 for file in (path, wal_of(path), shm_of(path)):
                     file.unlink(missing_ok=True)
-            if isinstance(error, sqlite3.Error):
-                raise BeanliteError(f"nothing was added to {path}: {text_of(error)}") from error
-            raise
+            if not isinstance(error, sqlite3.Error):
+                raise
+            what = f"nothing was added to {path}: {text_of(error)}"
+            if in_doubt and wal_size(path):
+                what = f"it is not known whether everything was added to {path}, or nothing: {text_of(error)}"
+                what += "; see what is there before you try again"
+            raise BeanliteError(what) from error
         try:
             queue.leftover = database.close()
         except JournalFailed as error:
