@@ -1,17 +1,23 @@
 """A restore over a damaged -wal of a killed server: until the file is replaced, a start still tells what is lost."""
 
+import contextlib
+import os
+import subprocess
+import time
+
 import pytest
 
 from beanlite.errors import BeanliteError, JournalLocked, JournalRefused
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import wal_of
 from beanlite.journal.sqlite.file.wal import commit_frames, last_frame_offset
-from beanlite.journal.sqlite.tools import replace
+from beanlite.journal.sqlite.tools import replace, restore as restoring
 from beanlite.journal.sqlite.tools.restore import restore
 from tests.journal.test_restore import ids, kept_by, names, source, target, untouched
 from tests.journal.test_restore_killed import killed_folders
 from tests.support.journal_files import flip, make_killed
-from tests.support.sqlite_tool import outsider
+from tests.support.needs import need
+from tests.support.sqlite_tool import outsider, tell
 
 __all__ = ["source", "target"]  # fixtures
 
@@ -55,6 +61,54 @@ def fail_at_last(error, monkeypatch):
         raise error
 
     monkeypatch.setattr(replace, "_rename", failing)
+
+
+@pytest.mark.parametrize("lost", [1, 8])
+def test_nobody_else_has_the_new_file_before_the_old_wal_is_gone(lost, source, target, monkeypatch):
+    make_killed(target, batches=10)
+    flip(wal_of(target), last_frame_offset(commit_frames(target)[-lost]) + 100)
+    found, pwrite = [], os.pwrite
+
+    def look(*given):
+        done = pwrite(*given)
+        found.append(tell(target, "SELECT count(*) FROM jobs"))
+        return done
+
+    monkeypatch.setattr(os, "pwrite", look)
+    restore(source, target)
+    assert "database is locked" in found[0]
+    assert len(found) == 1
+    assert ids(target)[0] == [1, 2, 3]
+
+
+def test_a_glance_at_a_file_with_a_damaged_wal_is_waited_for(source, cut, monkeypatch):
+    with outsider(f"{cut.as_uri()}?mode=ro") as do:
+        do("SELECT 1 FROM sqlite_schema LIMIT 0;")
+        monkeypatch.setattr(time, "sleep", lambda _: do(".open :memory:"))
+        restore(source, cut)
+    assert ids(cut)[0] == [1, 2, 3]
+
+
+def test_no_id_is_given_out_twice_though_the_disk_is_full(source, tmp_path, monkeypatch):
+    need(os.geteuid() == 0, "only root can mount")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(disk)], check=True)
+    set_aside = restoring._set_aside
+
+    def fill(*given):
+        set_aside(*given)
+        with contextlib.suppress(OSError), (disk / "full").open("wb", buffering=0) as full:
+            while full.write(bytes(4096)):
+                pass
+
+    monkeypatch.setattr(restoring, "_set_aside", fill)
+    try:
+        make_killed(disk / "queue.db", batches=10)
+        with pytest.raises(JournalRefused, match="no space left"):
+            restore(source, disk / "queue.db")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_file_with_a_damaged_wal_is_refused_if_others_have_it(source, cut):

@@ -147,6 +147,16 @@ def test_a_copy_that_a_killed_restore_had_just_begun_goes(before, source, target
     assert not [name for name in names(target) if "partial" in name]
 
 
+def test_what_killed_restores_of_other_databases_have_left_stays(source, target):
+    others = [f".{name}.restored-20200101T000000.000Z.abc.partial" for name in ("queue.db.restored-test", "queue.db2")]
+    ours = [f".queue.db.replaced-20200101T000000.000Z{end}.abc.partial" for end in ("", "-wal", "-journal")]
+    for name in others + ours:
+        target.with_name(name).touch()
+        os.utime(target.with_name(name), (0, 0))
+    restore(source, target)
+    assert [name for name in names(target) if "partial" in name] == sorted(others)
+
+
 def test_what_killed_restores_have_left_may_stay(source, target, monkeypatch):
     make(target, batches=4)
     begun = target.with_name(".queue.db.restored-20200101T000000.000Z.abc.partial")

@@ -281,3 +281,21 @@ def test_restore_over_a_copy_is_refused_while_others_have_it_open(path, copy, so
         do("SELECT 1 FROM sqlite_schema LIMIT 0;")
         with pytest.raises(JournalRefused, match=r"another program has .* open"):
             restore(source, path)
+
+
+def test_interrupt_amid_the_rename_of_a_stray_wal_undoes_it(interrupted, source, monkeypatch):
+    """A signal that comes during the call is heard right after it."""
+    (stray,) = interrupted.parent.glob("*.stray-wal")
+    rename = Path.rename
+
+    def renamed(file, name):
+        rename(file, name)
+        if file == stray:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", renamed)
+        with pytest.raises(KeyboardInterrupt):
+            restore(source, interrupted)
+    assert stray.exists()
+    assert "a restore of" in refusal(interrupted)

@@ -26,7 +26,7 @@ from beanlite.journal.sqlite.file.fileformat import (
 )
 from beanlite.journal.sqlite.file.wholefile import lock_servers_out, remove_left
 
-_STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
+STAMP: Final = r"(\d{8}T\d{6})\.(\d{3})Z"
 _SUFFIX: Final = ".db"
 # A partial file, or SQLite's journal of one, that has not been written to for this long was left by a killed backup,
 # even on a file system where nobody can claim one.
@@ -57,7 +57,7 @@ def dated_files(folder: Path, before: str, after: str = "") -> list[tuple[Path, 
 
     Times are in UTC seconds. OSError: the folder can't be read.
     """
-    pattern = re.compile(re.escape(before) + _STAMP + re.escape(after))
+    pattern = re.compile(re.escape(before) + STAMP + re.escape(after))
     files = []
     for name in os.listdir(folder):  # noqa: PTH208 - names are all that is needed
         match = pattern.fullmatch(name)
@@ -146,7 +146,7 @@ def delete_left(folder: Path, source: Path) -> list[OSError]:
     OSError: the folder can't be read.
     """
     failures: list[OSError] = []
-    name = rf"\.{re.escape(source.stem)}-{_STAMP}{re.escape(_SUFFIX)}\.\w+\.partial"
+    name = rf"\.{re.escape(source.stem)}-{STAMP}{re.escape(_SUFFIX)}\.\w+\.partial"
     try:
         remove_left(folder, re.compile(name))
     except OSError as error:

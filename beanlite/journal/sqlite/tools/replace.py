@@ -8,6 +8,7 @@ import fcntl
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
@@ -27,15 +28,18 @@ from beanlite.journal.sqlite.file.fileformat import (
     wal_size,
 )
 from beanlite.journal.sqlite.file.replay import count_jobs
-from beanlite.journal.sqlite.file.wholefile import sync
+from beanlite.journal.sqlite.file.wholefile import lock_byte, sync
 from beanlite.journal.sqlite.tools.backup import copy
 from beanlite.journal.sqlite.tools.reading import reading
 from beanlite.journal.sqlite.tools.verify import check_results, reading_whole
 
 # How long to wait for others who have the file open: most of them only look at it for a moment.
 _WAIT_S: Final = 1.0
-# The bytes of a database file that each program that has it open locks (https://sqlite.org/src/file/src/os.h).
+_LOOKS: Final = 20
+# The bytes of a database file that each program that has it open locks (https://sqlite.org/src/file/src/os.h), and the
+# one that it locks for a moment before.
 _SHARED_FIRST: Final = 0x40000002
+_PENDING: Final = 0x40000000
 _SHARED_BYTES: Final = 510
 # The header of the old file once it is replaced: no program takes it for a database, or for one that it has cached.
 _LAST_HEADER: Final = b"This database was replaced; the new one has its name.".ljust(HEADER_BYTES)
@@ -96,7 +100,7 @@ def take_place(
     before = os.fstat(lock.descriptor)
     partial.chmod(stat.S_IMODE(before.st_mode))
     give_to_owner(partial, before)
-    new = os.open(partial, os.O_RDONLY | os.O_CLOEXEC)
+    new = os.open(partial, os.O_RDWR | os.O_CLOEXEC)
     lock.undo.callback(os.close, new)
     fcntl.flock(new, fcntl.LOCK_EX)  # otherwise a server could start before the following steps are done
     with refused(target):
@@ -117,6 +121,8 @@ def take_place(
             # The old file is damaged, so no server could start on it; nor on the new file while the old -wal is there.
             journal_of(target).unlink(missing_ok=True)
         sync(target.parent)
+        # Until the old -wal is gone, a program that opened the new file would have SQLite put that -wal into it.
+        lock_byte(new, _PENDING, fcntl.F_WRLCK)
         _rename(partial, target, lock, connection, new)
     return is_sound
 
@@ -130,14 +136,14 @@ def without_stray_wal(partial: Path, target: Path, lock: Lock, wal: Path, moved_
     target open.
     """
     _lock_unread(target, lock)
-    wal.rename(moved_to)
     try:
+        wal.rename(moved_to)
         shm_of(target).unlink(missing_ok=True)
         sync(target.parent)
         yield
     except BaseException:
         if partial.exists():
-            with signals.unheard():
+            with signals.unheard(), suppress(FileNotFoundError):
                 moved_to.rename(wal)
         raise
 
@@ -183,11 +189,16 @@ def _lock_out_others(connection: sqlite3.Connection, target: Path) -> bool:
         connection.execute("BEGIN EXCLUSIVE")
         connection.execute("ROLLBACK")  # the lock remains
     except (sqlite3.Error, UnicodeDecodeError) as error:
-        if is_damage(error) or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_ERROR:
-            return False
-        with refused(target):
-            raise
+        raise_unless_damage(error, target)
+        return False
     return True
+
+
+def raise_unless_damage(error: sqlite3.Error | UnicodeDecodeError, path: Path) -> None:
+    """Raise JournalRefused if it is for another reason than damage that a file can't be read."""
+    if not is_damage(error) and getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_ERROR:
+        with refused(path):
+            raise error
 
 
 def _lock_unread(target: Path, lock: Lock) -> None:
@@ -195,10 +206,12 @@ def _lock_unread(target: Path, lock: Lock) -> None:
 
     The lock is lost when this process closes the file.
     """
-    try:
-        fcntl.lockf(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_FIRST)
-    except BlockingIOError as error:
-        raise JournalLocked(f"another program has {target} open: end what that does there, and try again") from error
+    for _ in range(_LOOKS):
+        with suppress(BlockingIOError):
+            fcntl.lockf(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, _SHARED_BYTES, _SHARED_FIRST)
+            return
+        time.sleep(_WAIT_S / _LOOKS)
+    raise JournalLocked(f"another program has {target} open: end what that does there, and try again")
 
 
 def _move_wal(connection: sqlite3.Connection, target: Path) -> bool:

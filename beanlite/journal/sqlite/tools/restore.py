@@ -13,7 +13,7 @@ from pathlib import Path
 
 from beanlite.errors import BeanliteError, JournalRefused
 from beanlite.host import signals
-from beanlite.journal.sqlite.file.dated import dated_files, moment_after, stamp, unheld
+from beanlite.journal.sqlite.file.dated import STAMP, dated_files, moment_after, stamp, unheld
 from beanlite.journal.sqlite.file.fileformat import (
     APPLICATION_ID,
     HEADER_BYTES,
@@ -33,6 +33,7 @@ from beanlite.journal.sqlite.file.wholefile import partial_of, remove_left, sync
 from beanlite.journal.sqlite.tools.replace import (
     copy_checked,
     give_to_owner,
+    raise_unless_damage,
     replacing,
     take_place,
     without_stray_wal,
@@ -124,7 +125,8 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
                     wal_of(aside).unlink(missing_ok=True)
                 moved_to = aside.with_name(f"{aside.name}.stray-wal")
                 with without_stray_wal(partial, target, lock, stray, moved_to) if stray else nullcontext():
-                    adopt = None if is_cut and stray is None else lambda old: _leave_out_ids(partial, _last_id(old))
+                    stays_unread = is_cut and stray is None
+                    adopt = None if stays_unread else lambda old: _leave_out_ids(partial, _last_id(old, target))
                     is_sound = take_place(partial, target, lock, times, adopt)
             except BaseException as error:
                 if partial.exists():  # the target is still in place
@@ -165,9 +167,9 @@ def _remove_begun(target: Path) -> None:
 
     OSError: something can't be removed.
     """
-    begun = re.escape(target.name)
-    needed = "|".join(re.escape(_copy_path(aside).name) for aside, _ in _set_aside_earlier(target))
-    remove_left(target.parent, re.compile(rf"\.(?!({needed})\.\w){begun}\.(restored|replaced)-[-.\w]+\.partial"))
+    needed = "|".join(re.escape(_copy_path(aside).name) for aside, _ in _set_aside_earlier(target)) or "(?!)"
+    begun = rf"{re.escape(target.name)}\.(?:restored|replaced)-{STAMP}(?:-wal|-journal)?"
+    remove_left(target.parent, re.compile(rf"\.(?!(?:{needed})\.\w+\.partial){begun}\.\w+\.partial"))
 
 
 def _last_replaced(target: Path) -> Path:
@@ -223,11 +225,18 @@ def _check_target(target: Path, descriptor: int) -> None:
         raise JournalRefused(f"{target} is not a beanlite database; move it away, or name another file")
 
 
-def _last_id(connection: sqlite3.Connection) -> int:
-    """Return the last id that a database has given out, of whatever version it is; 0 if it is too damaged to tell."""
+def _last_id(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the last id that a database has given out, of whatever version it is; 0 if it is too damaged to tell.
+
+    JournalRefused: it can't be read for another reason, such as a full disk.
+    """
     last_id = None
-    with suppress(sqlite3.Error, UnicodeDecodeError, TypeError):
+    try:
         (last_id,) = connection.execute("SELECT last_id FROM meta").fetchone()
+    except TypeError:  # there is no row
+        pass
+    except (sqlite3.Error, UnicodeDecodeError) as error:
+        raise_unless_damage(error, path)
     return last_id if isinstance(last_id, int) and 0 < last_id < COUNTER_MAX else 0
 
 
@@ -243,7 +252,7 @@ def _look_aside(aside: Path) -> tuple[int, bool]:
         return 0, False
     try:
         with refused(aside), closing(sqlite3.connect(f"{aside.as_uri()}?mode=ro", uri=True)) as connection:
-            last_id, index = _last_id(connection), read_index(aside)
+            last_id, index = _last_id(connection, aside), read_index(aside)
     finally:
         shm_of(aside).unlink(missing_ok=True)
     return last_id, index is None or index.frames < commits[-1]
