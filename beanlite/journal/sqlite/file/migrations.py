@@ -6,7 +6,6 @@ The version of a file (SQLite's user_version) is the number of the last migratio
 import glob
 import json
 import os
-import re
 import shlex
 import sqlite3
 from collections.abc import Iterable
@@ -17,8 +16,8 @@ from typing import NamedTuple
 
 from beanlite.errors import JournalRefused
 from beanlite.journal.columns import DEFAULTS
-from beanlite.journal.sqlite.file.fileformat import APPLICATION_ID, damaged, is_locked, text_of
-from beanlite.journal.sqlite.file.wholefile import remove_left, sync, vacuum_into, written_whole
+from beanlite.journal.sqlite.file.fileformat import APPLICATION_ID, damaged, is_locked, journal_of, text_of
+from beanlite.journal.sqlite.file.wholefile import sync, vacuum_into
 
 # The objects of these names, with their columns if they have any. Views are passed over: no job depends on ours, an
 # operator may have made better ones, and SQLite can't tell the columns of one that is broken.
@@ -215,7 +214,10 @@ def _tidy_copies(path: Path, version: int) -> None:
 
     Otherwise that migration was interrupted, and the copy is removed; as is one that is not whole.
     """
-    remove_left(path.parent, re.compile(rf"\.{re.escape(path.name)}\.before-v\d+\.partial\.\w+\.partial"))
+    # No other process may be making one, as the file is locked.
+    for begun in path.parent.glob(f"{glob.escape(path.name)}.before-v*.partial.begun"):
+        journal_of(begun).unlink(missing_ok=True)
+        begun.unlink()
     for partial in path.parent.glob(f"{glob.escape(path.name)}.before-v*.partial"):
         copy = partial.with_suffix("")
         number = copy.name.removeprefix(f"{path.name}.before-v")
@@ -233,8 +235,17 @@ def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: 
     if os.path.lexists(copy):
         raise JournalRefused(f"{copy} is in the way of a copy of {path} before its migration; move it away")
     try:
-        with written_whole(partial) as begun:
+        begun = partial.with_name(f"{partial.name}.begun")
+        os.close(os.open(begun, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
             vacuum_into(connection, begun)
+            sync(begun)
+            begun.rename(partial)
+            sync(partial.parent)
+        except BaseException:
+            begun.unlink(missing_ok=True)
+            partial.unlink(missing_ok=True)
+            raise
     except (OSError, sqlite3.Error) as error:
         raise JournalRefused(f"{path} can't be copied to {copy} before its migration: {text_of(error)}") from error
 
