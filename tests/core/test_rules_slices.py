@@ -162,16 +162,21 @@ def test_put_is_not_answered_with_a_job_that_is_too_old(expired, many):
     assert (job.tube.name, job.state.value, job.body) == (b"default", "ready", b"again")
 
 
+def release_too_old(core, client):
+    """Put a job, and give it back after a minute."""
+    put(core, client, ttr_s=1000)
+    assert core.send(client, b"reserve\r\n")
+    core.wait(61)
+    assert core.send(client, b"release 1 0 0\r\n") == b"RELEASED\r\n"
+
+
 @pytest.mark.parametrize("expired", ["bury", "move:default", "move:on"])
 def test_job_that_is_too_old_but_stays_in_its_tube_is_repeated(expired):
     core = Core()
     policy(core, b"on", ttl="50s", expired="move:default")  # where it would go on at once
     policy(core, unique="present", ttl="60s", expired=expired)
     client = core.client()
-    put(core, client, ttr_s=1000)
-    assert core.send(client, b"reserve\r\n")
-    core.wait(61)
-    assert core.send(client, b"release 1 0 0\r\n") == b"RELEASED\r\n"
+    release_too_old(core, client)
     assert put(core, client) == 1
     core.wait(2)
     assert state(core) == ("buried", "expired")
@@ -182,10 +187,7 @@ def test_job_that_is_too_old_and_leaves_its_tube_is_not_repeated():
     core = Core()
     policy(core, unique="present", ttl="60s", expired="move:old")
     client = core.client()
-    put(core, client, ttr_s=1000)
-    assert core.send(client, b"reserve\r\n")
-    core.wait(61)
-    assert core.send(client, b"release 1 0 0\r\n") == b"RELEASED\r\n"
+    release_too_old(core, client)
     assert put(core, client) == 2
     core.wait(2)
     assert core.engine.jobs[1].tube.name == b"old"

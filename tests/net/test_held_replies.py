@@ -21,6 +21,15 @@ async def prepared(server, disk):
     return client
 
 
+async def crowd(server):
+    """Clients to whom so many replies are held that some of these clients are not served."""
+    many = [await connect(server) for _ in range(20)]
+    for client in many:
+        client[1].write(PUT + b"peek 1\r\n" * 4)
+    await until(lambda: server.wiring.group_commit.flooded)
+    return many
+
+
 async def hear(client, peeks):
     """Read the replies to a put and so many peeks."""
     assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED ")
@@ -31,10 +40,7 @@ async def hear(client, peeks):
 async def test_clients_that_come_when_too_much_is_held_are_served_later(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         await prepared(server, disk)
-        many = [await connect(server) for _ in range(20)]
-        for client in many:
-            client[1].write(PUT + b"peek 1\r\n" * 4)
-        await until(lambda: server.wiring.group_commit.flooded)
+        many = await crowd(server)
         memory = server.parts.engine.memory
         last_id = server.parts.engine.last_id
         assert last_id < 2 + len(many)  # some are not served
@@ -56,10 +62,7 @@ async def test_clients_that_come_when_too_much_is_held_are_served_later(tmp_path
 async def test_wrong_line_that_begins_as_a_look_takes_nothing_along(tmp_path, disk):
     async with serving(tmp_path / "q.db") as (server, _):
         await prepared(server, disk)
-        many = [await connect(server) for _ in range(20)]
-        for client in many:
-            client[1].write(PUT + b"peek 1\r\n" * 4)
-        await until(lambda: server.wiring.group_commit.flooded)
+        many = await crowd(server)
         last_id = server.parts.engine.last_id
         other = await connect(server)
         other[1].write(b"stats x\r\n" + PUT)
