@@ -133,3 +133,28 @@ async def without_standby(cluster):
     """Let commits wait for no standby."""
     await cluster.asql("ALTER SYSTEM SET synchronous_standby_names = ''")
     await cluster.asql("SELECT pg_reload_conf()")
+
+
+async def commit_waits(cluster, whose="true"):
+    """Wait until a commit there waits for the standby."""
+    async with asyncio.timeout(SOON_S):
+        while not await cluster.asql(f"SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND {whose}"):
+            await asyncio.sleep(0.01)
+
+
+async def with_lost_standby(cluster):
+    """Let commits wait for a standby that is not there. Return once one does: a reload takes effect later."""
+    await cluster.asql("ALTER SYSTEM SET synchronous_standby_names = 'lost'")
+    await cluster.asql("SELECT pg_reload_conf()")
+    connection = await asyncpg.connect(cluster.url())
+
+    async def commit_until_one_waits():
+        while True:
+            await connection.execute("SELECT pg_logical_emit_message(true, '', '')")
+
+    commits = asyncio.create_task(commit_until_one_waits())
+    pid = connection.get_server_pid()
+    await commit_waits(cluster, f"pid = {pid}")
+    await cluster.asql(f"SELECT pg_terminate_backend({pid})")
+    await asyncio.wait([commits])
+    assert isinstance(commits.exception(), asyncpg.PostgresConnectionError), commits

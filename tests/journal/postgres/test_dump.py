@@ -18,7 +18,7 @@ from beanlite.journal.postgres import dump, link as link_module
 from beanlite.journal.postgres.link import session
 from beanlite.journal.postgres.schema import migrate
 from beanlite.journal.sqlite.tools.load import load
-from tests.journal.postgres.serving import by, served
+from tests.journal.postgres.serving import by, served, with_lost_standby
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
 
@@ -121,8 +121,7 @@ async def test_an_import_that_the_standby_may_not_have_is_no_success(exported, o
     """An operator has cancelled the import's wait for the standby."""
     await other.asql("CREATE DATABASE imported")
     await (await served(other.url("imported"))).stop()
-    for statement in ("ALTER SYSTEM SET synchronous_standby_names = 'lost'", "SELECT pg_reload_conf()"):
-        await other.asql(statement)
+    await with_lost_standby(other)
     try:
         importing = asyncio.create_task(
             asyncio.to_thread(beanlite, "import", "-", "--database", other.url("imported"), given=exported)

@@ -10,7 +10,7 @@ import pytest
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import lease, sender
 from beanlite.journal.postgres.standing import LostToAnother
-from tests.journal.postgres.serving import SOON_S, served, sql, until, without_standby
+from tests.journal.postgres.serving import SOON_S, commit_waits, served, sql, until, without_standby
 from tests.support.postgres import receiver_of
 
 
@@ -42,7 +42,7 @@ async def test_a_stop_with_nothing_to_store_does_not_wait_for_the_standby(pair):
     await until(lambda: not serving.core.engine.ledger.tallied)  # the totals of the put are stored as well
     await until(lambda: not serving.journal.busy)
     os.kill(receiver_of(pair.standby), signal.SIGSTOP)
-    await waiting_for_standby(pair)  # the beat does
+    await commit_waits(pair.primary)  # the beat does
     await asyncio.wait_for(serving.group.flush(), SOON_S)
     assert await serving.journal.close() == "the lease could not be given back: the database does not answer"
 
@@ -79,22 +79,15 @@ async def test_restarted_primary_acknowledges_nothing_the_standby_lacks(pair):
     receiver = receiver_of(pair.standby)
     os.kill(receiver, signal.SIGSTOP)
     waiting = [serving.begin_to_put() for _ in range(3)]
-    await waiting_for_standby(pair)
+    await commit_waits(pair.primary)
     await asyncio.to_thread(pair.restart_primary)
     assert len(await pair.primary.asql("SELECT id FROM jobs", "queue")) == 1 + len(waiting)  # a read is misleading
-    await waiting_for_standby(pair)
+    await commit_waits(pair.primary)
     assert serving.released == [1]
     os.kill(receiver, signal.SIGCONT)
     await until(lambda: serving.released == [1, *waiting])
     assert serving.failures == []
     await serving.stop()
-
-
-async def waiting_for_standby(pair):
-    """Wait until a commit waits for the standby."""
-    async with asyncio.timeout(SOON_S):
-        while not await pair.primary.asql("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
-            await asyncio.sleep(0.01)
 
 
 async def test_a_standby_that_was_behind_is_noticed_when_it_is_promoted(pair):

@@ -10,7 +10,16 @@ from beanlite.journal.postgres import lease, link, sender, standing
 from beanlite.journal.postgres.dump import export
 from beanlite.journal.postgres.link import Link, connect
 from beanlite.journal.postgres.status import status
-from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, served, until, without_standby
+from tests.journal.postgres.serving import (
+    SOON_S,
+    Postgres,
+    ServingPostgres,
+    commit_waits,
+    served,
+    until,
+    with_lost_standby,
+    without_standby,
+)
 from tests.journal.postgres.test_lease import Still
 from tests.support.cutting import Cutting
 
@@ -241,10 +250,7 @@ async def test_commit_behind_another_that_waits_for_the_standby_moves_too(pair, 
     await beat.execute("BEGIN; UPDATE lease SET epoch = epoch")
     await follows_nobody(new)
     beating = asyncio.create_task(beat.execute("COMMIT"))
-    waits = f"SELECT FROM pg_stat_activity WHERE pid = {beat.get_server_pid()} AND wait_event = 'SyncRep'"
-    async with asyncio.timeout(SOON_S):
-        while not await old.asql(waits):
-            await asyncio.sleep(0.01)
+    await commit_waits(old, f"pid = {beat.get_server_pid()}")
     await asyncio.to_thread(new.promote)
     await without_standby(new)
     second = await serving.put(b"second")
@@ -287,8 +293,7 @@ async def test_commit_that_waits_does_not_move_to_a_host_that_lacks_commits(pair
     await follows_nobody(new)
     await serving.put(b"first")
     link = serving.journal._sender._link
-    await old.asql("ALTER SYSTEM RESET synchronous_standby_names")
-    await old.asql("SELECT pg_reload_conf()")
+    await with_lost_standby(old)
     await asyncio.to_thread(new.promote)
     serving.begin_to_put(b"second")
     await until(lambda: len(asked) > 2)

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, served, until
+from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, commit_waits, served, until
 from tests.journal.postgres.test_old_primary import both, looking_from
 
 
@@ -11,13 +11,6 @@ async def taken_back(pair):
     await asyncio.to_thread(pair.standby.kill)
     await asyncio.to_thread(pair.primary.start)
     await asyncio.to_thread(pair.make_standby)
-
-
-async def waits_there(cluster):
-    """Wait until a commit waits there for a standby."""
-    async with asyncio.timeout(SOON_S):
-        while not await cluster.asql("SELECT FROM pg_stat_activity WHERE wait_event = 'SyncRep'"):
-            await asyncio.sleep(0.01)
 
 
 async def test_a_promotion_that_is_taken_back_stops_neither_server(pair):
@@ -30,7 +23,7 @@ async def test_a_promotion_that_is_taken_back_stops_neither_server(pair):
     await asyncio.to_thread(pair.primary.kill)
     await asyncio.to_thread(pair.standby.promote)
     job_id = first.begin_to_put(b"meanwhile")
-    await waits_there(pair.standby)
+    await commit_waits(pair.standby)
     await looking_from(pair.standby, "second")
     await taken_back(pair)
     await looking_from(pair.primary, "second")

@@ -10,7 +10,15 @@ from beanlite.journal.postgres.link import session
 from beanlite.journal.postgres.primaries import other_primaries
 from beanlite.journal.postgres.standing import LostToAnother
 from beanlite.journal.postgres.status import status
-from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, served, until, without_standby
+from tests.journal.postgres.serving import (
+    SOON_S,
+    Postgres,
+    ServingPostgres,
+    served,
+    until,
+    with_lost_standby,
+    without_standby,
+)
 from tests.journal.postgres.test_old_primary import both, follows_nobody
 
 
@@ -59,8 +67,7 @@ async def test_server_on_old_primary_ends_once_another_has_taken_over(pair, way_
     await serving.put()
     await pair.standby.asql("UPDATE lease SET epoch = epoch + 1, node = 'another'", "queue")
     if way_there == "a commit waits":
-        await pair.primary.asql("ALTER SYSTEM RESET synchronous_standby_names")
-        await pair.primary.asql("SELECT pg_reload_conf()")
+        await with_lost_standby(pair.primary)
     else:
         serving.journal._sender._link.drop()
     await serving.put()
