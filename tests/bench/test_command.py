@@ -81,7 +81,13 @@ def test_a_workload_is_carried_out_counted_and_cleared_away(workload, server, at
 
 
 @pytest.mark.parametrize(
-    "load", ["cycle --depth 300", "cycle --depth 20 --body 60000 --seconds 1.5", "drain --jobs 2000", "noop --rate 500"]
+    "load",
+    [
+        "cycle --depth 300 --seconds 1.5",
+        "cycle --depth 20 --body 60000 --seconds 1.5",
+        "drain --jobs 2000",
+        "noop --rate 500",
+    ],
 )
 def test_load_is_carried_out_over_tls(load, server, tmp_path, capsys):
     authority = Authority(tmp_path)

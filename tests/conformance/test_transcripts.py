@@ -35,7 +35,7 @@ STARTING = threading.Semaphore(2)
 # Those whose flags are about the file, or about having none, have no meaning there.
 ON_POSTGRESQL = [transcript for transcript in TRANSCRIPTS if not FILE_FLAGS & set(transcript.flags)][::PART]
 
-TRIES = 3  # a machine or a disk that stands still for some tenths of a second makes a difference, too
+TRIES = 8  # a machine or a disk that stands still for some tenths of a second makes a difference, too
 
 Outcome = list[str]
 """What differed in each try; an empty string if nothing did."""

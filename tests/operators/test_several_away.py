@@ -40,8 +40,8 @@ class Pair:
 
 @pytest.fixture
 def pair(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("beanlite.console.several.AWAY_S", 0.3)
-    monkeypatch.setattr(ServerOption.open, "__defaults__", (0.3,))
+    monkeypatch.setattr("beanlite.console.several.AWAY_S", 1.5)
+    monkeypatch.setattr(ServerOption.open, "__defaults__", (1.5,))
     with start_beanlite(tmp_path / "one") as one, start_beanlite(tmp_path / "two") as two:
         yield Pair({"one": one, "two": two}, tmp_path, capsys)
         two.signal(signal.SIGCONT)
@@ -74,8 +74,8 @@ def test_nothing_is_claimed_of_a_server_that_is_away(pair, command, claim):
     ["pause sms 1min", "kick --tube sms", "flush sms --yes", "job two:1", "put --tube sms x", "put --tube sms --lines"],
 )
 def test_halted_server_that_is_needed_is_named(pair, monkeypatch, command):
-    monkeypatch.setattr("beanlite.cli.change.TIMEOUT_S", 0.3)
-    monkeypatch.setattr("beanlite.cli.put.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("beanlite.cli.change.TIMEOUT_S", 1.5)
+    monkeypatch.setattr("beanlite.cli.put.TIMEOUT_S", 1.5)
     pair.servers["two"].signal(signal.SIGSTOP)
     code, err = pair.run(*command.split())
     where = f"127.0.0.1:{pair.servers['two'].port} does not answer"
@@ -83,7 +83,7 @@ def test_halted_server_that_is_needed_is_named(pair, monkeypatch, command):
 
 
 def test_halted_server_gets_no_schedule(pair, monkeypatch):
-    monkeypatch.setattr("beanlite.cli.schedule.TIMEOUT_S", 0.3)
+    monkeypatch.setattr("beanlite.cli.schedule.TIMEOUT_S", 1.5)
     pair.servers["two"].signal(signal.SIGSTOP)
     code, err = pair.run("schedule", "set", "x", "--every", "1h", "--tube", "sms", "--body", "x")
     assert (code, err[-1]) == (1, f"beanlite: two is away: 127.0.0.1:{pair.servers['two'].port} does not answer")

@@ -25,7 +25,7 @@ STEPS = 8
 END_S = 2.33
 TTR_S = 1000
 WORKERS = 2
-TRIES = 3  # a machine that stands still for a tenth of a second makes a difference, too
+TRIES = 8  # a machine that stands still for a tenth of a second makes a difference, too
 # Its age and what is left of a time are a matter of microseconds at the end.
 LEFT_OUT = re.compile(r"^(id|age|time-left|pause-time-left|file): .*\n", re.MULTILINE)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from beanlite.router.ids import NUMBER_MASK
 
 EARLY_S = 3.5  # a halted server may read the clock that much before the reservation
-SEEN_WITHIN_S = 2.0  # a client may notice the end of its connection that much later than the next one gets its job
+SEEN_WITHIN_S = 8.0  # a client may notice the end of its connection that much later than the next one gets its job
 COMPLAINTS_MAX = 50
 
 

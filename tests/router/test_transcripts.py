@@ -15,7 +15,7 @@ from tests.support.servers import start_beanlite
 
 TRANSCRIPTS = read_all(Path(__file__).parent.parent / "conformance" / "transcripts")
 SESSIONS_AT_ONCE = 6
-TRIES = 3  # as for those of servers
+TRIES = 8  # as for those of servers
 
 
 def play(transcript: Transcript, directory: Path) -> str:

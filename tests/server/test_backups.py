@@ -14,7 +14,6 @@ from beanlite.beside.backups import Backups
 from beanlite.host import log
 from beanlite.journal.sqlite.file.dated import dated_backups, dated_path
 from beanlite.journal.sqlite.tools.verify import verify
-from tests.support.inside import until
 from tests.support.journal_files import make
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
@@ -32,6 +31,13 @@ def wait_for(condition, within_s=120.0):  # a backup has a low priority, and oth
     while not condition():
         assert time.monotonic() < end, "it never came true"
         time.sleep(0.02)
+
+
+async def until(condition):
+    """The same for a test in the loop of what it tests."""
+    async with asyncio.timeout(120):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 def backups_in(folder):

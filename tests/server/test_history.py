@@ -22,7 +22,7 @@ def ask(path, sql):
 def test_history_and_totals_outlive_a_kill(tmp_path):
     path = tmp_path / "queue.db"
     with start_beanlite(tmp_path, *HISTORY) as server, Wire(server.connect()) as wire:
-        held, late = wire.put(b"held"), wire.put(b"late", delay_s=1)
+        held, late = wire.put(b"held"), wire.put(b"late", delay_s=5)
         wire.ask("reserve")
         until(lambda: ask(path, "SELECT put, reserved FROM hours") == [(2, 1)])
         assert ask(path, "SELECT status FROM alive") == [("serving",)]
@@ -34,7 +34,7 @@ def test_history_and_totals_outlive_a_kill(tmp_path):
         told = ask(path, "SELECT job, what, by, delay_s FROM events ORDER BY at, job")
         assert told == [
             (held, "put", address, 0),
-            (late, "put", address, 1),
+            (late, "put", address, 5),
             (held, "reserve", address, 0),
             (held, "restart", None, 0),
             (late, "restart", None, 0),

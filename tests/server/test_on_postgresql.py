@@ -20,7 +20,7 @@ from tests.support.servers import free_port
 from tests.support.web import Web
 from tests.support.wire import Wire, until
 
-SOON_S = 10
+SOON_S = 60
 
 
 @pytest.fixture

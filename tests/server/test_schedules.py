@@ -88,6 +88,11 @@ def _wait_for_jobs(live, more):
     until(lambda: live.stats()["current-jobs-ready"] >= before + more)
 
 
+def _tick(live):
+    (schedule,) = live.ask("list-schedules", {})["schedules"]
+    return schedule
+
+
 def test_schedule_outlives_kills_and_each_second_is_put_once(tmp_path):
     """Seconds that no server has seen are made up for by the next one."""
     request = {"name": "tick", "when": "every 1s", "tube": "t", "body": "x", "if_absent": False}
@@ -95,15 +100,15 @@ def test_schedule_outlives_kills_and_each_second_is_put_once(tmp_path):
         with start_beanlite(tmp_path) as server:
             with Live((server.host, server.port)) as live:
                 if not life:
-                    live.ask("set-schedule", request)
+                    first_at = live.ask("set-schedule", request)["next_at"]
                 _wait_for_jobs(live, 2)
             server.kill()
     with start_beanlite(tmp_path) as server, Live((server.host, server.port)) as live:
-        (record,) = live.ask("list-schedules", {})["schedules"]
-        jobs = live.list_jobs({"tube": "t", "limit": 200})["jobs"]
-    first_s = int(jobs[0]["created_at"])
-    assert len(jobs) == record["next_at"] - first_s
-    assert jobs[-1]["id"] == record["last_job"]
+        jobs, before, after = [], None, _tick(live)
+        while before != after:  # a second may come in between
+            before, jobs = after, live.list_jobs({"tube": "t", "limit": 200})["jobs"]
+            after = _tick(live)
+    assert (len(jobs), jobs[-1]["id"]) == (after["next_at"] - first_at, after["last_job"])
 
 
 def test_schedule_is_in_the_file_and_its_changes_are_in_the_history(tmp_path):
@@ -127,7 +132,7 @@ def test_last_job_is_known_after_a_restart(if_absent, tmp_path):
     request = {"name": "tick", "when": "every 1s", "tube": "t", "body": "x", "if_absent": if_absent}
     with start_beanlite(tmp_path) as server, Live((server.host, server.port)) as live:
         live.ask("set-schedule", request)
-        until(lambda: live.stats()["current-jobs-ready"] == 1)
+        until(lambda: live.stats()["current-jobs-ready"] >= 1)
     with start_beanlite(tmp_path) as server, Live((server.host, server.port)) as live:
         before = live.ask("list-schedules", {})["schedules"][0]["next_at"]
         until(lambda: live.ask("list-schedules", {})["schedules"][0]["next_at"] >= before + 2)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Self
 
-WITHIN_S = 60.0  # backups and pages of the web have a low priority, and other tests keep the cores busy
+WITHIN_S = 120.0  # backups and pages of the web have a low priority, and other tests keep the cores busy
 HAVE_BODY = (b"RESERVED ", b"OFFERED ", b"FOUND ", b"OK ", b"REFUSED ", b"EVENT ")
 
 

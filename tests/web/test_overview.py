@@ -163,7 +163,7 @@ def test_tube_in_arrears_has_a_time_until_it_is_empty():
 
 
 def test_server_that_does_not_answer_is_asked_once(tmp_path, monkeypatch):
-    monkeypatch.setattr(questions, "REPLY_S", 0.3)
+    monkeypatch.setattr(questions, "REPLY_S", 2.0)
 
     async def ask_twice(server):
         site = questions.Questions(partial(Live, (server.host, server.port)))

@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 
+from beanlite.journal.postgres import link, waits
 from beanlite.journal.postgres.link import Link
 from tests.support.cutting import Cutting
 from tests.support.postgres import Cluster
@@ -22,10 +23,18 @@ async def _no_connection_is_left(monkeypatch):
     monkeypatch.setattr(Link, "__init__", noted)
     yield
     with suppress(TimeoutError):
-        async with asyncio.timeout(10):  # a look at a slow statement may be under way, and ends by itself
+        async with asyncio.timeout(60):  # a look at a slow statement may be under way, and ends by itself
             while any(not link.connection.is_closed() for link, _ in made):
                 await asyncio.sleep(0.01)
     assert [task for link, task in made if not link.connection.is_closed()] == []
+
+
+@pytest.fixture
+def patient(monkeypatch):
+    """A look at a waiting statement gets its answer in time however busy the machine is."""
+    monkeypatch.setattr(link, "CONNECT_S", 60.0)
+    monkeypatch.setattr(link, "LOOK_AFTER_S", 60.0)
+    monkeypatch.setattr(waits, "LOOK_AFTER_S", 60.0)
 
 
 @pytest.fixture(scope="session")

@@ -21,7 +21,7 @@ from tests.journal.test_base import Serving
 from tests.support.core import put
 
 LEASE_S = 1
-SOON_S = 10
+SOON_S = 60
 
 
 async def until(true):

@@ -74,7 +74,9 @@ async def test_queue_analysed_while_it_was_empty_is_read_by_its_index(postgres, 
         serving.core.send(serving.client, b"delete %d\r\n" % job_id)
     await serving.put()
     await serving.stop()
-    (read,) = await sql(postgres, database, READ)
+    async with asyncio.timeout(SOON_S):  # a connection hands over its figures after its end has been told
+        while not (read := (await sql(postgres, database, READ))[0])["idx_tup_fetch"]:
+            await asyncio.sleep(0.01)
     assert read["seq_scan"] <= 1  # when its index was made
     assert 400 <= read["idx_tup_fetch"] < 2 * 800
     assert last == JOBS + 1

@@ -277,6 +277,7 @@ async def test_start_that_waits_for_the_standby_moves_to_it_once_promoted(pair, 
     await serving.stop()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_commit_that_waits_does_not_move_to_a_host_that_lacks_commits(pair, monkeypatch):
     monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
     asked = []

@@ -126,6 +126,7 @@ async def test_commit_that_waits_is_looked_after_whatever_the_lease(database, ca
     await serving.stop()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_waiting_commit_is_found_whatever_the_name_of_its_server(database, monkeypatch, caplog):
     monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
     serving = await served(database, node="größer\t1\x7f")
@@ -141,6 +142,7 @@ async def test_waiting_commit_is_found_whatever_the_name_of_its_server(database,
     await serving.stop()
 
 
+@pytest.mark.usefixtures("patient")
 async def test_waiting_commit_keeps_its_connection_if_none_is_left(postgres, database, monkeypatch, caplog):
     monkeypatch.setattr(sender, "LOOK_AFTER_S", 0.1)
     role, url = await by_few(postgres, database)
