@@ -13,7 +13,7 @@ KEPT_BYTES: Final = 700
 TWIN_BYTES: Final = 350
 EXPIRY_BYTES: Final = 220
 # With the bodies of how many jobs one that is put is compared. So many have the same size and checksum only if somebody
-# makes them so, or had them put before only one was allowed; and a put must not pass all of them.
+# makes them so, had them put before only one was allowed, or has them reserved meanwhile; a put must not pass them all.
 TWINS_MAX: Final = 64
 _CRC32_BITS: Final = 32
 _CRC32_MASK: Final = (1 << _CRC32_BITS) - 1
@@ -114,19 +114,16 @@ class Kept:
         return self._twin_keys.pop(job_id) is not None
 
     def twins(self, key: int) -> Iterable[int]:
-        """Return the ids of the jobs with this key, the one that is known for longest first.
+        """Return the ids of the jobs with this key, the one that is known last first, and no more than TWINS_MAX.
 
-        Of more than TWINS_MAX, half as many of the first ones are followed by the last ones: the first may all be about
-        to leave.
+        It is the last to become too old; and jobs mostly leave at the other end, where the dict has holes then.
         """
         ids = self._twins.get(key)
         if ids is None:
             return ()
         if not isinstance(ids, dict):
             return (ids,)
-        if len(ids) <= TWINS_MAX:
-            return ids
-        return (*islice(ids, TWINS_MAX // 2), *islice(reversed(ids), TWINS_MAX // 2))
+        return islice(reversed(ids), TWINS_MAX)
 
     @property
     def twin_count(self) -> int:

@@ -145,13 +145,15 @@ class Rulings:
 
     def _moves_on(self, job: Job, to: bytes | None, now_ns: int) -> bool:
         """Whether a job would be too old for another tube as well, and leave that at once: perhaps for this one."""
-        if to is None:
-            return False
+        return to is not None and job.created_ns <= self._moved_on_ns(to, now_ns)
+
+    def _moved_on_ns(self, to: bytes, now_ns: int) -> int:
+        """Return when a job was put at the latest that would leave a tube at once for another; -1: none would."""
         tube = self._queues.tubes.get(to)
         there = self._queues.ruled.policies.rules_of(to) if tube is None else tube.rules
-        if there is None or not there.ttl_ns or job.created_ns + there.ttl_ns > now_ns:
-            return False
-        return there.expired_to is not None and there.expired_to != to
+        if there is None or not there.ttl_ns or there.expired_to is None or there.expired_to == to:
+            return -1
+        return now_ns - there.ttl_ns
 
     # -- the end of both
 
@@ -200,14 +202,17 @@ class Rulings:
         rules = job.tube.rules
         return rules is not None and rules.expired_deletes and _is_over(job, rules, now_ns)
 
-    def _leaves(self, job: Job, rules: Rules, now_ns: int) -> bool:
-        """Whether a job is too old and will not be one that puts repeat, although its turn has not come yet."""
-        if not _is_over(job, rules, now_ns):
-            return False
+    def _leaves_from_ns(self, tube: Tube, rules: Rules, now_ns: int) -> int:
+        """Return from when on a job was put that will not be one that puts repeat, if it is too old.
+
+        Its turn has not come yet. That is the same for all jobs of a tube, and not found out for each.
+        """
         if rules.expired_deletes or rules.unique == WAITING:
-            return True
+            return 0
         to = rules.expired_to
-        return to is not None and to != job.tube.name and not self._moves_on(job, to, now_ns)
+        if to is None or to == tube.name:
+            return now_ns
+        return self._moved_on_ns(to, now_ns) + 1
 
     def twin(
         self, tube: Tube, body: bytes, late_bodies: Mapping[Job, bytes | None], now_ns: int
@@ -219,10 +224,14 @@ class Rulings:
         rules, kept = tube.rules, tube.kept
         if rules is None or kept is None or not rules.unique:
             return None, None
+        leaves_from_ns = -1
         for job_id in kept.twins(kept.twin_key(len(body), crc32(body))):
             job = self._queues.jobs[job_id]
-            if self._leaves(job, rules, now_ns):
-                continue
+            if _is_over(job, rules, now_ns):
+                if leaves_from_ns < 0:
+                    leaves_from_ns = self._leaves_from_ns(tube, rules, now_ns)
+                if job.created_ns >= leaves_from_ns:
+                    continue
             if job.body is None and job not in late_bodies:
                 return None, job
             if (late_bodies[job] if job.body is None else job.body) == body:

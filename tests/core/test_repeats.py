@@ -6,6 +6,7 @@ import pytest
 
 from beanlite.core.job import SECOND_NS, SLICE
 from beanlite.core.kept import TWINS_MAX
+from beanlite.core.policies import Policies
 from beanlite.core.rulings import EXPIRING_MAX
 from tests.support.core import offered, put, stored_job
 from tests.support.fetching import FetchingCore
@@ -84,9 +85,9 @@ def test_job_that_comes_back_beside_its_like_stays(core):
     assert reserve(core, client) == 1
     assert put(core, client) == 2
     core.send(client, b"release 1 0 0\r\n")
+    assert put(core, client) == 1  # it is the last one that waits
+    core.send(client, b"delete 1\r\n")
     assert put(core, client) == 2
-    core.send(client, b"delete 2\r\n")
-    assert put(core, client) == 1
 
 
 def test_job_that_is_present_in_any_state_is_not_put_again(core):
@@ -158,10 +159,10 @@ def test_one_body_is_fetched_where_very_many_may_be_the_same(core):
     core.engine.recovered(999, 1)
     client = core.client()
     assert core.send(client, b"put 0 0 9 1\r\nx\r\n") == b""
-    assert client.gathering.jobs == [core.engine.jobs[1]]
-    client.bring(core.engine.jobs[1], b"y")
+    assert client.gathering.jobs == [core.engine.jobs[999]]
+    client.bring(core.engine.jobs[999], b"y")
     client.answer_with_bodies(core.now_ns)
-    assert client.gathering.jobs == [core.engine.jobs[2]]
+    assert client.gathering.jobs == [core.engine.jobs[998]]
 
 
 def test_put_is_compared_with_few_bodies_of_its_size_and_checksum(core):
@@ -172,10 +173,30 @@ def test_put_is_compared_with_few_bodies_of_its_size_and_checksum(core):
     assert len({crc32(body) for body in bodies}) == 1
     for body in bodies:
         put(core, client, body)
-    middle = TWINS_MAX // 2
-    assert put(core, client, bodies[middle - 1]) == middle
-    assert put(core, client, bodies[middle + 1]) == middle + 2
-    assert put(core, client, bodies[middle]) == len(bodies) + 1
+    assert put(core, client, bodies[1]) == 2
+    assert put(core, client, bodies[-1]) == len(bodies)
+    assert put(core, client, bodies[0]) == len(bodies) + 1
+
+
+def test_where_jobs_go_that_are_too_old_is_found_out_once_a_put(core, monkeypatch):
+    asked = []
+    rules_of = Policies.rules_of
+
+    def noted(policies, name):
+        asked.append(name)
+        return rules_of(policies, name)
+
+    client = core.client()
+    for _ in range(TWINS_MAX):
+        put(core, client, ttr_s=100)
+        reserve(core, client)
+    policy(core, unique="present", ttl="10s", expired="move:old")
+    core.wait(11)
+    monkeypatch.setattr(Policies, "rules_of", noted)
+    releases = b"".join(b"release %d 0 0\r\n" % job_id for job_id in range(1, TWINS_MAX + 1))
+    core.receive(client, releases + b"put 0 0 9 1\r\nx\r\n")  # before the next tick ends them
+    assert core.engine.last_id == TWINS_MAX + 1
+    assert asked == [b"old"]
 
 
 def test_put_is_repeated_behind_very_many_about_to_be_deleted(core):

@@ -71,7 +71,7 @@ class Rulings(Rest):  # type: ignore[misc]
         """Return the job that a put of this body would repeat, if the tube's rules forbid that."""
         states = {"waiting": ["ready", "delayed", "offered"], "present": []}.get(self._rules(tube).get("unique"))
         found = [] if states is None else [job for job in self._in(tube, *states) if job.body == body]
-        return min((job for job in found if not self._leaves(job)), key=lambda job: job.known, default=None)
+        return max((job for job in found if not self._leaves(job)), key=lambda job: job.known, default=None)
 
     def _leaves(self, job):
         """Whether a job is too old, and is none that a put repeats once it has been ended."""
