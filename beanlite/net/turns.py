@@ -129,7 +129,7 @@ class Turns:
             self._until_ns = now_ns + TURN_NS
         self._group.look()
         self._now_ns = now_ns
-        self._bytes_left = TURN_BYTES
+        self._bytes_left = 0 if self._group.flooded else TURN_BYTES
         if self._timers.next_ns <= now_ns and not self._behind:
             self._engine.tick(now_ns)
             self._behind = self._timers.next_ns <= now_ns
@@ -150,10 +150,7 @@ class Turns:
         if self._bytes_left > 0:
             return self._now_ns
         now_ns = self.now_unless_late()
-        if self._group.flooded:
-            self._bytes_left = 0  # nor may the others of this turn be served
-            return LATE
-        return now_ns
+        return LATE if self._group.flooded else now_ns
 
     def look_at_clock(self) -> None:
         """Have the clock read for the next client that sends, because something has taken long."""

@@ -90,8 +90,20 @@ class FramedSession(Session):
         self._carry_out(data, now_ns)
 
     def receive_first(self, data: bytes, now_ns: int) -> None:
-        """Take bytes that begin with a look; carry out only that, with its body, and the rest in a later turn."""
+        """Take bytes that begin with a look, or continue it; carry out that, with its body, and the rest in a later turn."""
         at = 0
+        if self._parts:
+            self._add_part(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return
+            has_line = self.put is not None
+            data = self._take_parts(now_ns)
+            if has_line and self.put is None:  # the body was complete
+                self._missing = 0
+                if data:
+                    self.postpone(data)
+                return
         if self.put is None:
             end = data.find(b"\r\n")
             at = len(data) if end < 0 else end + 2
@@ -180,12 +192,20 @@ class FramedSession(Session):
         return not self.blocked or (self.blocked is not YIELDING and self.pending <= READ_AHEAD_MAX)
 
     def begins_with_look(self, data: bytes) -> bool:
-        """Whether the next command changes no job, or is an operator's, which waits for its turn in any case."""
-        if self._parts or self.blocked is not None:
+        """Whether the next command changes no job, or is an operator's, which waits for its turn in any case.
+
+        Also true if its line is not complete: then nothing is carried out.
+        """
+        if self.blocked is not None:
             return False
         if self.put is not None:
             return self.put.is_request and not isinstance(self.put, NoteLine)
-        word = data[:LINE_MAX].partition(b"\r\n")[0].partition(b" ")[0]
+        if self._parts:
+            data = self._parts[0] + data
+        line, end, _ = data[:LINE_MAX].partition(b"\r\n")
+        if not end and len(data) < LINE_MAX:
+            return True
+        word = line.partition(b" ")[0]
         return word in commands.LOOKS or (self.operator and word in self.words.operators)
 
     # -- framing

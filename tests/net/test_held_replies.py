@@ -2,6 +2,8 @@
 
 import asyncio
 
+import pytest
+
 from tests.support.inside import PUT, connect, is_silent, serving, until
 
 BODY = b"y" * 10_000
@@ -81,6 +83,52 @@ async def test_wrong_line_that_begins_as_a_look_takes_nothing_along(tmp_path, di
             await hear(client, 4)
         lines = [await asyncio.wait_for(other[0].readline(), 10) for _ in range(3)]
         assert [line.split()[0] for line in lines] == [b"INSERTED", b"BAD_FORMAT", b"INSERTED"]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [b"list-clients 2\r\n{", b"}\r\n" + PUT],
+        [b"list-clients 2\r\n{}", b"\r\n" + PUT],
+        [b"list-clients 2\r\n{}\r", b"\n" + PUT],
+        [b"list-clients ", b"2\r\n{}\r\n" + PUT],
+        [b"list-tubes\r", b"\n" + PUT],
+        [b"list", b"-tubes", b"\r\n" + PUT],
+    ],
+)
+async def test_operator_sees_what_goes_on_however_the_command_is_cut(tmp_path, disk, pieces):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await prepared(server, disk)
+        many = await crowd(server)
+        operator, last_id = await connect(server), server.parts.engine.last_id
+        await until(lambda: len(server.parts.roster.connections) == 2 + len(many))
+        connection = list(server.parts.roster.connections.values())[-1]
+        for piece in pieces:
+            connection.data_received(piece)
+        assert (await asyncio.wait_for(operator[0].readline(), 10)).startswith(b"OK ")
+        assert server.parts.engine.last_id == last_id
+        disk.free.set()
+        for client in many:
+            await hear(client, 4)
+        await until(lambda: server.parts.engine.last_id == 3 + len(many))
+
+
+async def test_look_amid_a_flood_lets_no_others_of_its_turn_through(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        await prepared(server, disk)
+        many = await crowd(server)
+        last_id = server.parts.engine.last_id
+        for _ in range(2):
+            await connect(server)
+        await until(lambda: len(server.parts.roster.connections) == 3 + len(many))
+        operator, other = list(server.parts.roster.connections.values())[-2:]
+        operator.data_received(SEEN)
+        other.data_received(PUT)
+        assert server.parts.engine.last_id == last_id
+        disk.free.set()
+        for client in many:
+            await hear(client, 4)
+        await until(lambda: server.parts.engine.last_id == 3 + len(many))
 
 
 async def test_what_waits_for_a_held_reply_counts_as_well(tmp_path, disk):
