@@ -170,6 +170,7 @@ def enter_jobs(
             if state is RESERVED:
                 job.spare()  # no client is to blame
             queues.ledger.deferred[job.id] = job
+            queues.ledger.bound_deferred(len(queues.jobs))
             queues.make_ready(job, now_ns)
         if tube.rules is not None:
             queues.ruled.enter(job, checksum)

@@ -8,7 +8,7 @@ from beanlite.core import ledger as ledger_module
 from beanlite.core.job import DELAYED, GONE, RESERVED, SECOND_NS, SLICE
 from beanlite.core.ledger import PASSED_EACH, TALLIES
 from beanlite.core.wide import PART
-from tests.support.core import put
+from tests.support.core import put, stored_job
 
 
 def test_job_deleted_in_the_batch_of_its_put_leaves_only_its_id(core):
@@ -228,6 +228,16 @@ def test_batch_passes_few_deferred_changes_of_deleted_jobs(core, monkeypatch):
     ledger._take_deferred()
     assert ledger.changed[jobs[-1]].state is RESERVED
     assert not ledger.has_deferred
+
+
+def test_jobs_that_a_start_makes_ready_are_not_all_in_one_dict(core, monkeypatch):
+    monkeypatch.setattr(ledger_module, "DEFERRED_MAX", 10)
+    rows = [stored_job(job_id, core.now_ns, state="reserved") for job_id in range(1, 101)]
+    core.engine.restore(rows, core.now_ns)
+    ledger = core.engine.ledger
+    assert max(map(len, (*ledger._older_deferred, ledger.deferred))) == 11
+    core.engine.recovered(100, 1)
+    assert [job.id for job in ledger.take_restarted(core.now_ns).jobs] == list(range(1, 101))
 
 
 def test_what_nobody_needs_recorded_any_more_is_freed_in_parts(core):
