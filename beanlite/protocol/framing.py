@@ -90,7 +90,7 @@ class FramedSession(Session):
         self._carry_out(data, now_ns)
 
     def receive_first(self, data: bytes, now_ns: int) -> None:
-        """Take bytes that begin with a look, or continue it; carry out that, with its body, and the rest in a later turn."""
+        """Take bytes that begin or continue a look; carry out that, with its body, and the rest in a later turn."""
         at = 0
         if self._parts:
             self._add_part(data)
