@@ -34,7 +34,7 @@ _OWN: Final = 40
 class Listener:
     """Listening sockets: a client that connects before the server is ready waits, instead of being refused."""
 
-    __slots__ = ("_refuses", "address", "path", "sockets", "tls")
+    __slots__ = ("_made", "_refuses", "address", "path", "sockets", "tls")
 
     def __init__(
         self, sockets: list[socket.socket], address: str, path: Path | None = None, *, refuses: bool = False
@@ -44,6 +44,7 @@ class Listener:
         self.address = address
         self.path = path
         """The path of the Unix socket, if we have made one."""
+        self._made = None if path is None else _identity(path)
         self.tls: Listener | None = None
         """The one for clients that use TLS, which does what this one does."""
 
@@ -75,9 +76,11 @@ class Listener:
         for sock in self.sockets:
             sock.close()  # the loop has done so already, unless the start failed
         if self.path is not None:
-            # After -u we may lack permission; the next start removes what is left.
+            # After -u we may lack permission; the next start removes what is left. It may have done so already, and
+            # listen in its place, since the loop has closed our socket before the last clients have their replies.
             with contextlib.suppress(FileNotFoundError, PermissionError):
-                self.path.unlink()
+                if _identity(self.path) == self._made:
+                    self.path.unlink()
 
 
 def open_listener(settings: Settings) -> Listener:
@@ -277,10 +280,19 @@ def _unix(path: Path) -> Listener:
         _remove_stale(path)
         sock.bind(str(path))
         sock.listen(BACKLOG)
+        return Listener([sock], f"unix:{path}", path)
     except OSError as error:
         sock.close()
         raise ListenError(f"can't listen on {path}: {error.strerror or error}") from error
-    return Listener([sock], f"unix:{path}", path)
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    """Return what tells a socket from those that come after it by the same name. Raises OSError.
+
+    File systems use the number of a file again, at once; a change of the owner or the mode leaves st_mtime as it is.
+    """
+    status = path.lstat()
+    return status.st_dev, status.st_ino, status.st_mtime_ns
 
 
 def _remove_stale(path: Path) -> None:

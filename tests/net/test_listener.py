@@ -118,6 +118,22 @@ def test_a_unix_socket(tmp_path):
     listener.close()
 
 
+def test_stopping_server_leaves_the_socket_of_its_successor(tmp_path):
+    path = tmp_path / "s"
+    first = listen.listen_at((str(path),))
+    first.sockets[0].close()  # as the loop does long before the end, if clients still wait for replies
+    clock, made_ns = tmp_path / "clock", path.stat().st_mtime_ns
+    while not clock.exists() or clock.stat().st_mtime_ns == made_ns:  # it moves in ticks
+        clock.touch()
+    second = listen.listen_at((str(path),))
+    path.chmod(0o660)  # as an operator may
+    first.close()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+    second.close()
+    assert not path.exists()
+
+
 @pytest.mark.parametrize("spelt", ["unix:./s", "unix:.//s", "unix:///{folder}/s", "unix://{folder}/s"])
 def test_every_spelling_of_a_unix_socket_finds_the_early_one(port, tmp_path, monkeypatch, spelt):
     monkeypatch.chdir(tmp_path)
