@@ -29,7 +29,7 @@ _CHUNK: Final = 5000
 # The pause between attempts to reach the database.
 _AGAIN_S: Final = 0.2
 _BODIES: Final = "SELECT id, body, crc32 FROM jobs WHERE id = ANY ($1)"
-_LEASE: Final = "SELECT epoch, batch FROM lease_now"
+_LEASE: Final = "SELECT epoch, started_at, batch FROM lease_now"
 _PAUSES: Final = 'SELECT tube, pause_s, until FROM pauses ORDER BY tube COLLATE "C"'
 _POLICIES: Final = f"SELECT {policy_rows.COLUMNS} FROM policies"
 _SCHEDULES: Final = f"SELECT {schedule_rows.COLUMNS} FROM schedules"
@@ -140,7 +140,7 @@ class Reader:
         standing = self._standing()
         link.expect_successor(standing.history)
         row = await link.glance(_LEASE)
-        if row is None or row["epoch"] != standing.epoch or row["batch"] < standing.batch:
+        if row is None or standing.reign != (row["epoch"], row["started_at"]) or row["batch"] < standing.batch:
             raise ConnectionError("it is not the database that has the lease")
 
     async def count(self) -> int:

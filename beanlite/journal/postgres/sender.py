@@ -73,7 +73,7 @@ class Sender:
         self._applicant = applicant
         self._link: Link | None = lease.link
         self._name = name_of(applicant.node)
-        self.standing = Standing(lease.epoch, lease.batch, lease.link.history)
+        self.standing = Standing(lease.reign, lease.ended, lease.batch, lease.link.history)
         """The database as this server has left it, with the history of a host on which something was stored."""
         self._unanswered = 0
         """The last batch whose answer was lost. The database may still store that copy while a later one is sent."""

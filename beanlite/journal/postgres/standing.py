@@ -9,6 +9,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.errors import JournalFailed, LeaseLost
 from beanlite.host import log
 from beanlite.journal.postgres.address import public_url
+from beanlite.journal.postgres.ahead import Reign
 from beanlite.journal.postgres.beats import BEAT
 from beanlite.journal.postgres.lease import Applicant
 from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, Link, Timeline, connect, text_of
@@ -16,15 +17,31 @@ from beanlite.journal.postgres.schema import check
 
 # Half the time of the lease, so that the server still ends before another one takes over.
 _PATIENT: Final = 0.5
-_WHOSE: Final = "SELECT epoch, batch, node, address FROM lease_now"
+_WHOSE: Final = "SELECT epoch, started_at, batch, node, address FROM lease_now"
 
 
 class Standing(NamedTuple):
     """The database as the active server left it."""
 
-    epoch: int
+    reign: Reign
+    ended: Reign
+    """The reign before ours."""
     batch: int
     history: Timeline | None
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of our reign."""
+        return self.reign.epoch
+
+    def is_of_another(self, reign: Reign) -> bool:
+        """Whether another server has taken the lease where this reign is the last: after ours, or in place of ours.
+
+        The epoch only counts how often the lease was taken there. On a host that lacks the last times, what another
+        server has taken since may count as much as ours, or less. Of the reigns before ``ended`` nothing is known:
+        they pass for our own past, as an old copy of this database has it.
+        """
+        return reign.epoch >= self.ended.epoch and reign not in {self.reign, self.ended}
 
 
 class LostToAnother(JournalFailed):
@@ -32,24 +49,27 @@ class LostToAnother(JournalFailed):
 
 
 def _expect(row: asyncpg.Record | None, standing: Standing, name: str) -> None:
-    """Raise LeaseLost, LostToAnother or JournalFailed if the row of the lease has another epoch, or an earlier batch.
+    """Raise LeaseLost, LostToAnother or JournalFailed if the row of the lease has another reign, or an earlier batch.
 
-    What another server has stored since may hide that batches of ours were lost, but only if it is as much.
+    What another server has stored since may hide that batches of ours were lost, but only if it is as much, in a later
+    epoch: in any other, our lease itself is missing.
     """
+    reign = None if row is None else Reign(row["epoch"], row["started_at"])
+    lacks_batches = row is None or row["batch"] < standing.batch
     successor = ""
     failure = JournalFailed
-    if row is not None and row["epoch"] > standing.epoch:
+    if row is not None and reign is not None and standing.is_of_another(reign):
         successor = f"another server has taken over: {row['node']} at {row['address']}"
-        if row["batch"] >= standing.batch:
+        if reign.epoch > standing.epoch and not lacks_batches:
             raise LeaseLost(f"{successor}; this one stores nothing more")
         successor = f", and {successor}"
         failure = LostToAnother
-    if row is None or row["epoch"] < standing.epoch or row["batch"] < standing.batch:
-        contents = "nothing" if row is None else f"batch {row['batch']}"
-        raise failure(
-            f"{name} has lost commits that it acknowledged: it has {contents}, and had batch {standing.batch}"
-            f"{successor}; see what was promoted there"
-        )
+    if reign != standing.reign or lacks_batches:
+        what = "this server's lease is missing"
+        if lacks_batches:
+            contents = "nothing" if row is None else f"batch {row['batch']}"
+            what = f"it has {contents}, and had batch {standing.batch}"
+        raise failure(f"{name} has lost commits that it acknowledged: {what}{successor}; see what was promoted there")
 
 
 async def mistake(link: Link, standing: Standing, name: str) -> JournalFailed:

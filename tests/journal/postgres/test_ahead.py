@@ -108,7 +108,7 @@ class World:
     async def take_over(self):
         """Return the copy, the engine of a server that takes over with it, and that of one that reads everything."""
         await self.new_reign()
-        standing = Standing(self.lease.epoch, self.batch, None)
+        standing = Standing(self.lease.reign, self.lease.ended, self.batch, None)
         reader = Reader(self.url, "it", "here", lambda: standing)
         copy = await self.ahead.finish(self.lease.ended, self.lease.reign, reader.fetch, lambda *_: None)
         other = Engine()

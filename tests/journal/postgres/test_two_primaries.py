@@ -77,6 +77,45 @@ async def test_server_on_old_primary_ends_once_another_has_taken_over(pair, way_
     assert "has lost commits that it acknowledged" in str(serving.failures[0])
 
 
+@pytest.mark.parametrize("missed", [1, 2])
+async def test_server_ends_though_its_successor_has_no_later_epoch(pair, missed):
+    """The host of the successor lacks the last starts of the server, each of which has taken the lease."""
+    await (await served(both(pair))).stop()
+    await without_standby(pair.primary)
+    await follows_nobody(pair.standby)
+    for _ in range(missed - 1):
+        await (await served(both(pair))).stop()
+    first = await served(both(pair), lease_s=100)
+    job_id = await first.put(b"ours")
+    await until(lambda: not (first.core.engine.ledger.tallied or first.journal.busy))
+    await promoted_beside(pair)
+    second = await served(f"postgresql://queue@{pair.standby.place}/queue")
+    while second.journal._sender.standing.batch <= first.journal._sender.standing.batch:
+        await second.put(b"theirs")
+    assert second.journal._sender.standing.epoch == first.journal._sender.standing.epoch + 1 - missed
+    first.journal._reader.drop()
+    assert await first.journal.fetch([job_id]) == [b"ours"]
+    first.journal._sender._link.drop()
+    await first.put()
+    assert first.released == [job_id]
+    assert [type(failure) for failure in first.failures] == [LostToAnother]
+    assert "this server's lease is missing, and another server has taken over" in str(first.failures[0])
+    await second.stop()
+
+
+async def test_promoted_host_that_merely_lacks_a_start_is_passed_over(pair):
+    await (await served(both(pair))).stop()
+    await without_standby(pair.primary)
+    await follows_nobody(pair.standby)
+    serving = await served(both(pair), lease_s=100)
+    await promoted_beside(pair)
+    serving.journal._sender._link.drop()
+    assert await serving.put() == 1
+    assert await pair.primary.asql("SELECT id FROM jobs", "queue") == [(1,)]
+    assert serving.failures == []
+    await serving.stop()
+
+
 @pytest.fixture
 async def same_number(pair):
     """Two hosts with the queue, each promoted without the other: their timelines have the same number."""
