@@ -146,7 +146,7 @@ def test_what_a_server_holds_is_not_replaced_by_jobs_from_postgresql(queue, caps
     with queue.open() as held:
         fcntl.flock(held, fcntl.LOCK_EX)
         assert main(["export", str(queue), "--database", "postgresql://127.0.0.1:1/none", "--force"]) == 1
-    assert capsys.readouterr().err == f"beanlite: {queue} was not replaced: a server holds it\n"
+    assert capsys.readouterr().err == f"beanlite: {queue} was not replaced: a server or another command holds it\n"
 
 
 @pytest.mark.parametrize(

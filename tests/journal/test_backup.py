@@ -354,7 +354,7 @@ def test_a_file_with_a_rollback_journal_is_not_replaced(path, dest):
 
 def test_what_a_server_holds_is_never_replaced(path, dest):
     make(path)
-    with writer(dest, "idle"), pytest.raises(BeanliteError, match="a server holds it"):
+    with writer(dest, "idle"), pytest.raises(BeanliteError, match="a server or another command holds it"):
         backup(path, dest, replace=True)
 
 

@@ -78,7 +78,7 @@ def test_a_live_database_is_never_replaced_by_an_export(path, target):
     with pytest.raises(BeanliteError, match="it is the database itself"):
         export_to_file(path, path, replace=True)
     assert path.read_bytes() == before
-    with writer(target, "idle"), pytest.raises(BeanliteError, match="a server holds it"):
+    with writer(target, "idle"), pytest.raises(BeanliteError, match="a server or another command holds it"):
         export_to_file(path, target, replace=True)
 
 

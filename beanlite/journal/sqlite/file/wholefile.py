@@ -96,26 +96,28 @@ def _is_left(partial: Path) -> bool:
 
 
 @contextmanager
-def written_whole(dest: Path, *, replace: bool = False) -> Iterator[Path]:
+def written_whole(dest: Path, *, replace: os.stat_result | None = None) -> Iterator[Path]:
     """Yield the path of an empty file of mode 0600 beside `dest`; at the end of the block it is renamed to `dest`.
 
-    If the block raises, the file is removed. OSError: `dest` exists and is not to be replaced, or the file can't be
-    written, synced or renamed.
+    ``replace`` is the status of the file that may be there. If the block raises, the new file is removed. OSError:
+    another file is there, or the new one can't be written, synced or renamed.
     """
-    if not replace:
+    if replace is None:
         _check_missing(dest)
     with partial_of(dest) as partial:
         ours = partial.stat()
         try:
             yield partial
             sync(partial)
-            if not replace:
+            if replace is None:
                 _check_missing(dest)  # a server may have been started on it meanwhile
+            else:
+                _check_same(dest, replace)
             partial.rename(dest)
             sync(dest.parent)
         except BaseException:
             with suppress(FileNotFoundError):
-                if not replace and os.path.samestat(dest.stat(), ours):  # it had already been renamed
+                if replace is None and os.path.samestat(dest.stat(), ours):  # it had already been renamed
                     dest.unlink()
             raise
 
@@ -125,12 +127,20 @@ def _check_missing(dest: Path) -> None:
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(dest))
 
 
+def _check_same(dest: Path, before: os.stat_result) -> None:
+    """Raise OSError if there is another file at `dest` than before: nobody has locked servers out of that one."""
+    with suppress(FileNotFoundError):
+        if not os.path.samestat(dest.lstat(), before):
+            raise OSError(errno.EBUSY, "another command has replaced it meanwhile", str(dest))
+
+
 @contextmanager
-def unserved(dest: Path, source: Path | None) -> Iterator[bool]:
+def unserved(dest: Path, source: Path | None) -> Iterator[os.stat_result | None]:
     """Lock servers out of `dest` while it is replaced by a file made from `source`, if that is a file.
 
-    Yields whether `dest` exists. BeanliteError: it is `source` itself, a live database, or a file that SQLite or a
-    server keeps beside one. OSError: it can't be opened, or is no regular file.
+    Yields the status of `dest`, None if it is missing. BeanliteError: it is `source` itself, a live database, or a file
+    that SQLite or a server keeps beside one; or another command replaces it. OSError: it can't be opened, or is no
+    regular file.
     """
     database = Path(_BESIDE.sub("", str(dest)))
     if database != dest and database.exists():
@@ -138,30 +148,35 @@ def unserved(dest: Path, source: Path | None) -> Iterator[bool]:
     try:
         descriptor = open_regular(dest)
     except FileNotFoundError:
-        yield False
+        yield None
         return
     with os.fdopen(descriptor):
         if source is not None and _is_open(source, descriptor):
             raise BeanliteError(f"{dest} was not replaced: it is the database itself")
         try:
-            lock_servers_out(descriptor)
+            lock_servers_out(descriptor, alone=True)
         except BlockingIOError as error:
-            raise BeanliteError(f"{dest} was not replaced: a server holds it") from error
+            raise BeanliteError(f"{dest} was not replaced: a server or another command holds it") from error
         if wal_size(dest):
             raise BeanliteError(f"{dest} was not replaced: it is a database with a -wal")
         if os.path.lexists(journal_of(dest)):
             raise BeanliteError(f"{dest} was not replaced: {journal_of(dest)} would be taken for a part of it")
-        yield True
+        yield os.fstat(descriptor)
 
 
-def lock_servers_out(descriptor: int) -> None:
-    """Lock servers out of an open file for as long as it is open. BlockingIOError: one holds it."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared, as NFS has others only of files to write to
-    except BlockingIOError:
-        raise
-    except OSError:
-        pass  # where nothing can be locked, no server runs
+def lock_servers_out(descriptor: int, *, alone: bool = False) -> None:
+    """Lock servers out of an open file for as long as it is open, and, if ``alone``, other commands where possible.
+
+    BlockingIOError: one holds it.
+    """
+    for kind in (fcntl.LOCK_EX, fcntl.LOCK_SH) if alone else (fcntl.LOCK_SH,):
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise
+        except OSError:
+            continue  # NFS has exclusive locks only of files to write to; where there are none at all, no server runs
+        return
 
 
 def _is_open(path: Path, descriptor: int) -> bool:

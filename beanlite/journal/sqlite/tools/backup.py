@@ -50,8 +50,8 @@ def backup(
     try:
         with (
             reading_whole(source) as connection,
-            unserved(dest, source) if replace else nullcontext(enter_result=False) as is_there,
-            written_whole(dest, replace=is_there) as partial,
+            unserved(dest, source) if replace else nullcontext() as there,
+            written_whole(dest, replace=there) as partial,
         ):
             copy(connection, source, partial, progress)
             return _read_back(partial, source)

@@ -51,8 +51,8 @@ def export_to_file(write: Callable[[BinaryIO], int], dest: Path, source: Path | 
     path = not_linked(dest)
     try:
         with (
-            unserved(path, source) if replace else nullcontext(enter_result=False) as is_there,
-            written_whole(path, replace=is_there) as partial,
+            unserved(path, source) if replace else nullcontext() as there,
+            written_whole(path, replace=there) as partial,
             partial.open("wb") as sink,
         ):
             return write(sink)
