@@ -4,6 +4,7 @@ import contextlib
 import os
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -79,6 +80,26 @@ def test_nobody_else_has_the_new_file_before_the_old_wal_is_gone(lost, source, t
     assert "database is locked" in found[0]
     assert len(found) == 1
     assert ids(target)[0] == [1, 2, 3]
+
+
+def test_the_old_file_is_locked_until_the_old_wal_is_gone(source, cut, tmp_path, monkeypatch):
+    rename, unlink, read = replace._rename, Path.unlink, tmp_path / "read"
+
+    def rename_opened(*given):
+        do(f".open {cut}")
+        rename(*given)
+
+    def unlink_looked_at(path, **how):
+        if path == wal_of(cut):
+            do(f".output {read}\nSELECT count(*) FROM jobs;\n.output stdout")
+        unlink(path, **how)
+
+    monkeypatch.setattr(replace, "_rename", rename_opened)
+    monkeypatch.setattr(Path, "unlink", unlink_looked_at)
+    with outsider(":memory:") as do:
+        restore(source, cut)
+    assert read.read_text() == ""
+    assert ids(cut)[0] == [1, 2, 3]
 
 
 def test_a_glance_at_a_file_with_a_damaged_wal_is_waited_for(source, cut, monkeypatch):

@@ -157,10 +157,11 @@ def _rename(partial: Path, target: Path, lock: Lock, connection: sqlite3.Connect
             # A program that opened the old file before it lost its name, and has waited for a lock since, would else
             # lose what it writes.
             os.pwrite(lock.descriptor, _LAST_HEADER, 0)
-            connection.close()  # this removes the -wal by its name, which must not be that of a server yet
             for beside in (wal_of(target), shm_of(target), journal_of(target)):
                 beside.unlink(missing_ok=True)
             sync(target.parent)
+            # This ends the locks of the old file. It may remove the -wal by its name, which no server has made yet.
+            connection.close()
         except OSError as error:
             why = error.strerror or text_of(error)
             raise BeanliteError(f"{target} is replaced, but a power failure may undo that: {why}") from error
