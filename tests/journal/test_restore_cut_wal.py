@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError, JournalLocked, JournalRefused
+from beanlite.journal.sqlite.file import wholefile
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import wal_of
 from beanlite.journal.sqlite.file.wal import commit_frames, last_frame_offset
@@ -16,7 +17,7 @@ from beanlite.journal.sqlite.tools import replace, restore as restoring
 from beanlite.journal.sqlite.tools.restore import restore
 from tests.journal.test_restore import ids, kept_by, names, source, target, untouched
 from tests.journal.test_restore_killed import killed_folders
-from tests.support.journal_files import flip, make_killed
+from tests.support.journal_files import flip, make_killed, refusal
 from tests.support.needs import need
 from tests.support.sqlite_tool import outsider, tell
 
@@ -99,6 +100,35 @@ def test_the_old_file_is_locked_until_the_old_wal_is_gone(source, cut, tmp_path,
     with outsider(":memory:") as do:
         restore(source, cut)
     assert read.read_text() == ""
+    assert ids(cut)[0] == [1, 2, 3]
+
+
+def test_where_the_old_wal_stays_it_is_said_what_to_do(source, cut, monkeypatch):
+    inode, sync = cut.stat().st_ino, wholefile.sync
+
+    def failing(path):
+        if cut.stat().st_ino != inode:
+            raise OSError(5, "Input/output error")
+        sync(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(replace, "sync", failing)
+        match = "is replaced, but no server starts on it, as the old -wal is still there; restore again: Input/output"
+        with pytest.raises(BeanliteError, match=match):
+            restore(source, cut)
+    assert "belongs to another file" in refusal(cut)
+    restore(source, cut)
+    assert ids(cut)[0] == [1, 2, 3]
+
+
+def test_the_old_wal_goes_though_the_old_file_can_not_be_written(source, cut, monkeypatch):
+    def failing(*_):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", failing)
+        with pytest.raises(BeanliteError, match="program writes that had the old file open is lost: No space left"):
+            restore(source, cut)
     assert ids(cut)[0] == [1, 2, 3]
 
 
