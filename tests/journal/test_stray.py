@@ -22,7 +22,7 @@ from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.restore import restore, undo_restore
 from beanlite.journal.sqlite.tools.verify import verify
 from tests.journal.test_restore import ids, kept_by, names
-from tests.support.journal_files import NO_HISTORY, batch_in, make, refusal, write_batch
+from tests.support.journal_files import NO_HISTORY, batch_in, make, refusal, snapshot, write_batch
 from tests.support.needs import need_attributes
 from tests.support.sqlite_tool import outsider
 
@@ -198,6 +198,22 @@ def test_start_is_refused_after_a_restore_was_killed_amid_its_renames(path, copy
     assert kept.with_name(f"{kept.name}.stray-wal").read_bytes() == wal
     assert ids(path) == ([1, 2, 3], 147)  # as if it had not been killed
     assert not [name for name in names(path) if "partial" in name]
+
+
+def test_both_wals_are_kept_where_a_server_ran_after_a_killed_restore(path, copy, source, tmp_path, monkeypatch):
+    serve(path, range(2, 50), checkpoint_after=20)
+    written_over(copy, path)
+    restore_killed_in(restore_module, "take_place", source, path, monkeypatch)
+    (stray,) = path.parent.glob("*.stray-wal")
+    stray.rename(tmp_path / "kept-wal")  # as the refusal says
+    serve(path, range(2, 5))
+    (tmp_path / "kept-wal").rename(stray)
+    before = snapshot(path.parent)
+    with pytest.raises(JournalRefused, match=f"move {stray.name} to another folder, keep it, and restore again"):
+        restore(source, path)
+    assert snapshot(path.parent) == before
+    stray.rename(tmp_path / "kept-wal")
+    assert ids(kept_by(restore(source, path)))[0] == list(range(1, 13))
 
 
 def restore_killed_in(module, step, source, path, monkeypatch):

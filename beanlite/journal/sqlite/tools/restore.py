@@ -104,6 +104,11 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
     with replacing(target) as lock:
         _check_target(target, lock.descriptor)
         moved_wal = moved_away(target)
+        if moved_wal is not None and wal_size(target):  # only one of them can be set aside with the file
+            raise JournalRefused(
+                f"{target} has been used since a restore was interrupted: move {moved_wal.name} to another folder, keep"
+                " it, and restore again"
+            )
         source, earlier = choose(), _set_aside_earlier(target)
         aside = _name(target, earlier)
         with partial_of(_copy_path(aside)) as partial:
