@@ -164,6 +164,17 @@ def test_a_file_has_all_its_migrations_or_none(path, folder):
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_what_is_made_of_a_database_with_the_name_of_a_copy_stays(path):
+    make(path)
+    ends = (".partial", ".partial-journal", ".partial.begun", ".partial.begun-journal")
+    theirs = [path.with_name(f"queue.db.before-{number}{end}") for number in ("v5.before-v7", "vx") for end in ends]
+    ours = [path.with_name(f"queue.db.before-v{VERSION + 1}{end}") for end in ends]
+    for file in (*ours, *theirs):
+        file.touch()
+    open_database(path).close()
+    assert sorted(path.parent.iterdir()) == sorted([path, *theirs])
+
+
 def test_no_room_for_the_copy(path, folder, monkeypatch):
     def full(_descriptor):
         raise OSError(28, os.strerror(28))

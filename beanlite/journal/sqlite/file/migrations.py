@@ -3,9 +3,9 @@
 The version of a file (SQLite's user_version) is the number of the last migration that has been applied to it.
 """
 
-import glob
 import json
 import os
+import re
 import shlex
 import sqlite3
 from collections.abc import Iterable
@@ -214,21 +214,25 @@ def _tidy_copies(path: Path, version: int) -> None:
 
     Otherwise that migration was interrupted, and the copy is removed; as is one that is not whole.
     """
-    # No other process may be making one, as the file is locked.
-    for begun in path.parent.glob(f"{glob.escape(path.name)}.before-v*.partial.begun"):
-        journal_of(begun).unlink(missing_ok=True)
-        begun.unlink()
-    for partial in path.parent.glob(f"{glob.escape(path.name)}.before-v*.partial"):
+    for partial in _copies(path, ".partial.begun"):  # as the file is locked, no other process is making one
+        journal_of(partial).unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
+    for partial in _copies(path, ".partial"):
         copy = partial.with_suffix("")
-        number = copy.name.removeprefix(f"{path.name}.before-v")
-        if not number.isdecimal() or os.path.lexists(copy):
+        if os.path.lexists(copy):
             continue  # not one of ours
-        if version >= int(number):
+        if version >= int(copy.name.removeprefix(f"{path.name}.before-v")):
             partial.rename(copy)
             sync(path.parent)
         else:
             partial.unlink()
-            Path(f"{partial}-journal").unlink(missing_ok=True)
+            journal_of(partial).unlink(missing_ok=True)
+
+
+def _copies(path: Path, end: str) -> list[Path]:
+    """Return the files with this end whose names are those of copies of this database, and not of FILE.before-vN."""
+    name = re.compile(rf"{re.escape(path.name)}\.before-v[0-9]+{re.escape(end)}")
+    return [each for each in path.parent.iterdir() if name.fullmatch(each.name)]
 
 
 def _keep_copy(connection: sqlite3.Connection, path: Path, copy: Path, partial: Path) -> None:
