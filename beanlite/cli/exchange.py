@@ -30,6 +30,7 @@ from beanlite.cli.printing import print_done
 from beanlite.cli.source import reader
 from beanlite.console import units
 from beanlite.errors import BeanliteError, ConfigError, JournalFailed
+from beanlite.host.signals import finish
 from beanlite.journal.lines import read_lines
 
 EPILOG: Final = {
@@ -142,9 +143,10 @@ def import_(
         if url is not None:
             from beanlite.journal.postgres import address, dump  # it may not be installed
 
-            dump.load(into, url, new_ids=new_ids)
             name = address.public_url(url)
-            result = replace(result, left=None)  # it was beside the file that is gone
+            result = replace(result, left=None)  # it is beside a file that will be gone
+            dump.load(into, url, new_ids=new_ids)
+        finish()  # all is imported, and the temporary file takes a while to remove
     if as_json:
         print_done(json.dumps({"file": name, **asdict(result)}))
     else:

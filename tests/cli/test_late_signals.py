@@ -5,6 +5,7 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,33 @@ def test_what_is_done_when_a_signal_comes_is_done(number, line, jobs, folder):
     code, result = interrupt(number, line, folder)
     assert (code, result.count("\n")) == (0, 2 if line.startswith("restore") else 1)
     assert count_jobs(folder / ("other.db" if line.startswith("backup") else "queue.db")) == jobs
+
+
+# Imports into what the arguments name, where a signal comes as soon as that is done; prints the exit code.
+IMPORT = """
+import signal, sys
+from contextlib import contextmanager
+from beanlite.cli import exchange, main
+from beanlite.journal.postgres import dump
+
+file_for, number = exchange._file_for, signal.Signals[sys.argv[1]]
+
+@contextmanager
+def left_amid_signal(target):
+    with file_for(target) as file:
+        yield file
+        signal.raise_signal(number)
+
+exchange._file_for = left_amid_signal
+dump.load = lambda file, url, new_ids: None
+print(main(["import", "copy.jsonl", "--new-ids", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("into", [("--db", "queue.db"), ("--database", "postgresql://127.0.0.1:1/queue")])
+def test_signal_at_the_end_of_an_import_does_not_hide_that(number, into, folder):
+    command = [sys.executable, "-c", IMPORT, number.name, *into]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, check=True, text=True)
+    assert (" imported\n0\n" in done.stdout, done.stderr) == (True, "")

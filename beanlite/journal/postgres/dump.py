@@ -156,15 +156,15 @@ def load(file: Path, url: str, *, new_ids: bool) -> None:
     BeanliteError: an id is taken, or a server has the queue.
     """
     name, commit = public_url(url), _Commit()
-    with closing(sqlite3.connect(file)) as source:
-        try:
+    try:
+        with closing(sqlite3.connect(file)) as source:
             _run(_copy(source, url, commit, new_ids=new_ids), name)
-        except KeyboardInterrupt:
-            if commit.is_done:
-                return
-            if commit.is_asked_for:
-                raise _in_doubt(name, "interrupted") from None
-            raise
+    except KeyboardInterrupt:
+        if commit.is_done:
+            return
+        if commit.is_asked_for:
+            raise _in_doubt(name, "interrupted") from None
+        raise
 
 
 class _Commit:
