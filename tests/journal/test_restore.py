@@ -336,7 +336,7 @@ def test_a_lone_wal_is_set_aside(source, target):
     target.unlink()
     kept = kept_by(restore(source, target))
     assert wal_of(kept).exists()
-    assert ids(target) == ([1, 2, 3], 3)
+    assert ids(target) == ([1, 2, 3], 15)
 
 
 def test_a_live_source_is_as_good(source, target):

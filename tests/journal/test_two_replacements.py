@@ -35,7 +35,7 @@ def test_they_exclude_each_other(path, dest):
 
 
 @pytest.mark.usefixtures("poor_locks")
-def test_where_they_cant_the_first_spares_what_the_second_has_put_there(path, dest):
+def test_where_they_cant_the_first_spares_what_the_second_put_there(path, dest):
     def second():
         backup(path, dest, replace=True)
         database = open_database(dest)

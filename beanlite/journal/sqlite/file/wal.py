@@ -181,6 +181,12 @@ def headers_in(wal: int, salts: bytes) -> Iterator[bytes]:
             yield read_at(wal, HEADER_BYTES, last_frame_offset(number) + _FRAME_HEADER.size)
 
 
+def pages_in(wal: int) -> Iterator[bytes]:
+    """Yield the pages in all frames of an open -wal, committed or not. OSError: it can't be read."""
+    for number, _ in enumerate(_frames(wal), 1):
+        yield read_at(wal, PAGE_SIZE, last_frame_offset(number) + _FRAME_HEADER.size)
+
+
 def is_header_damaged(path: Path) -> bool:
     """Whether the -wal of the database file has frames, but no valid header. JournalUnreadable: it can't be read."""
     try:

@@ -210,6 +210,18 @@ class Pages:
         return rowid, _record(b"".join(parts))
 
 
+def lone_row(page: bytes) -> list[Value]:
+    """Return the only row on the leaf of a table; an empty list if there are others, or if it is malformed."""
+    if len(page) < PAGE_SIZE or page[0] != LEAF_TABLE or page[3:5] != b"\0\1":
+        return []
+    try:
+        size, at = _varint(page, _cells(page, 0, 8)[0])
+        _, at = _varint(page, at)
+        return _record(page[at : at + size])
+    except (Broken, IndexError, ValueError, OverflowError, struct.error):
+        return []
+
+
 def _map_of(number: int) -> int:
     """Return the page of the pointer map with the entry for this page, or the page itself if it is one of the map's."""
     return 2 + (number - 2) // _PAGES_PER_MAP * _PAGES_PER_MAP

@@ -30,6 +30,7 @@ from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.stray import has_stray_wal, moved_away, promised_id_on
 from beanlite.journal.sqlite.file.wal import commit_frames, read_index
 from beanlite.journal.sqlite.file.wholefile import partial_of, remove_left, sync, written_whole
+from beanlite.journal.sqlite.tools.promise import last_id_in
 from beanlite.journal.sqlite.tools.replace import (
     copy_checked,
     give_to_owner,
@@ -125,7 +126,7 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
                     _set_aside(target, aside, wal)
                 last_id, is_cut = _look_aside(aside)
                 if stray is not None or is_cut:  # by what can be read of both, the file and its -wal or another's
-                    _leave_out_ids(partial, max(last_id, promised_id_on(wal)))
+                    _leave_out_ids(partial, max(last_id, promised_id_on(wal), last_id_in(wal)))
                 if stray is not None:
                     wal_of(aside).unlink(missing_ok=True)
                 moved_to = aside.with_name(f"{aside.name}.stray-wal")

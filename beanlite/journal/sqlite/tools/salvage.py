@@ -31,12 +31,12 @@ from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JO
 from beanlite.journal.sqlite.file.wholefile import lock_servers_out
 from beanlite.journal.sqlite.tools.btree import Pages, Spans, Value
 from beanlite.journal.sqlite.tools.filling import filling
+from beanlite.journal.sqlite.tools.promise import meta_of, said_of
 from beanlite.journal.validity import COUNTER_MAX, is_number
 
 # The span of a page that can't be reached in any b-tree because another page is damaged.
 _ANYWHERE: Final = ((None, 0, 0),)
 _BODY_WIDTH: Final = 2
-_META_WIDTH: Final = 6
 _NOTE_WIDTH: Final = 3
 _PAUSE_WIDTH: Final = 4
 _POLICY_WIDTH: Final = len(policy_rows.NAMES) + 1
@@ -65,11 +65,6 @@ _INSERT_SERVER: Final = """
     REPLACE INTO server (one, version, pid, address, started_at, seen_at, ahead_s, boot, offset_ns)
     VALUES (1, '', 0, '', :seen_at, :seen_at, :ahead_s, :boot, :offset_ns)
 """
-
-
-def _said(values: list[Value]) -> str:
-    """Return the values of a row as the text of its column ``said``."""
-    return " ".join("-" if value is None else str(value) for value in values)
 
 
 def _time_said(time_s: float) -> int:
@@ -268,11 +263,8 @@ class _Saving:
             self._save_schedule(values)
         elif width == _SERVER_WIDTH and rowid == 1 and values[0] is None:
             self._save_clock(values)
-        elif width == _META_WIDTH and values[5] == _said(values[1:5]):
-            last_id, unchecked_id, jobs = values[2:5]
-            if is_number(last_id, COUNTER_MAX - 1) and is_number(unchecked_id, COUNTER_MAX - 1):
-                self.result.last_id, self._unchecked_id = last_id, unchecked_id
-                self.result.jobs_at_stop = jobs if isinstance(jobs, int) else None
+        elif (meta := meta_of(values)) is not None:
+            self.result.last_id, self._unchecked_id, self.result.jobs_at_stop = meta
 
     def _save_note(self, number: int, rowid: int, values: list[Value]) -> None:
         _, text, checksum = values
@@ -297,7 +289,7 @@ class _Saving:
             and is_number(pause_s, U32_MAX)
             and isinstance(until, int | float)
             and isfinite(until)
-            and said == _said([tube, pause_s, _time_said(until)])
+            and said == said_of([tube, pause_s, _time_said(until)])
         ):
             self._connection.execute(_INSERT_PAUSE, (tube, pause_s, float(until)))
             self.result.pauses += 1
@@ -312,7 +304,7 @@ class _Saving:
         except ValueError:
             self.result.lost_policies += 1
             return
-        if values[-1] == _said([pattern, key, value, _time_said(changed_at), changed_by]):
+        if values[-1] == said_of([pattern, key, value, _time_said(changed_at), changed_by]):
             self._connection.execute(_INSERT_POLICY, (pattern, key, value, changed_at, changed_by))
             self.result.policies += 1
         else:
@@ -339,7 +331,7 @@ class _Saving:
             and isinstance(ahead_s, int | float)
             and isinstance(boot, str | None)
             and last_seen(seen_at, ahead_s, None, offset_ns) is not None
-            and said == _said([_time_said(seen_at), _time_said(ahead_s), boot, offset_ns])
+            and said == said_of([_time_said(seen_at), _time_said(ahead_s), boot, offset_ns])
         ):
             clock = {"seen_at": seen_at, "ahead_s": ahead_s, "boot": boot, "offset_ns": offset_ns}
             self._connection.execute(_INSERT_SERVER, clock)
