@@ -90,9 +90,9 @@ async def _refusal(request: Request) -> Response | None:
         return PlainTextResponse("This page is not served under this name; see beanlite web --host.\n", 421)
     try:
         user = await visitors.user(request)
-    except TooMany:
+    except TooMany as error:
         wait = {"retry-after": str(math.ceil(EVERY_S))}
-        return PlainTextResponse("There were too many wrong passwords from your address; wait a minute.\n", 429, wait)
+        return PlainTextResponse(f"{error}\n", 429, wait)
     if user is None and visitors.passwords is not None:
         ask = {"www-authenticate": 'Basic realm="beanlite", charset="UTF-8"'}
         return PlainTextResponse("Say who you are.\n", 401, ask)

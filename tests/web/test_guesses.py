@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from beanlite.web import guesses
-from beanlite.web.guesses import CHECKS_AT_ONCE, EVERY_S, FREE, Guesses, TooMany
+from beanlite.web.guesses import CHECKS_AT_ONCE, EVERY_S, FREE, WAITING_MAX, Guesses, TooMany
 from beanlite.web.safety import User
 from tests.support.web import sign_in
 
@@ -128,6 +128,38 @@ async def test_checks_of_all_addresses_take_bounded_memory(passwords):
     checks = Guesses(passwords, lambda: 1000.0)
     assert not any(await asyncio.gather(*(refused(checks, f"10.0.0.{n}") for n in range(20))))
     assert passwords.most_at_once <= CHECKS_AT_ONCE
+
+
+async def test_very_many_guesses_keep_nobody_out_that_is_known(passwords):
+    checks = Guesses(passwords, lambda: 1000.0)
+    passwords.seen.add(header("ann:right"))
+    passwords.free.clear()
+    async with asyncio.timeout(60):
+        waiting = [asyncio.create_task(refused(checks, f"10.0.0.{n}")) for n in range(WAITING_MAX)]
+        while passwords.at_once < CHECKS_AT_ONCE:
+            await asyncio.sleep(0)
+        assert all([await refused(checks, f"10.0.1.{n}") for n in range(200)])
+        assert await checks.check(header("ann:right"), "10.0.0.1") == ANN
+        passwords.free.set()
+        assert not any(await asyncio.gather(*waiting))
+        assert not await refused(checks, "10.0.1.1")
+
+
+async def test_check_that_nobody_waits_for_keeps_its_place(passwords):
+    checks = Guesses(passwords, lambda: 1000.0)
+    passwords.free.clear()
+    for number in range(CHECKS_AT_ONCE):
+        check = asyncio.create_task(refused(checks, f"10.0.0.{number}"))
+        while passwords.at_once <= number:
+            await asyncio.sleep(0)
+        check.cancel()
+        await asyncio.wait({check})
+    late = asyncio.create_task(refused(checks, "10.0.0.200"))
+    await asyncio.sleep(0.1)  # it does not begin, however long that is
+    passwords.free.set()
+    assert not await late
+    assert not await refused(checks, "10.0.1.1")
+    assert passwords.most_at_once == CHECKS_AT_ONCE
 
 
 async def test_a_right_password_in_many_requests_is_checked_once(passwords):
