@@ -61,6 +61,10 @@ async def change(request: Request) -> Response:
     """Change the jobs that a form selects; if that can't be undone, ask for confirmation with their number first."""
     site, fields = site_of(request), await form(request)
     back = back_of(request, fields)
+    if fields.get("scope") != "all" and not fields.get("sure"):  # those that are named are meant, however new
+        for name in ("up_to_id", "asked_ms"):
+            fields.pop(name, None)
+    is_shown = "asked_ms" in fields
     fields.setdefault("asked_ms", str(round(time.time() * 1000)))
     try:
         what, which = _request(fields)
@@ -70,20 +74,22 @@ async def change(request: Request) -> Response:
         raise ConfigError("text: bodies are hidden here, and so can't be searched")
     kept_bytes = await _kept_bytes(site) if what["do"] == "delete" else 0
     undo = _undo_of({**what, **on_behalf(request)}, site.db if kept_bytes else None)
+    # What has come to the state since the page was shown is not meant, nor has it been agreed to.
+    passed_s = asked_ago_s(fields, time.time()) if is_shown else 0.0
     if fields.get("sure"):
-        # What has come to the state since then has not been agreed to.
-        passed_s = asked_ago_s(fields, time.time())
         return await _carry_out(request, what, which, back, undo if isinstance(undo, PutAgain) else None, passed_s)
-    outlook = partial(_outlook, what=what, which=which, kept_bytes=kept_bytes)
+    meant = settled(which, passed_s) if is_shown else which
+    outlook = partial(_outlook, what=what, which=meant, kept_bytes=kept_bytes)
     would, lost, why = await site.questions.ask(person_of(request), outlook)
-    which = which.model_copy(update={"up_to_id": would.last_id})
+    if which.up_to_id is None:
+        which = which.model_copy(update={"up_to_id": would.last_id})
     if not would.done:
         return redirect(request, back, _result_text(what["do"], would))
     if not lost:
         if isinstance(undo, UndoJobs):
             undo.most = would.done
-        return await _carry_out(request, what, which, back, undo)
-    fields |= {"up_to_id": str(would.last_id or 0), "sure": "1"}
+        return await _carry_out(request, what, which, back, undo, passed_s)
+    fields |= {"up_to_id": str(which.up_to_id or 0), "sure": "1"}
     context = {"what": what, "described": description(which), "outcome": would, "fields": fields, "back": back}
     why = why or _why_asked(what["do"], lost, would.done, kept_bytes)
     return render(request, "sure.html", {**context, "why": why})
@@ -327,7 +333,7 @@ def _request(fields: dict[str, str]) -> tuple[Record, Filter]:
     elif fields.get("ids"):
         fields["q"] = without(fields.get("q", ""), "id")
     which = filter_of(fields)
-    if not which.criteria():
+    if which.criteria().keys() <= {"up_to_id"}:
         raise ConfigError("say which jobs are meant")
     return {"do": do, **_how(do, fields)}, which
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from itertools import islice
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -15,6 +15,7 @@ from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.grouping import FACTS, grouping_of, paths_of
 from beanlite.console.several import Servers
 from beanlite.console.units import count, zone_of
+from beanlite.core.access import OPERATOR
 from beanlite.errors import ConfigError
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.notices import Mistake, WrongForm
@@ -60,7 +61,7 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
     fields.pop("tube", None) if tube else None
     find = _Find(fields, tube, hides=site.hide_bodies)
     which = find.which
-    groups, page, matching, of_all = None, listing.Page([], None), "", ""
+    groups, found, of_all = None, _Found(listing.Page([], None), "", {}), ""
     if find.mistake is None and find.by is not None:
         key, again = (tube, find.line, find.zone, find.group), LIVE not in request.headers
         groups = await site.counts.of(key, person_of(request), which, find.by, again=again)
@@ -71,13 +72,22 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
             of_all = await site.questions.ask_seldom(person_of(request), ("there", which.tube, which.state), question)
     elif find.mistake is None:
         after = fields.get("after", "")[:1000] or None
-        list_jobs = partial(_page_of_jobs, which=which, sort=find.sort, after=after, paths=find.paths)
-        page, matching = await ask(
+        list_jobs = partial(
+            _page_of_jobs,
+            which=which,
+            sort=find.sort,
+            after=after,
+            paths=find.paths,
+            to_change=rights_of(request).has(OPERATOR),
+        )
+        found = await ask(
             request, site.questions, ("jobs", json.dumps(which.criteria()), find.sort, after, *find.paths), list_jobs
         )
+    page = found.page
     context |= {
         "jobs": page.records,
-        "matching": matching,
+        "matching": found.matching,
+        "meant": found.meant,
         "more": link(path_of(request), **find.query, after=page.after) if page.after else None,
         "which": which,
         "find": find,
@@ -169,14 +179,28 @@ class _Find:
         return link(page, tube=self.which.tube, body=values) if 0 < len(values) <= TEXT_MAX else ""
 
 
+class _Found(NamedTuple):
+    """A page of jobs."""
+
+    page: listing.Page
+    matching: str
+    """How many match in all."""
+    meant: dict[str, str]
+    """What a form has of the jobs that it means by all that match, besides the filter: the last id, and the moment."""
+
+
 def _page_of_jobs(
-    live: Servers, which: Filter, sort: str, after: str | None, paths: list[str]
-) -> tuple[listing.Page, str]:
-    """Return a page of jobs, and how many match in all, as text."""
+    live: Servers, which: Filter, sort: str, after: str | None, paths: list[str], *, to_change: bool
+) -> _Found:
+    """Return a page of jobs. ``to_change``: the page has a form that changes them."""
+    meant = {}
+    if to_change:
+        asked_ms = str(round(time.time() * 1000))
+        meant = {"up_to_id": str(live.list_jobs({"ids": [1]})["last_id"]), "asked_ms": asked_ms}
     page = listing.jobs(live, which, sort, JOBS, after, paths)
     if len(page.records) < JOBS and after is None:
-        return page, count(len(page.records))
-    return page, _matching(live, which)
+        return _Found(page, count(len(page.records)), meant)
+    return _Found(page, _matching(live, which), meant)
 
 
 def _matching(live: Servers, which: Filter) -> str:

@@ -45,6 +45,37 @@ def test_what_is_buried_after_the_question_stays(web, wire):
     assert counts(wire) == [0, 0, 1]
 
 
+def test_all_that_match_are_those_that_the_page_has_told(web, wire):
+    first, second = wire.put(b"1"), wire.put(b"2")
+    page = web.get("/tube/default?q=state:ready")
+    assert "all 2 that match" in page.text
+    third = wire.put(b"3")
+    assert "2 jobs buried" in web.post("/change", {**page.fields, "scope": "all", "do": "bury"}).text
+    page = web.get("/tube/default?q=state:buried")
+    for job_id in (third, wire.put(b"4")):
+        web.post("/change", {"ids": job_id, "do": "bury"})
+    assert "2 jobs kicked" in web.post("/change", {**page.fields, "scope": "all", "do": "kick"}).text
+    page = web.get("/tube/default?q=")
+    fifth = wire.put(b"5")
+    asked = web.post("/change", {**page.fields, "scope": "all", "do": "delete"})
+    assert "Delete 4 jobs?" in asked.text
+    assert "4 jobs deleted" in web.post("/change", asked.fields).text
+    found = [wire.ask(f"peek {job_id}").split()[0] for job_id in (first, second, third, fifth)]
+    assert found == ["NOT_FOUND"] * 3 + ["FOUND"]
+
+
+def test_jobs_that_are_selected_are_meant_however_old_the_page_is(web, wire):
+    page = web.get("/tube/default?q=tries:>=0")
+    job_id = wire.put(b"job")
+    assert "1 job buried" in web.post("/change", {**page.fields, "scope": "ticked", "id": job_id, "do": "bury"}).text
+
+
+def test_last_id_alone_does_not_say_which_jobs_are_meant(web, wire):
+    wire.put(b"job")
+    assert web.post("/change", {"scope": "all", "up_to_id": 1 << 40, "do": "delete"}).status == 400
+    assert counts(wire) == [1, 0, 0]
+
+
 def test_jobs_that_were_not_counted_are_too_young_for_the_answer(web, wire):
     wire.put(b"job")
     asked = web.post("/change", {"scope": "all", "q": "tube:default age:>0s", "do": "delete"})
