@@ -1,6 +1,8 @@
 """Lists of jobs, tubes and clients, slice by slice from a server or a file, as described in docs/protocol.md."""
 
 import heapq
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -68,18 +70,31 @@ class Page(NamedTuple):
     records: list[Record]
     after: str | None
     """Where to continue; None: there is nothing more, or the list can't be continued."""
+    is_cut: bool = False
+    """Whether the time was up before all records were looked at that it may have."""
 
 
-def everything(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[Record]:
-    """Yield the records of all slices of a list."""
-    for records, _ in slices(ask, {**request, "limit": _SLICE}, key):
+def everything(
+    ask: Callable[[Record], Record], request: Record, key: str, until_s: float = math.inf
+) -> Iterator[Record]:
+    """Yield the records of all slices of a list that are asked for until a moment of the monotonic clock."""
+    for records, _ in slices(ask, {**request, "limit": _SLICE}, key, until_s):
         yield from records
 
 
-def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | None, paths: Sequence[str] = ()) -> Page:
+def jobs(
+    source: Source,
+    which: "Filter",
+    sort: str,
+    limit: int,
+    after: str | None,
+    paths: Sequence[str] = (),
+    until_s: float = math.inf,
+) -> Page:
     """Return up to `limit` jobs, 0 meaning all, sorted. ConfigError: there is no such order, or not of these jobs.
 
-    Each has the texts of what is at the paths in its body, or None where there is nothing.
+    Each has the texts of what is at the paths in its body, or None where there is nothing. With a limit, they are those
+    of the slices that are asked for until a moment of the monotonic clock.
     """
     if sort not in JOB_SORTS:
         raise ConfigError(f"jobs are sorted by {', '.join(JOB_SORTS)}, not by {sort!r}")
@@ -89,10 +104,10 @@ def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | No
     if sort in _SORTS:
         if after is not None:
             raise ConfigError("--after goes on only in a list that is sorted by id or queue")
+        if limit:
+            return _leading(source.list_jobs, request, sort, limit, until_s)
         key, largest = _SORTS[sort]
-        if sort in _AHEAD and limit:
-            return Page(_leading(source.list_jobs, request, sort, limit), None)
-        return Page(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=limit), None)
+        return Page(first(everything(source.list_jobs, request, "jobs"), key, largest=largest, limit=0), None)
     if sort == "queue" and (which.tube is None or which.state in {None, "reserved"}):
         raise ConfigError("--sort queue needs --tube, and --state ready, delayed or buried")
     if sort == "id" and not limit:
@@ -100,28 +115,31 @@ def jobs(source: Source, which: "Filter", sort: str, limit: int, after: str | No
         return Page(first(everyone, "id", largest=False, limit=0), None)
     found: dict[str, Record] = {}  # by id: in a queue a job may move from one slice to a later one
     request |= {"order": sort, "after": after, "limit": _next_slice(limit, 0)}
-    for records, cursor in slices(source.list_jobs, request, "jobs"):
+    cursor = None
+    for records, cursor in slices(source.list_jobs, request, "jobs", until_s):
         found |= {job_name(job): job for job in records}
         if limit and len(found) == limit:
             return Page(list(found.values()), cursor)
         request["limit"] = _next_slice(limit, len(found))
-    return Page(list(found.values()), None)
+    return Page(list(found.values()), cursor, is_cut=cursor is not None)
 
 
-def _leading(ask: Callable[[Record], Record], request: Record, sort: str, limit: int) -> list[Record]:
-    """Return the first `limit` jobs in an order; of millions, few others are asked for."""
+def _leading(ask: Callable[[Record], Record], request: Record, sort: str, limit: int, until_s: float) -> Page:
+    """Return the first `limit` jobs in an order; of millions, few others are asked for, unless that is by size."""
     key, largest = _SORTS[sort]
-    ahead, strictest = _AHEAD[sort], max if largest else min
+    ahead, strictest = _AHEAD.get(sort), max if largest else min
     request |= {"limit": _SLICE}
     rows: list[Record] = []
-    for records, _ in slices(ask, request, "jobs"):
+    cursor = None
+    for records, cursor in slices(ask, request, "jobs", until_s):  # noqa: B007 - it is needed at the end
         rows = first([*rows, *records], key, largest=largest, limit=limit)
-        if len(rows) == limit and rows[-1][key] is not None:  # beyond an unknown value there may be known ones
+        # Beyond an unknown value there may be known ones.
+        if ahead is not None and len(rows) == limit and rows[-1][key] is not None:
             bound = rows[-1][key] + (1 if largest else -1)
             if bound < 0:  # no job has a smaller pri
-                break
+                return Page(rows, None)
             request[ahead] = strictest(request.get(ahead, bound), bound)
-    return rows
+    return Page(rows, None, is_cut=cursor is not None)
 
 
 def tubes(source: Source, like: str, sort: str, limit: int, over_s: float = 0) -> tuple[list[Record], int]:
@@ -204,11 +222,16 @@ def _next_slice(limit: int, count: int) -> int:
     return min(_SLICE, limit - count) if limit else _SLICE
 
 
-def slices(ask: Callable[[Record], Record], request: Record, key: str) -> Iterator[tuple[list[Record], str | None]]:
-    """Yield each slice of a list, and where to continue; `request` may be changed in between."""
+def slices(
+    ask: Callable[[Record], Record], request: Record, key: str, until_s: float = math.inf
+) -> Iterator[tuple[list[Record], str | None]]:
+    """Yield each slice of a list, and where to continue; `request` may be changed in between.
+
+    After a moment of the monotonic clock no further one is asked for.
+    """
     while True:
         reply = ask(request)
         request["after"] = reply["next"]
         yield reply[key], reply["next"]
-        if reply["next"] is None:
+        if reply["next"] is None or time.monotonic() >= until_s:
             return

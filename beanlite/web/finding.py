@@ -33,6 +33,8 @@ COMPLETIONS_MAX: Final = 12
 COUNT_MAX: Final = 1000
 _COUNTED: Final = 200
 _COUNT_S: Final = 0.1
+# How long jobs, or names of tubes, are looked for: four questions that take as long must not keep all others waiting.
+LOOK_S: Final = 3.0
 # The header of requests by which a page refreshes itself.
 LIVE: Final = "beanlite-live"
 _QUEUE: Final = "queue"
@@ -88,6 +90,8 @@ async def show_jobs(request: Request, template: str, context: Record) -> Respons
         "jobs": page.records,
         "matching": found.matching,
         "meant": found.meant,
+        "is_cut": page.is_cut,
+        "look_s": LOOK_S,
         "more": link(path_of(request), **find.query, after=page.after) if page.after else None,
         "which": which,
         "find": find,
@@ -184,7 +188,7 @@ class _Found(NamedTuple):
 
     page: listing.Page
     matching: str
-    """How many match in all."""
+    """How many match in all, as far as that is known."""
     meant: dict[str, str]
     """What a form has of the jobs that it means by all that match, besides the filter: the last id, and the moment."""
 
@@ -197,7 +201,9 @@ def _page_of_jobs(
     if to_change:
         asked_ms = str(round(time.time() * 1000))
         meant = {"up_to_id": str(live.list_jobs({"ids": [1]})["last_id"]), "asked_ms": asked_ms}
-    page = listing.jobs(live, which, sort, JOBS, after, paths)
+    page = listing.jobs(live, which, sort, JOBS, after, paths, time.monotonic() + LOOK_S)
+    if page.is_cut:
+        return _Found(page, "jobs", meant)
     if len(page.records) < JOBS and after is None:
         return _Found(page, count(len(page.records)), meant)
     return _Found(page, _matching(live, which), meant)
@@ -228,7 +234,8 @@ async def complete(request: Request) -> Response:
         begin = word.removeprefix(_TUBE)
 
         def names(live: Servers) -> list[str]:
-            records = listing.everything(live.list_tubes, {"like": f"{begin}*"}, "tubes")
+            until_s = time.monotonic() + LOOK_S
+            records = listing.everything(live.list_tubes, {"like": f"{begin}*"}, "tubes", until_s)
             return list(dict.fromkeys(record["name"] for record in islice(records, COMPLETIONS_MAX)))
 
         site: Site[Servers] = site_of(request)

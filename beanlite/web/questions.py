@@ -10,6 +10,7 @@ from beanlite.beanstalk.client import TIMEOUT_S, Unreachable
 from beanlite.console.live import Live
 from beanlite.console.several import Servers
 from beanlite.errors import BeanliteError
+from beanlite.web.threads import in_thread
 
 Answer = TypeVar("Answer")
 Server = TypeVar("Server", bound=Servers)
@@ -42,13 +43,11 @@ class Questions(Generic[Server_co]):
 
     async def ask(self, person: str, question: Callable[[Server_co], Answer]) -> Answer:
         """Return the answer to a question that changes nothing: it is repeated if a connection turns out to be lost."""
-        async with self._free:
-            return await asyncio.to_thread(self._ask, person, question)
+        return await in_thread(self._free, self._ask, person, question)
 
     async def ask_once(self, person: str, question: Callable[[Server_co], Answer]) -> Answer:
         """Return the answer to a question that must not be repeated, because it changes something."""
-        async with self._free:
-            return await asyncio.to_thread(self._ask_anew, person, question, TIMEOUT_S)
+        return await in_thread(self._free, self._ask_anew, person, question, TIMEOUT_S)
 
     async def ask_seldom(self, person: str, question_key: Hashable, question: Callable[[Server_co], Answer]) -> Answer:
         """Return the answer to a question that many requests of a person share under a key; it may be KEEP_S old.

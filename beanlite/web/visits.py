@@ -1,4 +1,7 @@
-"""The connections of browsers: none is kept for a request that does not come, and such ones make room for others."""
+"""The connections of browsers: none is kept for a request that does not come, and such ones make room for others.
+
+What is under way for a browser that has gone ends, and so does a response that is not read.
+"""
 
 import asyncio
 import ssl
@@ -12,8 +15,10 @@ from beanlite.net.tls import Tls
 # Connections at a time, and as many whose handshake is not over; for a further one the one is closed that has kept us
 # waiting longest.
 CONNECTIONS_MAX: Final = 200
-# How long a handshake, a request, or the next one on the same connection, may take.
+# How long a handshake, a request, or the next one on the same connection, may take; and in which time this much of a
+# response has to be read, if there is so much.
 REQUEST_S: Final = 30.0
+READ_MIN: Final = 1 << 20
 # How many handshakes of one address there may be.
 HANDSHAKES_MAX: Final = 20
 
@@ -26,6 +31,20 @@ class Visit(H11Protocol):
         self._since_s = 0.0
         """Since when the present request has been waited for."""
         self._timer: asyncio.TimerHandle | None = None
+        self._reading: asyncio.TimerHandle | None = None
+        """While the client has to read."""
+        self._task: asyncio.Task[Any] | None = None
+        """What answers the last request."""
+        self.app = self._answer
+
+    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - likewise
+        """Answer a request."""
+        cycle, self._task = self.cycle, asyncio.current_task()
+        try:
+            await self.config.loaded_app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not cycle.disconnected:
+                raise
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Make room for the connection, and wait for its first request."""
@@ -35,10 +54,13 @@ class Visit(H11Protocol):
         self._wait()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the connection."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Forget the connection, and end what only looks."""
+        for timer in (self._timer, self._reading):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
+        if self._task is not None and self.cycle.disconnected and self.cycle.scope["method"] in {"GET", "HEAD"}:
+            self._task.cancel()
 
     def eof_received(self) -> None:
         """Close the connection, which may stay half-open under TLS."""
@@ -49,6 +71,28 @@ class Visit(H11Protocol):
         super().on_response_complete()
         if not self.transport.is_closing():
             self._wait()
+
+    def pause_writing(self) -> None:
+        """Wait for the client to read."""
+        super().pause_writing()
+        self._have_read()
+
+    def resume_writing(self) -> None:
+        """Go on, since the client has read."""
+        super().resume_writing()
+        if self._reading is not None:
+            self._reading.cancel()
+
+    def _have_read(self) -> None:
+        unread = self.transport.get_write_buffer_size()
+        self._reading = self.loop.call_later(REQUEST_S, self._be_slow, unread)
+
+    def _be_slow(self, unread: int) -> None:
+        """Close the connection if the client has read little of what it had not read a while ago."""
+        if self.transport.get_write_buffer_size() > unread - READ_MIN:
+            self.cut_off()
+        else:
+            self._have_read()
 
     def _wait(self) -> None:
         if self._timer is not None:

@@ -157,6 +157,21 @@ def test_sorted_list_of_very_many_jobs_asks_for_few_of_them(sort, key, criterion
     assert len(told) < 2000
 
 
+@pytest.mark.parametrize("sort", ["id", "size", "age"])
+def test_list_ends_when_its_time_is_up(sort):
+    jobs = [{"id": n, "size": n, "age_s": n} for n in range(1000)]
+
+    def list_jobs(request):
+        at = int(request.get("after") or 0)
+        return {"jobs": jobs[at : at + 10], "next": str(at + 10) if at < 990 else None}
+
+    source: Any = SimpleNamespace(list_jobs=list_jobs)
+    page = listing.jobs(source, filter_by(), sort, 50, None, (), time.monotonic())
+    assert sorted(job["id"] for job in page.records) == list(range(10))
+    assert (page.is_cut, page.after) == (True, "10" if sort == "id" else None)
+    assert not listing.jobs(source, filter_by(), sort, 50, None, (), time.monotonic() + 1000).is_cut
+
+
 def test_jobs_without_the_fact_that_sorts_them_come_last():
     jobs: list[dict[str, Any]] = [{"id": n, "in_state_s": None if n < 300 else n} for n in range(500)]
 
@@ -175,7 +190,7 @@ def test_a_list_goes_on_where_it_ended(source, queue):
     ):
         found, after = [], None
         while True:
-            records, after = listing.jobs(source, which, sort, 2, after)
+            records, after, _ = listing.jobs(source, which, sort, 2, after)
             found += [job["id"] for job in records]
             if after is None:
                 break

@@ -5,13 +5,14 @@ import os
 import socket
 import ssl
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 
 import pytest
 import uvicorn
 
 from beanlite.host.shown import page_context
 from beanlite.web import visits
-from beanlite.web.visits import Door, Visit
+from beanlite.web.visits import READ_MIN, Door, Visit
 from tests.support.authority import Authority
 
 
@@ -24,9 +25,9 @@ async def answer(_scope, receive, send):
 
 
 @asynccontextmanager
-async def serving(protocol=Visit):
+async def serving(protocol=Visit, app=answer):
     config = uvicorn.Config(
-        answer, port=0, http=protocol, lifespan="off", log_level="critical", limit_concurrency=4, timeout_keep_alive=60
+        app, port=0, http=protocol, lifespan="off", log_level="critical", limit_concurrency=4, timeout_keep_alive=60
     )
     server = uvicorn.Server(config)
     config.load()
@@ -82,6 +83,84 @@ async def test_what_does_not_come_is_not_waited_for(monkeypatch, half):
         with suppress(ConnectionResetError):
             await asyncio.wait_for(reader.read(), 10)
         writer.close()
+
+
+@pytest.mark.parametrize(("method", "ends"), [("GET", True), ("POST", False)])
+async def test_what_only_looks_ends_when_its_browser_has_gone(caplog, method, ends):
+    begun, gone, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    ended = []
+
+    async def app(_scope, receive, _send):
+        begun.set()
+        try:
+            if not ends:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+            await go_on.wait()
+            ended.append("done")
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+        finally:
+            gone.set()
+
+    async with asyncio.timeout(60), serving(app=app) as place:
+        _, writer = await begin(place, b"%b / HTTP/1.1\r\nHost: localhost\r\n\r\n" % method.encode())
+        await begun.wait()
+        writer.close()
+        if not ends:
+            await asyncio.sleep(0.05)  # it is not cancelled, however long that is
+            go_on.set()
+        await gone.wait()
+    assert ended == ["cancelled" if ends else "done"]
+    assert not caplog.text
+
+
+LARGE = 8 << 20
+
+
+@asynccontextmanager
+async def unread(protocol=Visit, tls=None, before=lambda: None):
+    """A large response of which nothing is read, and what is set when it has ended."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+
+    async def app(_scope, _receive, send):
+        before()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": bytes(LARGE), "more_body": True})
+        begun.set()
+        try:
+            await send({"type": "http.response.body"})
+        finally:
+            ended.set()
+
+    async with asyncio.timeout(60), serving(protocol, app) as place:
+        _, writer = await asyncio.open_connection(*place, ssl=tls, limit=1)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await begun.wait()
+        yield ended
+        writer.transport.abort()
+
+
+@pytest.mark.parametrize("encrypts", [False, True])
+async def test_response_that_is_not_read_is_not_kept(monkeypatch, door, authority, encrypts):
+    tls = ssl.create_default_context(cafile=authority.file) if encrypts else None
+    shorten = partial(monkeypatch.setattr, visits, "REQUEST_S", 0.01)
+    async with unread(door if encrypts else Visit, tls, shorten) as ended:
+        await ended.wait()
+
+
+async def test_response_that_is_read_slowly_is_kept(monkeypatch):
+    paused = []
+    pause = Visit.pause_writing
+    monkeypatch.setattr(Visit, "pause_writing", lambda visit: (paused.append(visit), pause(visit)))
+    async with unread() as ended:
+        (visit,) = paused
+        visit._be_slow(visit.transport.get_write_buffer_size() + READ_MIN)
+        assert not visit.transport.is_closing()
+        visit._be_slow(visit.transport.get_write_buffer_size() + READ_MIN - 1)
+        assert visit.transport.is_closing()
+        await ended.wait()
 
 
 # -- before the connection is encrypted
