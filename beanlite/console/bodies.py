@@ -37,6 +37,16 @@ def body_lines(body: bytes, form: str) -> str:
     return _as_json(body) or _as_text(body) or _as_hex(body)
 
 
+def beginning(body: bytes, most: int) -> bytes:
+    """Return the beginning of a body, and no part of a character of UTF-8 at its end, or it would be no text."""
+    if len(body) <= most:
+        return body
+    end = most
+    while end > most - 4 and body[end] & 0xC0 == 0x80:
+        end -= 1
+    return body[:end]
+
+
 def _whole(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return an object. ValueError: it has a key twice, of which one would be left out."""
     names = dict(pairs)

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from beanlite.beanstalk.client import Unreachable
 from beanlite.console import listing
-from beanlite.console.bodies import FORMS, body_lines
+from beanlite.console.bodies import FORMS, beginning, body_lines
 from beanlite.console.filters import ID_MAX, Record, encode_tube, pattern_of
 from beanlite.console.folding import LINES_MAX, fold, one_by_one
 from beanlite.console.live import Live
@@ -148,7 +148,7 @@ async def job(request: Request) -> Response:
         name = f'attachment; filename="job-{job_id}"'
         return Response(body, media_type="application/octet-stream", headers={"content-disposition": name})
     try:
-        text = await asyncio.to_thread(body_lines, body[:BODY_BYTES_MAX], form)
+        text = await asyncio.to_thread(body_lines, beginning(body, BODY_BYTES_MAX), form)
     except ConfigError:
         text = None
     context = {

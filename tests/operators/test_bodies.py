@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.console.bodies import body_lines
+from beanlite.console.bodies import beginning, body_lines
 from beanlite.errors import ConfigError
 
 # Indented, it would be a thousand times as long.
@@ -45,3 +45,14 @@ def test_a_form_that_was_asked_for():
     for body in b"x", DEEP, b'{"a": 1, "a": 2}':
         with pytest.raises(ConfigError, match="the body is not JSON, or can't be shown so: it is nested too deeply"):
             body_lines(body, "json")
+
+
+@pytest.mark.parametrize(
+    ("text", "most", "left"), [("aé", 2, "a"), ("aé", 3, "aé"), ("a€b", 3, "a"), ("a€b", 4, "a€"), ("😀", 3, "")]
+)
+def test_beginning_of_a_body_ends_with_a_whole_character(text, most, left):
+    assert beginning(text.encode(), most).decode() == left
+
+
+def test_beginning_of_bytes_that_are_no_text_is_not_searched_far():
+    assert len(beginning(b"\x80" * 100, 50)) >= 46

@@ -2,7 +2,9 @@
 
 import dataclasses
 import re
+import signal
 import sys
+from contextlib import closing
 
 import pytest
 
@@ -11,9 +13,9 @@ from beanlite.console.several import only
 from beanlite.console.top import sampling
 from beanlite.console.top.app import Top
 from beanlite.console.top.grid import Table
-from beanlite.console.top.jobs_screen import JobScreen, JobsScreen
+from beanlite.console.top.jobs_screen import JobScreen, JobsScreen, _text_of
 from beanlite.console.top.layout import trends
-from beanlite.console.top.sampling import Sampler
+from beanlite.console.top.sampling import WITHIN_S, Sampler
 from beanlite.console.top.summary import summary
 from beanlite.console.top.tubes_screen import TubesScreen
 from tests.support.wire import Wire, until
@@ -95,6 +97,35 @@ async def test_keys_lead_down_to_a_job_and_back(queue, size):
         assert isinstance(app.screen, TubesScreen)
         await pilot.press("q")
     assert app.return_code == 0
+
+
+@pytest.mark.parametrize(
+    "body", [b"[" + b"0," * 32_000 + b"0]", b"x" * 65_535 + b"\n" * 10_000, b"\xff" * 65_535, "é".encode() * 50_000]
+)
+def test_job_that_would_fill_a_thousand_screens_is_cut(queue, body):
+    (place,) = only(queue.address).places
+    with Live(queue.address) as live:
+        facts = live.show_job(queue.ready[0])
+    assert facts is not None
+    assert "left out" not in _text_of(facts, place)
+    text = _text_of({**facts, "body": body}, place)
+    assert len(text) < 70_000
+    assert text.count("\n") < 1010
+    command = f"beanlite job {facts['id']} --connect 127.0.0.1:{queue.server.port}"
+    assert text.endswith(f"\n\nThe rest is left out: {command} shows all.")
+
+
+async def test_job_of_very_many_lines_is_shown_at_once(queue):
+    with Wire(queue.server.connect()) as client:
+        client.ask("use large")
+        job_id = client.put(b"[" + b"0," * 32_000 + b"0]")
+        (place,) = only(queue.address).places
+        app = Top(only(queue.address))
+        async with app.run_test(size=SMALL) as pilot:
+            app.push_screen(JobScreen(place, job_id))
+            await shown(pilot, lambda text: "62.5 KiB" in text)
+            assert app.screen.query_one("#job").size.height < 1050
+        client.ask(f"delete {job_id}")
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -270,6 +301,26 @@ async def test_a_server_that_goes_and_comes_back(own_queue):
         await shown(pilot, lambda text: "Trying again every second." in text)
         await pilot.press("enter")
         await shown(pilot, lambda text: "no server can be reached" in text)
+
+
+async def test_server_that_does_not_answer_is_told_soon_and_tried_again(own_queue, monkeypatch):
+    monkeypatch.setitem(Sampler.__init__.__kwdefaults__, "within_s", 1.0)
+    app = Top(only(own_queue.address))
+    async with app.run_test(size=SMALL) as pilot:
+        await shown(pilot, lambda text: "mail" in text)
+        own_queue.server.signal(signal.SIGSTOP)
+        try:
+            await shown(pilot, lambda text: "does not answer" in text and "Trying again every second." in text)
+        finally:
+            own_queue.server.signal(signal.SIGCONT)
+        await shown(pilot, lambda text: "rates" in text and "Trying again" not in text)
+
+
+def test_screen_of_a_single_server_waits_no_longer_for_it_than_of_several(queue):
+    (place,) = only(queue.address).places
+    for is_one_of_several in (False, True):
+        with closing(Sampler(place, is_one_of_several=is_one_of_several)) as sampler:
+            assert sampler._server.client.socket.gettimeout() == WITHIN_S
 
 
 async def test_answer_that_comes_after_its_screen_was_closed_is_ignored(own_queue):

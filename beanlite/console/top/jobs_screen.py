@@ -1,6 +1,6 @@
 """The screens of ``beanlite top`` with the jobs of a tube, and with a job."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rich.text import Text
 from textual import on, work
@@ -10,13 +10,21 @@ from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Footer, Static
 
 from beanlite.console import listing, tables, units
+from beanlite.console.bodies import beginning
 from beanlite.console.filters import STATES, Record, filter_by, job_name
 from beanlite.console.several import Place, reach
 from beanlite.console.top.grid import Table
 from beanlite.console.top.layout import JOBS
+from beanlite.console.top.sampling import WITHIN_S
 from beanlite.console.top.summary import ROWS
 from beanlite.console.top.told_screen import ToldScreen
+from beanlite.console.why import asked_of
 from beanlite.errors import BeanliteError
+
+# How many bytes of a body are shown, and how much of its text: to lay out more takes the screen long.
+_BYTES_MAX: Final = 1 << 16
+_LINES_MAX: Final = 1000
+_CHARACTERS_MAX: Final = 1 << 16
 
 
 class JobsScreen(ToldScreen):
@@ -57,7 +65,7 @@ class JobsScreen(ToldScreen):
         which = filter_by(tube=self._tube, state=self._state)
         sort = "queue" if self._state in {"ready", "delayed", "buried"} else "id"
         try:
-            with reach(self._place) as server:
+            with reach(self._place, within_s=WITHIN_S) as server:
                 page = listing.jobs(server, which, sort, ROWS, None)
         except BeanliteError as error:
             self.tell(self._say, Text(str(error), style="bold red"))
@@ -107,13 +115,24 @@ class JobScreen(ToldScreen):
     @work(thread=True)
     def _look(self) -> None:
         try:
-            with reach(self._place) as server:
+            with reach(self._place, within_s=WITHIN_S) as server:
                 job = server.show_job(self._job_id)
         except BeanliteError as error:
             text = str(error)
         else:
-            text = f"job {self._job_id} has gone" if job is None else tables.job_text(job, "auto")
+            text = f"job {self._job_id} has gone" if job is None else _text_of(job, self._place)
         self.tell(self._say, text)
 
     def _say(self, text: str) -> None:
         self.query_one("#job", Static).update(Text(text))
+
+
+def _text_of(job: Record, place: Place) -> str:
+    """Return the facts about a job as text, of a large body only the beginning."""
+    body: bytes = job["body"]
+    text = tables.job_text({**job, "body": beginning(body, _BYTES_MAX)}, "auto")
+    shown = "\n".join(text[:_CHARACTERS_MAX].split("\n", _LINES_MAX)[:_LINES_MAX])
+    if len(shown) == len(text) and len(body) <= _BYTES_MAX:
+        return text
+    command = asked_of(f"beanlite job {job['id']}", place.options)
+    return f"{shown}\n\nThe rest is left out: {command} shows all."

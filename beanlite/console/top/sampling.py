@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+from beanlite.beanstalk.client import TIMEOUT_S
 from beanlite.client import calls
 from beanlite.console import listing
 from beanlite.console.filters import Record
@@ -30,8 +31,8 @@ _SERVER_RATES: Final = {"batches_per_s": ("journal-batches",)}
 _PAUSE_FACTOR: Final = 10
 # Seconds from one diagnosis to the next, at least.
 _DIAGNOSED_S: Final = 5.0
-# How long one of several servers may take for a reply.
-_WITHIN_S: Final = 3.0
+# How long a server may take for a reply to a screen: nobody can quit before it has come.
+WITHIN_S: Final = 3.0
 _TUBE_RATES: Final = {"puts_per_s": ("total_jobs",), "deletes_per_s": ("deletes",)}
 
 
@@ -63,8 +64,9 @@ class Sample:
 class Sampler:
     """Takes samples over a connection. BeanliteError: the server can't be reached, or refuses a command."""
 
-    def __init__(self, place: Place, *, is_one_of_several: bool = False) -> None:
-        self._server = reach(place, within_s=_WITHIN_S) if is_one_of_several else reach_only(place)
+    def __init__(self, place: Place, *, is_one_of_several: bool = False, within_s: float = WITHIN_S) -> None:
+        """Connect; replies have to come within a time."""
+        self._server = (reach if is_one_of_several else reach_only)(place, within_s=within_s)
         self._name = {"server": place.name} if is_one_of_several else {}
         self._latencies_s: deque[float] = deque(maxlen=_LATENCIES)
         self._before: Sample | None = None
@@ -128,7 +130,8 @@ class Sampler:
 
 def sample_twice(place: Place, *, is_one_of_several: bool) -> Sample:
     """Return a sample with rates, after the second that it takes to measure them. BeanliteError: that fails."""
-    with closing(Sampler(place, is_one_of_several=is_one_of_several)) as sampler:
+    within_s = WITHIN_S if is_one_of_several else TIMEOUT_S  # a single server is not tried again
+    with closing(Sampler(place, is_one_of_several=is_one_of_several, within_s=within_s)) as sampler:
         sampler.sample()
         time.sleep(EVERY_S)
         return sampler.sample()
