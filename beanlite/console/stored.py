@@ -16,8 +16,8 @@ Location = Path | str
 class PastView(Protocol):
     """A view of a database that is open for reading. Its methods raise BeanliteError if it can't be read."""
 
-    def show_job(self, job_id: int) -> Record | None:
-        """Return everything known about a job, with its history."""
+    def show_job(self, job_id: int, events: int = 0) -> Record | None:
+        """Return everything known about a job, with the last ``events`` of its history, 0 meaning all."""
 
     def history(self, which: Mapping[str, Any], limit: int) -> Iterator[Record]:
         """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""

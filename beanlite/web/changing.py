@@ -24,6 +24,7 @@ from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import ONCE
+from beanlite.web.looking import from_database
 from beanlite.web.notices import Mistake, WrongForm, field_of
 from beanlite.web.pages import (
     asked_ago_s,
@@ -38,7 +39,6 @@ from beanlite.web.pages import (
 )
 from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
 from beanlite.web.running import WORDS, description
-from beanlite.web.seeing import from_database
 from beanlite.web.site import Site, person_of, root_of, site_of
 from beanlite.web.undeleting import JOBS_MAX, PutAgain, is_of, not_kept
 from beanlite.web.undoing import UndoJobs, UndoPause, count, pause_left, unrecoverable
@@ -105,7 +105,7 @@ async def _kept_bytes(site: Site[Live]) -> int:
     if site.db is None:
         return 0
     stats = await site.questions.ask("", Live.stats)
-    is_served, _ = await from_database(site.db, partial(is_of, pid=stats["pid"]))
+    is_served, _ = await from_database(site, partial(is_of, pid=stats["pid"]))
     return int(stats.get("history-bodies-max", 0)) if is_served else 0
 
 

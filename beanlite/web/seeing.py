@@ -2,9 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -16,11 +15,10 @@ from beanlite.console.bodies import FORMS, beginning, body_lines
 from beanlite.console.filters import ID_MAX, Record, encode_tube, pattern_of
 from beanlite.console.folding import LINES_MAX, fold, one_by_one
 from beanlite.console.live import Live
-from beanlite.console.stored import Location, PastView, looking_at
-from beanlite.console.units import on_one_line
+from beanlite.console.stored import PastView
 from beanlite.core.access import READER
 from beanlite.core.flows import RANGES
-from beanlite.errors import BeanliteError, ConfigError
+from beanlite.errors import ConfigError
 from beanlite.protocol.arguments import U64_MAX
 from beanlite.web import overview as looks
 from beanlite.web.again import unfit
@@ -28,15 +26,17 @@ from beanlite.web.backups import Backup
 from beanlite.web.charts import Chart, chart_of_flow, chart_of_totals
 from beanlite.web.curves import Curve, curve
 from beanlite.web.finding import LIVE, ask, show_jobs
+from beanlite.web.looking import from_database, from_history
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.operating import Asked, Deed, deeds, last_pause
 from beanlite.web.pages import number, render, tube_of
 from beanlite.web.site import UNKNOWN, Site, path_of, person_of, rights_of, site_of
+from beanlite.web.threads import in_thread
 
-Answer = TypeVar("Answer")
-
-# The limits: clients and schedules on the pages of these, bytes of a body that are shown, and numbers of pages.
+# The limits: clients and schedules on the pages of these, events of a job that are looked at, bytes of a body that are
+# shown, and numbers of pages.
 CLIENTS_MAX: Final = 1000
+EVENTS_MAX: Final = 10_000
 SCHEDULES_MAX: Final = 200
 BODY_BYTES_MAX: Final = 1 << 20
 PAGES_MAX: Final = 100_000
@@ -104,7 +104,7 @@ async def tube(request: Request) -> Response:
     left_s = reply["tubes"][0]["pause_left_s"]
     if left_s and LIVE not in request.headers:  # a refresh does not show it again
         until_at = time.time() + left_s
-        pause, _ = await from_database(site.db, lambda look: last_pause(look, name, until_at))
+        pause, _ = await from_history(site, lambda look: last_pause(look, name, until_at))
     context = {
         "pause": pause,
         "tube": reply["tubes"][0],
@@ -130,8 +130,9 @@ async def job(request: Request) -> Response:
     if form not in FORMS:
         raise ConfigError(f"body: there is no form {form[:40]!r}, only {', '.join(FORMS)}")
     facts = await site.questions.ask(person_of(request), lambda live: live.show_job(job_id))
-    stored, unreadable = await from_database(site.db, lambda look: look.show_job(job_id))
-    history = kept = [] if stored is None else stored["history"]
+    stored, unreadable = await from_history(site, lambda look: look.show_job(job_id, EVENTS_MAX + 1))
+    history = kept = [] if stored is None else stored["history"][-EVENTS_MAX:]
+    is_cut = stored is not None and len(stored["history"]) > EVENTS_MAX
     others = {event["tube"] for event in history} - ({facts["tube"]} if facts else set())
     if others:  # the database knows nothing of rights
         rights = await site.questions.ask(person_of(request), Live.rights)
@@ -148,15 +149,15 @@ async def job(request: Request) -> Response:
         name = f'attachment; filename="job-{job_id}"'
         return Response(body, media_type="application/octet-stream", headers={"content-disposition": name})
     try:
-        text = await asyncio.to_thread(body_lines, beginning(body, BODY_BYTES_MAX), form)
+        text = await in_thread(site.looks, body_lines, beginning(body, BODY_BYTES_MAX), form)
     except ConfigError:
         text = None
     context = {
         "job": facts,
         "id": job_id,
-        **_history(history, end),
-        # Events that the user may not see are kept.
-        "lacks_begin": facts and kept and history == kept and kept[0]["at"] > facts["created_at"] + _ROUGHLY_S,
+        **await in_thread(site.looks, _history, history, end),
+        "is_cut": is_cut,
+        "lacks_begin": facts and not is_cut and _lacks_begin(facts, history, kept),
         "kept_since": history[0]["at"] if history else None,
         "unreadable": unreadable,
         "hides": site.hide_bodies,
@@ -170,6 +171,11 @@ async def job(request: Request) -> Response:
     return render(request, "job.html", context)
 
 
+def _lacks_begin(facts: Record, history: list[Record], kept: list[Record]) -> bool:
+    """Whether the first events of a job are not kept; those that the user may not see are."""
+    return bool(kept) and history == kept and kept[0]["at"] > facts["created_at"] + _ROUGHLY_S
+
+
 def check_id(job_id: int) -> None:
     """Check that a job can have this id, which a database takes as well. HTTPException: none can."""
     if job_id > ID_MAX:
@@ -181,7 +187,7 @@ async def deleted_job(request: Request, job_id: int) -> Record | None:
     site = site_of(request)
     if site.hide_bodies:
         return None
-    job, _ = await from_database(site.db, lambda look: look.deleted_job(job_id))
+    job, _ = await from_history(site, lambda look: look.deleted_job(job_id))
     if job is None:
         return None
     rights = await site.questions.ask(person_of(request), Live.rights)
@@ -269,9 +275,7 @@ async def _deeds(request: Request, asked: Asked) -> tuple[list[Deed], str]:
         rights = await site.questions.ask(user, Live.rights)
     except Unreachable as error:
         return [], f"who may see it is known to the server alone, and {error}"
-    done, unreadable = await from_database(
-        site.db, lambda look: deeds(look, asked, rights, user, hides=site.hide_bodies)
-    )
+    done, unreadable = await from_history(site, lambda look: deeds(look, asked, rights, user, hides=site.hide_bodies))
     return done or [], unreadable
 
 
@@ -313,7 +317,7 @@ async def backups(request: Request) -> Response:
 
 async def _hours(site: Site[Live], names: list[str]) -> tuple[dict[str, Curve], str]:
     """Return curves of the jobs put into each tube in the last 24 hours, and why the database can't be read, if so."""
-    rows, unreadable = await from_database(site.db, lambda look: look.totals(_HOUR_S, 24, names))
+    rows, unreadable = await from_database(site, lambda look: look.totals(_HOUR_S, 24, names))
     if rows is None:
         return {}, unreadable
     return {name: curve((row for row in rows if row["tube"] == name), "put", _HOUR_S, 24) for name in names}, ""
@@ -332,7 +336,7 @@ async def _flow(request: Request, name: str | None, span: str) -> tuple[Chart, R
     unreadable = ""
     if span in longer:
         span_s, points = longer[span]
-        rows, unreadable = await from_database(site.db, lambda look: _totals(look, name, span_s, points))
+        rows, unreadable = await from_database(site, lambda look: _totals(look, name, span_s, points))
         if rows is not None:
             return chart_of_totals(rows, span_s, points, time.time()), {}, ""
         span = _SPAN
@@ -343,7 +347,7 @@ async def _flow(request: Request, name: str | None, span: str) -> tuple[Chart, R
     step_s, points = RANGES[span]
     hours: list[Record] | None = None
     if span == "day" and flow["since_at"] > time.time() - step_s * points:
-        hours, unreadable = await from_database(site.db, lambda look: _totals(look, name, _HOUR_S, 25))
+        hours, unreadable = await from_database(site, lambda look: _totals(look, name, _HOUR_S, 25))
     if name is None:
         flow = {key: values for key, values in flow.items() if not key.startswith("wait_")}
     return chart_of_flow(flow, points, hours or ()), flow, unreadable
@@ -352,23 +356,3 @@ async def _flow(request: Request, name: str | None, span: str) -> tuple[Chart, R
 def _totals(look: PastView, name: str | None, span_s: int, points: int) -> list[Record]:
     """Return totals of a tube, or of all together."""
     return look.totals_of_all(span_s, points) if name is None else look.totals(span_s, points, [name])
-
-
-async def from_database(db: Location | None, question: Callable[[PastView], Answer]) -> tuple[Answer | None, str]:
-    """Return what the database answers; or None and, if it can't be read, why.
-
-    That is no reason to show nothing of a server that does well.
-    """
-    if db is None:
-        return None, ""
-
-    def ask(location: Location) -> Answer:
-        with looking_at(location) as look:
-            return question(look)
-
-    try:
-        return await asyncio.to_thread(ask, db), ""
-    except ConfigError:  # the question
-        raise
-    except BeanliteError as error:
-        return None, on_one_line(str(error))

@@ -25,6 +25,8 @@ _LOOPBACK_NAMES: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 # How long a connection may be idle.
 IDLE_S: Final = 30
 STOPS_WITHIN_S: Final = 2
+# How many threads there are, unless several servers are asked: enough for all that may run in them at the same time.
+THREADS: Final = 32
 # The nice value: with few cores, pages that are made every two seconds must not keep the queue's clients waiting.
 GIVES_WAY: Final = 10
 
@@ -81,7 +83,7 @@ def serve(
 ) -> None:
     """Serve until SIGTERM or Ctrl-C, at a low priority; with ``tls``, encrypt.
 
-    ``threads`` ask servers at the same time; None: as many as usual.
+    ``threads`` work at the same time; None: as many as usual.
     """
     with contextlib.suppress(OSError):  # if that is not permitted, serve at normal priority
         os.nice(GIVES_WAY)
@@ -99,6 +101,5 @@ def serve(
 
     signals.hold()  # until uvicorn handles them: asyncio would cancel its start, which leaves a traceback
     with asyncio.Runner(loop_factory=how.get_loop_factory()) as runner:
-        if threads is not None:
-            runner.get_loop().set_default_executor(ThreadPoolExecutor(threads))
+        runner.get_loop().set_default_executor(ThreadPoolExecutor(threads or THREADS))
         runner.run(_PageServer(how).serve([listening]))

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Generic
 
 from starlette.requests import Request
@@ -27,6 +28,9 @@ from beanlite.web.undoing import Undos
 UNKNOWN: Final = Rights([(OPERATOR, ALL_TUBES)])
 # How long a page waits for the server to say what its user may do.
 RIGHTS_S: Final = 0.5
+# How many threads read all of the history at the same time, and how many do what takes moments.
+SCANS: Final = 2
+LOOKS: Final = 4
 
 
 @dataclass(kw_only=True)
@@ -84,6 +88,8 @@ class Site(Generic[Server_co]):
     undos: Undos = field(init=False, default_factory=Undos)
     recent: Recent = field(init=False, default_factory=Recent)
     moments: Moments = field(init=False, default_factory=Moments)
+    scans: asyncio.Semaphore = field(init=False, default_factory=partial(asyncio.Semaphore, SCANS))
+    looks: asyncio.Semaphore = field(init=False, default_factory=partial(asyncio.Semaphore, LOOKS))
 
     def __post_init__(self) -> None:
         self.questions = Questions(self.open)

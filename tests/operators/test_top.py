@@ -316,7 +316,7 @@ async def test_server_that_does_not_answer_is_told_soon_and_tried_again(own_queu
         await shown(pilot, lambda text: "rates" in text and "Trying again" not in text)
 
 
-def test_screen_of_a_single_server_waits_no_longer_for_it_than_of_several(queue):
+def test_single_server_has_no_longer_to_answer_than_one_of_several(queue):
     (place,) = only(queue.address).places
     for is_one_of_several in (False, True):
         with closing(Sampler(place, is_one_of_several=is_one_of_several)) as sampler:

@@ -1,5 +1,6 @@
 """Tests the web page without a browser: a real ``beanlite web`` process, and its responses."""
 
+import asyncio
 import base64
 import html
 import http.client
@@ -10,6 +11,11 @@ import urllib.parse
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from starlette.types import Message
+
+from beanlite.console.live import Live
+from beanlite.web.app import make_app
+from beanlite.web.site import Site
 from tests.support.forks import fork
 from tests.support.servers import RunningServer
 from tests.support.wire import until
@@ -25,8 +31,8 @@ class Page(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The visible text: without tags, and with runs of white space as one blank."""
-        return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", self.html)).split())
+        """The visible text."""
+        return text_of(self.html)
 
     @property
     def fields(self) -> dict[str, str]:
@@ -142,3 +148,32 @@ def tubes_on(page: Page) -> list[str]:
 def sign_in(user: str) -> dict[str, str]:
     """Return the header that a browser sends after a user has entered NAME:PASSWORD."""
     return {"authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
+
+
+def made_by(site: Site[Live], target: str) -> str:
+    """Return a page, as the application makes it in this process; the site is closed then."""
+
+    async def make() -> str:
+        path, _, query = target.encode().partition(b"?")
+        scope = {
+            "type": "http", "method": "GET", "path": path.decode(), "raw_path": path, "query_string": query,
+            "headers": [(b"host", b"localhost")], "client": None, "server": None, "scheme": "http", "root_path": "",
+        }  # fmt: skip
+        sent: list[bytes] = []
+
+        async def receive() -> Message:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        async def send(message: Message) -> None:
+            sent.append(message.get("body", b""))
+
+        await make_app(site)(scope, receive, send)
+        await site.close()
+        return b"".join(sent).decode()
+
+    return asyncio.run(make())
+
+
+def text_of(page: str) -> str:
+    """Return the visible text of a page: without tags, and with runs of white space as one blank."""
+    return " ".join(html.unescape(re.sub(r"<[^>]*>", " ", page)).split())

@@ -1,6 +1,5 @@
 """Lists of jobs that take long to find: what has been found by then is shown, and that it is not all."""
 
-import asyncio
 import html
 import re
 
@@ -8,9 +7,9 @@ import pytest
 
 from beanlite.console.live import Live
 from beanlite.web import finding
-from beanlite.web.app import make_app
 from beanlite.web.site import Site
 from tests.support.servers import start_beanlite
+from tests.support.web import made_by, text_of
 from tests.support.wire import Wire
 
 # More than a server looks at in a slice.
@@ -29,31 +28,11 @@ def server(tmp_path_factory):
 def get(server):
     """Get a page, as its application makes it."""
 
-    async def call(target):
+    def get(target):
         site = Site(name="", connect=lambda _, within_s: Live((server.host, server.port), "", within_s))
-        app = make_app(site)
-        path, _, query = target.encode().partition(b"?")
-        scope = {
-            "type": "http", "method": "GET", "path": path.decode(), "raw_path": path, "query_string": query,
-            "headers": [(b"host", b"localhost")], "client": None, "server": None, "scheme": "http", "root_path": "",
-        }  # fmt: skip
-        sent = []
+        return made_by(site, target)
 
-        async def send(message):
-            sent.append(message.get("body", b""))
-
-        async def receive():
-            return {"type": "http.request", "body": b"", "more_body": False}
-
-        await app(scope, receive, send)
-        await site.close()
-        return b"".join(sent).decode()
-
-    return lambda target: asyncio.run(call(target))
-
-
-def text_of(page):
-    return " ".join(html.unescape(re.sub("<[^>]*>", " ", page)).split())
+    return get
 
 
 def test_list_without_end_goes_on_where_it_was_cut(get, monkeypatch):

@@ -88,10 +88,13 @@ class PastLook:
         self._link = link
         self._name = name
 
-    def show_job(self, job_id: int) -> Record | None:
-        """Return everything known about a job, with its history; one that is gone may still have a history."""
+    def show_job(self, job_id: int, events: int = 0) -> Record | None:
+        """Return everything known about a job, with the last ``events`` of its history, 0 meaning all.
+
+        One that is gone may still have a history.
+        """
         rows = self._rows(_JOB, job_id)
-        history = self._rows(f"{_EVENTS} WHERE job = $1 ORDER BY n", job_id)
+        history = self._rows(f"{_EVENTS} WHERE job = $1 ORDER BY n DESC LIMIT $2", job_id, events or None)[::-1]
         if not rows and not history:
             return None
         return {**(job_of(rows[0]) if rows else {"id": job_id}), "history": [event_of(row) for row in history]}

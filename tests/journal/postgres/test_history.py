@@ -79,6 +79,21 @@ async def test_bodies_of_deleted_jobs_are_kept_if_asked_for(postgres, database, 
     await serving.stop()
 
 
+async def test_last_events_of_a_job_are_told_in_order(database):
+    serving = await recorded(database)
+    job_id, told = life(serving.core)
+    await stored(serving)
+    await serving.stop()
+
+    def last(events):
+        with looking(database) as look:
+            return [event["what"] for event in (look.show_job(job_id, events) or {})["history"]]
+
+    whats = [what for what, *_ in told]
+    assert await asyncio.to_thread(last, 2) == whats[-2:]
+    assert await asyncio.to_thread(last, 0) == whats
+
+
 async def test_note_and_policy_are_kept_in_the_body(postgres, database):
     serving = await recorded(database)
     operator = Operator(serving.core)

@@ -44,7 +44,7 @@ _EVENTS: Final = f"""
            CASE what WHEN '{NOTE}' THEN coalesce(CAST(body AS TEXT), '') END AS note
     FROM history
 """
-_HISTORY: Final = f"{_EVENTS} WHERE job = :id ORDER BY n"
+_HISTORY: Final = f"{_EVENTS} WHERE job = :id ORDER BY n DESC LIMIT :events"
 # Deletions with their bodies; those of a part of the history, some of them, and that of a job.
 _DELETIONS: Final = """
     SELECT job, n, length(body) AS size FROM history
@@ -212,10 +212,13 @@ class Look:
         parameters.pop("paths", None)
         return conditions, {**parameters, "ids": json.dumps(request.get("ids"))}
 
-    def show_job(self, job_id: int) -> Record | None:
-        """Return everything known about a job, with its history; one that is gone may still have a history."""
+    def show_job(self, job_id: int, events: int = 0) -> Record | None:
+        """Return everything known about a job, with the last ``events`` of its history, 0 meaning all.
+
+        One that is gone may still have a history.
+        """
         rows = self._rows(f"{_JOB}, note, body FROM all_jobs WHERE id = :id", {"id": job_id})
-        history = self._rows(_HISTORY, {"id": job_id})
+        history = self._rows(_HISTORY, {"id": job_id, "events": events or -1})[::-1]
         if not rows and not history:
             return None
         return {**(self._job(rows[0]) if rows else {"id": job_id}), "history": [event_of(row) for row in history]}
