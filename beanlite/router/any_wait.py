@@ -17,6 +17,9 @@ class AnyWait:
     def opened(self, lane: Lane) -> None:
         """Take note that a lane is open."""
 
+    def heard(self, lane: Lane) -> None:
+        """Give a server more time: it is saying something, or is read from again."""
+
     def come_back(self) -> None:
         """Take note that a server can be reached again."""
 

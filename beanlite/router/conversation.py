@@ -142,7 +142,7 @@ class RouterSession(Routed):
 
     def came(self, lane: Lane, data: bytes, now_s: float) -> bool:
         """Take bytes from a server; return False if they are no replies: the connection is then to be closed."""
-        self.now_s = now_s
+        self.heard(lane, now_s)
         greets = not self.is_open(lane)
         try:
             is_sound = lane.receive(data)

@@ -123,6 +123,7 @@ class Lane:
         "refusal",
         "server",
         "state",
+        "unread",
         "used",
         "watched",
     )
@@ -150,6 +151,8 @@ class Lane:
         """Nothing more is sent on this connection, which the server will close."""
         self.clogged = False
         """The server takes no more for now."""
+        self.unread = False
+        """The router does not read what the server says for now: its silence means nothing."""
         self.greets_again = False
         """The connection before was lost amid the greeting: if this one is, too, the server is not tried once more."""
         self.refusal = b""
@@ -256,7 +259,7 @@ class Lane:
             self.asks.popleft()
         self._parts.clear()
         self._size = self._wanted = 0
-        self.clogged = False
+        self.clogged = self.unread = False
         self._owner.opening.append(self)
 
     def close(self) -> list[Ask]:
@@ -270,7 +273,7 @@ class Lane:
         self._amid_body = False
         self._parts.clear()
         self._size = self._wanted = 0
-        self.ended = self.clogged = self.placeholder = self.greets_again = False
+        self.ended = self.clogged = self.unread = self.placeholder = self.greets_again = False
         self.refusal = self.last = self.last_line = b""
         return asks
 

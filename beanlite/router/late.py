@@ -1,15 +1,22 @@
-"""Jobs that come late, when no reserve waits for them any more: they go back to their servers."""
+"""Jobs that come late: they go back to their servers if no reserve waits for them any more."""
 
 from __future__ import annotations
 
 from beanlite.router.asks import FinishAsk, JobAsk
+from beanlite.router.ids import inner_id
 from beanlite.router.lane import InternalAsk, Lane
 from beanlite.router.state import ClientState
 
 
-def is_being_finished(lane: Lane, job_id: int) -> bool:
-    """Whether a command for a job that the client takes for reserved by it was sent, and is not answered."""
-    return _is_asked_for(lane, job_id, FinishAsk)
+def take_late(session: ClientState, lane: Lane, line: bytes, body: bytes) -> None:
+    """Take a late reply after all; a job is given back if no reserve waits for one, or the client releases it."""
+    session.end_late(lane)
+    if line.startswith(b"RESERVED "):
+        job_id, wait = inner_id(line), session.wait
+        if wait is None or _is_asked_for(lane, job_id, FinishAsk) or not wait.use_late(lane, line, body):
+            give_back(session, lane, job_id)
+    if session.wait is not None:
+        session.wait.opened(lane)
 
 
 def _is_asked_for(lane: Lane, job_id: int, kind: type[JobAsk]) -> bool:

@@ -33,6 +33,12 @@ class Routed(ClientState):
             "router-map-version": str(self.map.fleet.version),
         }
 
+    def heard(self, lane: Lane, now_s: float) -> None:
+        """Give a server more time to answer: it is saying something, or is read from again."""
+        self.now_s = now_s
+        if self.wait is not None:
+            self.wait.heard(lane)
+
     def doubt_servers(self) -> None:
         """Have those servers looked at that owe replies, because the client sends no more, or is gone."""
         for lane in self.lanes.values():

@@ -70,6 +70,18 @@ class ServerSide(asyncio.Protocol):
             client, self.client = self.client, None
             client.server_lost(self)
 
+    def pause(self) -> None:
+        """Read no more from the server for now."""
+        if self.client is not None and self.transport is not None:  # else the lane may have another connection
+            self.lane.unread = True
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read from it again."""
+        if self.client is not None and self.transport is not None:
+            self.lane.unread = False
+            self.transport.resume_reading()
+
     def pause_writing(self) -> None:
         """Read no more from the client."""
         self._clog(is_clogged=True)

@@ -100,16 +100,14 @@ class ClientSide(asyncio.Protocol):
         """Read no more from the servers, because the client does not read its replies."""
         self._unread = True
         for end in self._ends.values():
-            if end.transport is not None:
-                end.transport.pause_reading()
+            end.pause()
         self.flush()
 
     def resume_writing(self) -> None:
         """Read from the servers again."""
         self._unread = False
         for end in self._ends.values():
-            if end.transport is not None:
-                end.transport.resume_reading()
+            self._read_from(end)
         self._go_on()
 
     # -- the servers
@@ -120,7 +118,7 @@ class ClientSide(asyncio.Protocol):
         self._ends[lane] = end
         assert end.transport is not None
         if self._unread:
-            end.transport.pause_reading()
+            end.pause()
         data = self.session.opened(lane, self._loop.time())
         if data:
             end.transport.write(data)
@@ -151,14 +149,18 @@ class ClientSide(asyncio.Protocol):
         self._held_bytes += size
         owes = isinstance(first, ReserveAsk) or any(ask.is_for(first) for ask in end.lane.asks)
         if self._held_bytes > HELD_MAX and not owes and end.transport:
-            end.transport.pause_reading()
+            end.pause()
             self._held.append(end)
 
     def _read_on(self) -> None:
         held, self._held = self._held, []
         for end in held:
-            if end.transport is not None and not self._unread:
-                end.transport.resume_reading()
+            if not self._unread:
+                self._read_from(end)
+
+    def _read_from(self, end: ServerSide) -> None:
+        end.resume()
+        self.session.heard(end.lane, self._loop.time())
 
     def server_lost(self, end: ServerSide) -> None:
         """Take note that a connection was lost."""

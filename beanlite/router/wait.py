@@ -15,7 +15,7 @@ from beanlite.router.any_wait import NEVER_S, AnyWait
 from beanlite.router.asks import ReserveAsk, reserved
 from beanlite.router.ids import inner_id
 from beanlite.router.lane import CLOSED, OPEN, InternalAsk, Lane
-from beanlite.router.late import give_back, is_being_finished
+from beanlite.router.late import take_late
 from beanlite.router.state import ClientState
 
 # How often servers that can't offer a job are asked for one.
@@ -76,12 +76,19 @@ class Wait(AnyWait):
     @property
     def due_s(self) -> float:
         """When ``tick`` has something to do."""
-        if self._polls or self._taking is not None:
-            return self._stall_s
+        asked = self._asked
+        if asked is not None:
+            return NEVER_S if asked.unread else self._stall_s
         until_s = self._session.now_s if self._last_word() else self._asks[0].until_s
         if self._is_connecting():
             until_s = max(until_s, self._open_by_s)
         return min(until_s, self._again_s)
+
+    @property
+    def _asked(self) -> Lane | None:
+        """The lane to the server that has been asked for jobs, and has to answer in time."""
+        ask = self._polls[0] if self._polls else self._taking
+        return None if ask is None else ask.lane
 
     def _last_word(self) -> bytes:
         """Return what the first reserve is answered if no server has a job now; nothing if it may wait for one."""
@@ -173,6 +180,11 @@ class Wait(AnyWait):
             lane.send(_OFFER, offer)
         else:
             self._again_s = min(self._again_s, session.now_s + POLL_S)
+
+    def heard(self, lane: Lane) -> None:
+        """Give a server more time: a large job takes long on a slow link, or to a client that reads slowly."""
+        if lane is self._asked:
+            self._stall_s = self._session.now_s + STALL_S
 
     def come_back(self) -> None:
         """Connect to a server that was away."""
@@ -317,17 +329,6 @@ class TimedAsk(InternalAsk):
         self._session.begin_late(self.lane)
         self.lane.server.doubt()
 
-    def come_late(self, line: bytes, body: bytes) -> None:
-        """Take the reply after all; a job is given back if no reserve waits for one, or the client releases it."""
-        session, lane = self._session, self.lane
-        session.end_late(lane)
-        if line.startswith(b"RESERVED "):
-            job_id, wait = inner_id(line), session.wait
-            if wait is None or is_being_finished(lane, job_id) or not wait.use_late(lane, line, body):
-                give_back(session, lane, job_id)
-        if session.wait is not None:
-            session.wait.opened(lane)
-
 
 class PollAsk(TimedAsk):
     """A reserve-with-timeout 0 of the router's own."""
@@ -337,7 +338,7 @@ class PollAsk(TimedAsk):
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply."""
         if self._wait is None:
-            self.come_late(line, body)
+            take_late(self._session, lane, line, body)
         else:
             self._wait.polled(self, lane, line, body)
 
@@ -388,6 +389,6 @@ class TakeAsk(TimedAsk):
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply."""
         if self._wait is None:
-            self.come_late(self.job if line == TAKEN else line, self.body)
+            take_late(self._session, lane, self.job if line == TAKEN else line, self.body)
         else:
             self._wait.taken(self, lane, line)

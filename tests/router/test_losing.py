@@ -14,6 +14,34 @@ def test_halted_server_blocks_its_tubes_only(net, worker):
     assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
 
 
+@pytest.mark.parametrize("offered", [False, True])
+def test_server_that_is_still_saying_something_is_not_passed_over(net, worker, offered):
+    """Its link is slow: the job, or what it says before that, takes longer than a server may be silent."""
+    if not offered:
+        job_at(net, 1, b"a")
+    worker.session.turn = 1
+    worker.session.receive(b"peek 65\r\nreserve-with-timeout 1\r\n", net.now_s)
+    net.halted.add(1)
+    lane = worker.session.lanes[1]
+    if offered:
+        net.halted.clear()
+        net.run()
+        worker.take()
+        net.halted.add(1)
+        job_at(net, 1, b"a")
+        worker._take_replies(lane, worker.ends[lane])  # the offer
+    worker._pass_on(lane, lane.take())
+    reply = worker.ends[lane].take_replies()
+    assert b"TAKEN" in reply or b"RESERVED" in reply
+    for at in range(len(reply)):
+        net.wait(0.9)
+        worker.session.came(lane, reply[at : at + 1], net.now_s)
+    assert worker.take().endswith(b"RESERVED 65 1\r\nx\r\n")
+    assert not worker.session.late
+    stats = stats_of_job(net, 1, 1)
+    assert [stats[key] for key in ("state", "reserves", "releases")] == ["reserved", "1", "0"]
+
+
 def test_job_that_comes_late_is_used_for_the_next_reserve(net, worker):
     job_at(net, 1, b"a")
     job_at(net, 1, b"a")

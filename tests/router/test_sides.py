@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from beanlite.beanstalk.over_tls import context_for
-from beanlite.router import upstream as module
+from beanlite.router import sides, upstream as module
 from beanlite.router.known import Map
 from beanlite.router.parting import Partings
 from beanlite.router.router_host import RouterHost
@@ -21,6 +21,7 @@ class Wire(asyncio.Transport):
         super().__init__({"ssl_object": "TLS"})  # there is no socket that could be shut down
         self.sent = b""
         self.unsent = 0
+        self.reads = True
         self.calls = []
 
     def write(self, data):
@@ -39,10 +40,10 @@ class Wire(asyncio.Transport):
         pass
 
     def pause_reading(self):
-        pass
+        self.reads = False
 
     def resume_reading(self):
-        pass
+        self.reads = True
 
     def write_eof(self):
         pass
@@ -234,6 +235,51 @@ def test_client_that_reads_its_last_replies_slowly_gets_them_all(last):
         parting.connection_lost(None)
         assert not host.host.partings
 
+    asyncio.run(ask())
+
+
+async def reach_both(host):
+    """Have the client watch a tube of each of two servers; return the connections to these."""
+    for asked, reply in (b"watch a\r\n", b"WATCHING 2\r\n"), (b"watch b\r\n", b"WATCHING 2\r\nWATCHING 1\r\n"):
+        host.client.data_received(asked)
+        await settle()
+        host.made[-1][0].data_received(reply)
+    host.wire.sent = b""
+    host.client.session.turn = 1  # so that the first one is asked first
+    return [end for end, _ in host.made]
+
+
+@pytest.mark.parametrize("by", ["client", "other server"])
+def test_server_that_is_not_read_from_is_not_passed_over(monkeypatch, by):
+    """It is not halted: its replies wait for a client that reads slowly, or for the reply of another server."""
+
+    async def ask():
+        now_s = [1.0]
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now_s[0])
+        host = Host(["a"], ["b"])
+        monkeypatch.setattr(module, "dial", host.dial)
+        one, two = await reach_both(host)
+        wire = one.transport
+        host.client.data_received(b"peek 66\r\n" * (by == "other server") + b"reserve-with-timeout 0\r\n" * 2)
+        one.data_received(b"RESERVED 1 1\r\nx\r\n")
+        if by == "client":
+            host.client.pause_writing()
+        assert not wire.reads
+        now_s[0] += 60
+        await settle()
+        if by == "client":
+            host.client.resume_writing()
+        else:
+            two.data_received(b"NOT_FOUND\r\n")
+        assert wire.reads
+        await settle()
+        one.data_received(b"RESERVED 2 1\r\ny\r\n")
+        assert host.wire.sent.endswith(b"RESERVED 65 1\r\nx\r\nRESERVED 129 1\r\ny\r\n")
+        now_s[0] += 60
+        await settle()
+        assert wire.sent.count(b"reserve") == 2
+
+    monkeypatch.setattr(sides, "HELD_MAX", 10)
     asyncio.run(ask())
 
 
