@@ -111,11 +111,13 @@ class ClientState(Owner):
     # -- lanes
 
     def lane(self, number: int) -> Lane | None:
-        """Return the lane to the server with this number; None: there is no such server."""
-        server = self.map.servers.get(number)
+        """Return the lane to the server with this number; None: there is no such server.
+
+        One that is not in the file any more has a lane as long as the client has a connection to it, and perhaps jobs.
+        """
+        server, lane = self.map.servers.get(number), self.lanes.get(number)
         if server is None:
-            return None
-        lane = self.lanes.get(number)
+            return lane if lane is not None and lane.state == OPEN else None
         if lane is None:
             lane = self.lanes[number] = Lane(self, server)
         elif lane.state == CLOSED:

@@ -185,6 +185,30 @@ def test_put_waits_for_a_server_that_restarts_amid_the_greeting(monkeypatch):
     asyncio.run(ask())
 
 
+def test_job_of_a_server_that_is_taken_out_of_the_file_can_be_finished(monkeypatch):
+    async def ask():
+        host = Host(["a"], ["b"])
+        monkeypatch.setattr(module, "dial", host.dial)
+        host.client.data_received(b"reserve-job 66\r\nreserve-job 130\r\n")
+        await settle()
+        ((end, wire),) = host.made
+        end.data_received(b"RESERVED 1 1\r\nx\r\nRESERVED 2 1\r\ny\r\n")
+        host.wire.sent = b""
+        del host.upstreams[2]
+        host.map.change(fleet_of([["a"]]))
+        host.client.look_again()
+        host.client.data_received(b"touch 66\r\ndelete 66\r\nrelease 130 0 0\r\n")
+        assert wire.sent.endswith(b"touch 1\r\ndelete 1\r\nrelease 2 0 0\r\n")
+        end.data_received(b"TOUCHED\r\nDELETED\r\n")
+        assert not wire.calls
+        end.data_received(b"RELEASED\r\n")
+        assert wire.calls == ["close"]
+        host.client.data_received(b"peek 130\r\n")
+        assert host.wire.sent == b"TOUCHED\r\nDELETED\r\nRELEASED\r\nNOT_FOUND\r\n"
+
+    asyncio.run(ask())
+
+
 def test_put_is_not_lost_with_a_second_address_that_goes(monkeypatch):
     """With the first one's connection a reserve ends, and the put behind it goes to the other server."""
 
