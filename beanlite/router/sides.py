@@ -317,9 +317,10 @@ class ClientSide(asyncio.Protocol):
 
     @property
     def owes(self) -> bool:
-        """Whether something was sent to servers that is not answered, and that does not wait for a job."""
-        session = self.session
-        return bool(session.order) and session.wait is None and session.waits_on is None
+        """Whether something was sent that is not answered, and waits neither for a job nor behind a reserve."""
+        order = self.session.order
+        first = order[0] if order else None
+        return first is not None and not (isinstance(first, ReserveAsk) and first.until_s > self._loop.time())
 
     def end_commands(self) -> None:
         """Carry out no more commands: one whose body is not all there is taken for not given."""

@@ -322,6 +322,29 @@ def test_stop_does_not_wait_for_the_rest_of_a_body(monkeypatch):
     asyncio.run(ask())
 
 
+@pytest.mark.parametrize("servers", [1, 2])
+def test_stop_waits_for_what_was_sent_before_a_reserve_that_waits(monkeypatch, servers):
+    async def ask():
+        host = Host(["a"], ["b"])
+        monkeypatch.setattr(module, "dial", host.dial)
+        ends = await reach_both(host)
+        if servers == 1:
+            host.client.data_received(b"ignore b\r\n")
+            ends[1].data_received(b"WATCHING 2\r\nWATCHING 1\r\n")
+            host.wire.sent = b""
+        host.client.data_received(put(b"x") + b"reserve-with-timeout 0\r\nreserve-with-timeout 9\r\n")
+        host.client.end_commands()
+        assert host.client.owes
+        ends[0].data_received(b"INSERTED 1\r\n")
+        assert host.client.owes
+        for end in ends[:servers]:
+            end.data_received(b"TIMED_OUT\r\n" * servers)
+        assert host.wire.sent == b"INSERTED 65\r\nTIMED_OUT\r\n"
+        assert not host.client.owes
+
+    asyncio.run(ask())
+
+
 def test_closed_connection_says_nothing_of_the_one_that_follows_it(monkeypatch):
     async def ask():
         host = Host()
