@@ -318,6 +318,8 @@ class AuthAsk(DoubtAsk):
 
     __slots__ = ("_token",)
 
+    is_secret = True
+
     def __init__(self, session: ClientState, token: bytes) -> None:
         super().__init__(session)
         self._token = token

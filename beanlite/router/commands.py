@@ -34,7 +34,7 @@ from beanlite.router.asks import (
 from beanlite.router.by_id import bury, delete, kick_job, note, peek, release, reserve_job, stats_job, touch
 from beanlite.router.fanned import list_tubes, pause_tube, stats, stats_tube
 from beanlite.router.joint import KickBothAsk, PeekBothAsk
-from beanlite.router.lane import CLOSED, Ask, InternalAsk, Lane
+from beanlite.router.lane import AUTH, CLOSED, Ask, InternalAsk, Lane
 from beanlite.router.routed import Routed
 from beanlite.router.sums import merged_tubes
 from beanlite.router.wait import Wait
@@ -302,7 +302,7 @@ def auth(session: Routed, token: bytes) -> bool:
     session.unknown = 1  # so that it is not tried again
     ask = AuthAsk(session, token)
     session.barrier = ask
-    return session.ask(session.home, b"auth %b\r\n" % token, ask)
+    return session.ask(session.home, b"%b%b\r\n" % (AUTH, token), ask)
 
 
 # The words without arguments, and those with.

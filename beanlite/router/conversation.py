@@ -123,10 +123,10 @@ class RouterSession(Routed):
 
     # -- from the servers
 
-    def opened(self, lane: Lane, now_s: float) -> bytes:
-        """Note that a connection is made; return what is to be sent first."""
+    def opened(self, lane: Lane, now_s: float, *, is_private: bool = True) -> bytes:
+        """Note that a connection is made, which nobody may be able to overhear; return what is to be sent first."""
         self.now_s = now_s
-        data = lane.opened()
+        data = lane.opened(is_private=is_private)
         self._go_on_with(lane)
         return data
 
@@ -149,7 +149,9 @@ class RouterSession(Routed):
         except (IndexError, ValueError):  # a command has lost its reply
             is_sound = False
             self._break_off()
-        if lane.last_line and not self.is_over:  # such as UNAUTHORIZED, before it closes the connection
+        if (
+            lane.last_line and not self.is_over and not lane.withholds
+        ):  # such as UNAUTHORIZED, before it closes the connection
             self.drop_body()
             self.say(lane.last_line)
             self.is_over = True

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from beanlite.protocol.replies import AUTHENTICATED, INTERNAL_ERROR, NOT_FOUND, UNKNOWN_COMMAND
+from beanlite.protocol.replies import AUTHENTICATED, INTERNAL_ERROR, NOT_FOUND, UNAUTHORIZED, UNKNOWN_COMMAND
 from beanlite.router.known import KnownServer
 
 DEFAULT: Final = b"default"
+AUTH: Final = b"auth "
 # Replies that a body follows.
 _WITH_BODY: Final = (b"RESERVED ", b"FOUND ", b"OK ", b"OFFERED ")
 # No first line of a reply is longer.
@@ -27,6 +28,9 @@ class Ask:
     """A command that was sent to a server: whose reply it gets, and what becomes of it without a reply."""
 
     __slots__ = ("reply",)
+
+    is_secret = False
+    """Nobody but the server may read it."""
 
     def __init__(self) -> None:
         self.reply: bytes | None = None
@@ -126,6 +130,7 @@ class Lane:
         "unread",
         "used",
         "watched",
+        "withholds",
     )
 
     def __init__(self, owner: Owner, server: KnownServer) -> None:
@@ -153,6 +158,8 @@ class Lane:
         """The server takes no more for now."""
         self.unread = False
         """The router does not read what the server says for now: its silence means nothing."""
+        self.withholds = False
+        """The server was not shown the client's token, because others could read it."""
         self.greets_again = False
         """The connection before was lost amid the greeting: if this one is, too, the server is not tried once more."""
         self.refusal = b""
@@ -224,9 +231,16 @@ class Lane:
 
     # -- the connection
 
-    def opened(self) -> bytes:
-        """Note that the connection is made; return what is to be sent first."""
-        greeting = self._greeting
+    def opened(self, *, is_private: bool) -> bytes:
+        """Note that the connection is made; return what is to be sent first.
+
+        ``is_private``: nobody can overhear it; else no token is shown to the server.
+        """
+        greeting = [line for line in self._greeting if is_private or not line.startswith(AUTH)]
+        self.withholds = len(greeting) < len(self._greeting)
+        if not is_private and any(ask.is_secret for ask in self.asks):
+            self._owner.refused(self, UNAUTHORIZED)
+            return b""
         self._greets = len(greeting)
         if not greeting:
             self._open()

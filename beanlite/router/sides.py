@@ -8,13 +8,19 @@ from typing import Final, cast
 from beanlite.router.asks import ReserveAsk
 from beanlite.router.conversation import RouterSession
 from beanlite.router.dial import send_no_more
-from beanlite.router.lane import GREETING, OPEN, Ask, Lane
+from beanlite.router.lane import CLOSED, GREETING, OPEN, Ask, Lane
 from beanlite.router.relay import introduction_of
 from beanlite.router.router_host import RouterHost
 from beanlite.router.server_side import UNREAD_MAX, ServerSide
 
 # When so much has come behind a reply of another server that comes first, it is not read any further.
 HELD_MAX: Final = 1 << 20
+
+
+def _is_private(transport: asyncio.BaseTransport) -> bool:
+    """Whether nobody can overhear a connection, so that a token may be sent on it."""
+    over_tcp = isinstance(transport.get_extra_info("peername"), tuple)
+    return not over_tcp or transport.get_extra_info("ssl_object") is not None
 
 
 class ClientSide(asyncio.Protocol):
@@ -69,10 +75,7 @@ class ClientSide(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=UNREAD_MAX)
         if self._host.relays:
             self._introduction = introduction_of(transport)
-        is_private = transport.get_extra_info("ssl_object") is not None or not isinstance(
-            transport.get_extra_info("peername"), tuple
-        )
-        self.session = RouterSession(self._host.map, self._host.own_stats, tokens_pass=is_private)
+        self.session = RouterSession(self._host.map, self._host.own_stats, tokens_pass=_is_private(transport))
         if not self._host.admit(self):
             self._is_closed = True
             self.transport.abort()
@@ -119,9 +122,11 @@ class ClientSide(asyncio.Protocol):
         assert end.transport is not None
         if self._unread:
             end.pause()
-        data = self.session.opened(lane, self._loop.time())
+        data = self.session.opened(lane, self._loop.time(), is_private=_is_private(end.transport))
         if data:
             end.transport.write(data)
+        elif lane.state == CLOSED:  # what was to be sent there may not be
+            self._lose(end)
         self.flush()
 
     def server_came(self, end: ServerSide, data: bytes) -> None:

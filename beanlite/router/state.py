@@ -13,7 +13,7 @@ from beanlite.protocol.replies import NOT_IGNORED
 from beanlite.router.any_wait import AnyWait
 from beanlite.router.ids import NUMBER_MASK
 from beanlite.router.known import Map
-from beanlite.router.lane import CLOSED, DEFAULT, OPEN, Ask, InternalAsk, Lane, Owner
+from beanlite.router.lane import AUTH, CLOSED, DEFAULT, OPEN, Ask, InternalAsk, Lane, Owner
 
 # With more commands without a reply, the client has to wait.
 ORDER_MAX: Final = 1000
@@ -217,7 +217,7 @@ class ClientState(Owner):
     def greeting(self, lane: Lane) -> list[bytes]:
         """Return the lines that a new connection begins with, which may be to another server than the one before."""
         lane.server = self.map.servers.get(lane.number, lane.server)
-        lines = [b"auth %b\r\n" % self.token] if self.token else []
+        lines = [b"%b%b\r\n" % (AUTH, self.token)] if self.token else []
         if self.claim:
             lines.append(b"name %b\r\n" % self.claim)
         if self.used != DEFAULT and self.home is lane:

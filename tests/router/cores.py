@@ -43,6 +43,8 @@ class Net:
         self.clients = []
         self.halted = set()
         """Servers that neither take nor say anything for now."""
+        self.plain = set()
+        """Servers the connections to which can be overheard."""
         self.away = set()
         """Servers that can't be reached."""
         self.ends = True
@@ -205,7 +207,10 @@ class Client:
 
     def _open(self, lane):
         self.ends[lane] = self.net.cores[lane.number].client(operator=True)  # as on the same machine
-        self._pass_on(lane, self.session.opened(lane, self.net.now_s))
+        is_private = lane.number not in self.net.plain
+        self._pass_on(lane, self.session.opened(lane, self.net.now_s, is_private=is_private))
+        if lane.state == CLOSED:
+            self.close(lane)
         if self.session.misplaced() is lane:
             self.look_again()
 

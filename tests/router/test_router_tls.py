@@ -205,6 +205,15 @@ def test_token_is_not_passed_on_from_a_client_that_can_be_overheard(tmp_path):
         assert wire.is_closed()
 
 
+def test_token_is_not_passed_on_over_plain_tcp(tmp_path, authority, own):
+    servers = [start_beanlite(tmp_path / "server")]
+    flags = ["--listen-tls-cert", str(own[0]), "--listen-tls-key", str(own[1])]
+    with start_router(tmp_path / "router", servers, flags=flags) as router, connect(router, authority) as wire:
+        assert wire.ask(f"auth {TOKEN}") == "UNAUTHORIZED"
+        assert wire.is_closed()
+    assert "Traceback" not in router.log_text()
+
+
 def test_log_says_what_a_server_may_want_that_closes_its_connections(tmp_path, authority, own):
     servers = [start_beanlite(tmp_path / "server", *tls_flags(own, authority.file))]
     flags = ["--tls-ca", str(authority.file)]

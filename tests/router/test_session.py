@@ -201,6 +201,44 @@ def test_moved_tube_is_ignored_without_a_right_to_default(net, client):
     assert client.send(b"watch b.x\r\nreserve-with-timeout 0\r\n") == b"WATCHING 3\r\nTIMED_OUT\r\n"
 
 
+def accept_tokens(core):
+    """Have a server accept any token."""
+    made = core.client
+
+    def client(**options):
+        client = made(**options)
+        client.authenticate = lambda _token: True
+        return client
+
+    core.client = client
+
+
+def test_token_is_shown_to_no_server_at_which_it_can_be_overheard(net):
+    """Such a server has its own rules for it, and closes after a while if there are none: that costs no other."""
+    net.plain.add(2)
+    for core in net.cores.values():
+        accept_tokens(core)
+    client = net.client(tokens_pass=True)
+    assert client.send(b"auth secret\r\nreserve-job 65\r\n") == b"AUTHENTICATED\r\nNOT_FOUND\r\n"
+    assert client.send(b"use b\r\n" + put(b"x") + b"reserve-job 66\r\n").endswith(b"RESERVED 66 1\r\nx\r\n")
+    net.lose(1)
+    assert client.send(b"peek 65\r\n") == b"NOT_FOUND\r\n"
+    assert [b"secret" in b"".join(net.writes[number]) for number in (1, 2)] == [True, False]
+    assert not client.session.came(client.session.lanes[2], b"UNAUTHORIZED\r\n", net.now_s)
+    client.lose(2)
+    assert client.send(b"reserve-job 66\r\npeek 65\r\n") == b"RESERVED 66 1\r\nx\r\nNOT_FOUND\r\n"
+    assert net.writes[1].count(b"auth secret\r\n") == 2
+
+
+def test_token_that_its_first_server_can_not_be_shown_is_refused(net):
+    net.plain.add(1)
+    accept_tokens(net.cores[1])
+    client = net.client(tokens_pass=True)
+    assert client.send(b"auth secret\r\n" + put(b"x")) == b"UNAUTHORIZED\r\n"
+    assert client.session.is_done
+    assert not net.writes[1]
+
+
 # -- statistics, lists, and what is no command
 
 
