@@ -245,7 +245,7 @@ class SwitchAsk(InternalAsk):
 class WatchAsk(Ask):
     """A watch or an ignore of the client, which goes to one server, or to both of a tube that has moved."""
 
-    __slots__ = ("_count", "_ignores", "_refusal", "_session", "_tube", "left")
+    __slots__ = ("_count", "_refusal", "_session", "_tube", "ignores", "left")
 
     def __init__(self, session: ClientState, tube: bytes, left: int, *, ignores: bool) -> None:
         super().__init__()
@@ -253,13 +253,13 @@ class WatchAsk(Ask):
         self._tube = tube
         self.left = left
         """How many servers have not answered."""
-        self._ignores = ignores
+        self.ignores = ignores
         self._count = len(session.watched)
         self._refusal = b""
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply of one server."""
-        stays = self._ignores and line == NOT_IGNORED and self._session.stays_last(lane, self._tube)
+        stays = self.ignores and line == NOT_IGNORED and self._session.stays_last(lane, self._tube)
         if not stays and not line.startswith(b"WATCHING "):
             self._refusal = line
             self._undo(lane)
@@ -267,7 +267,7 @@ class WatchAsk(Ask):
 
     def _undo(self, lane: Lane) -> None:
         session, tube = self._session, self._tube
-        if self._ignores:
+        if self.ignores:
             session.watch_tube(tube)
             lane.watched.add(tube)
         else:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from beanlite.router.asks import FinishAsk, JobAsk
+from beanlite.router.asks import FinishAsk, JobAsk, WatchAsk
 from beanlite.router.ids import inner_id
 from beanlite.router.lane import InternalAsk, Lane
-from beanlite.router.state import ClientState
+from beanlite.router.state import ClientState, IgnoreAsk
 
 
 def take_late(session: ClientState, lane: Lane, line: bytes, body: bytes) -> None:
-    """Take a late reply after all; a job is given back if no reserve waits for one, or the client releases it."""
+    """Take a late reply after all; a job is given back if no reserve waits for one, or the client wants it no more."""
     session.end_late(lane)
     if line.startswith(b"RESERVED "):
         job_id, wait = inner_id(line), session.wait
-        if wait is None or _is_asked_for(lane, job_id, FinishAsk) or not wait.use_late(lane, line, body):
+        is_wanted = not _is_asked_for(lane, job_id, FinishAsk) and not _may_be_ignored(session, lane)
+        if wait is None or not is_wanted or not wait.use_late(lane, line, body):
             give_back(session, lane, job_id)
     if session.wait is not None:
         session.wait.opened(lane)
+
+
+def _may_be_ignored(session: ClientState, lane: Lane) -> bool:
+    """Whether the client may have ignored the tube of a job, which is not known, since it was asked for.
+
+    What has been sent since then is not answered either.
+    """
+    return lane not in session.reserve_lanes() or any(
+        isinstance(ask, IgnoreAsk) or (isinstance(ask, WatchAsk) and ask.ignores) for ask in lane.asks
+    )
 
 
 def _is_asked_for(lane: Lane, job_id: int, kind: type[JobAsk]) -> bool:

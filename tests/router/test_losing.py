@@ -84,6 +84,27 @@ def test_job_that_comes_late_is_used_by_a_worker_of_that_server_alone(net, worke
     assert worker.send(b"delete 65\r\n") == b"DELETED\r\n"
 
 
+@pytest.mark.parametrize(("number", "other"), [(1, b"other"), (3, b"c")])
+def test_job_that_comes_late_is_not_for_a_client_that_ignores_its_tube(number, other):
+    """Be it that the client watches another tube of that server, or none."""
+    net = Net(["a"], ["b"], ["c"])
+    worker = net.client()
+    worker.send(b"watch a\r\nwatch b\r\nignore default\r\n")
+    job_at(net, 1, b"a")
+    worker.session.turn = 1
+    net.halted.add(1)
+    worker.send(b"reserve-with-timeout 2\r\n")
+    net.wait(3)
+    assert worker.take() == b"TIMED_OUT\r\n"
+    said = worker.send(b"watch %b\r\nignore a\r\nreserve\r\n" % other)
+    net.halted.clear()
+    net.run()
+    assert said + worker.take() == b"WATCHING 3\r\nWATCHING 2\r\n"
+    assert stats_of_job(net, 1, 1)["state"] == "ready"
+    job_id = job_at(net, number, other)
+    assert worker.take() == b"RESERVED %d 1\r\nx\r\n" % (job_id << 6 | number)
+
+
 def test_job_that_is_being_given_back_is_not_kept_from_a_reserve(net, worker):
     job_at(net, 1, b"a")
     worker.session.turn = 1

@@ -185,7 +185,7 @@ def test_put_waits_for_a_server_that_restarts_amid_the_greeting(monkeypatch):
     asyncio.run(ask())
 
 
-def test_job_of_a_server_that_is_taken_out_of_the_file_can_be_finished(monkeypatch):
+def test_job_of_a_server_that_is_in_the_file_no_more_can_be_finished(monkeypatch):
     async def ask():
         host = Host(["a"], ["b"])
         monkeypatch.setattr(module, "dial", host.dial)
