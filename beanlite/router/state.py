@@ -225,12 +225,12 @@ class ClientState(Owner):
             lane.used = self.used
         wanted = [tube for tube in self.watched if self.has_tube(lane, tube)]
         lane.placeholder = not wanted
-        lines += [b"watch %b\r\n" % tube for tube in wanted if tube != DEFAULT]
+        watches = [b"watch %b\r\n" % tube for tube in wanted if tube != DEFAULT]
         if wanted:
             lane.watched = set(wanted)
-            if DEFAULT not in lane.watched:
-                lines.append(b"ignore default\r\n")
-        return lines
+            if DEFAULT not in lane.watched:  # behind the first: all of them and default may be more than are allowed
+                watches.insert(1, b"ignore default\r\n")
+        return lines + watches
 
     def refused(self, lane: Lane, line: bytes) -> None:
         """Answer what was to be sent on a lane with the refusal of its greeting; a reserve waits for other servers."""

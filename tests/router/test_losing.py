@@ -268,6 +268,19 @@ def test_lost_connection_with_nothing_in_flight_is_made_again(net, client):
     assert client.send(b"reserve\r\n") == b"RESERVED 65 1\r\nx\r\n"
 
 
+def test_lost_connection_is_made_again_within_the_limit_of_watched_tubes(net, client):
+    net.cores[1].engine.clients.max_watched = 3
+    client.send(b"watch a\r\nwatch c\r\nignore default\r\nwatch d\r\n")
+    net.lose(1)
+    job_at(net, 1, b"d")
+    assert client.send(b"reserve-with-timeout 0\r\n") == b"RESERVED 65 1\r\nx\r\n"
+    net.lose(1)
+    job_at(net, 1, b"default")
+    assert client.send(b"watch e\r\nreserve\r\nreserve-with-timeout 0\r\n") == (
+        b"OUT_OF_MEMORY\r\nRESERVED 65 1\r\nx\r\nTIMED_OUT\r\n"
+    )
+
+
 def test_lost_connection_sends_looks_again(net, client):
     client.send(put(b"x"))
     net.halted.add(1)
