@@ -199,11 +199,13 @@ class Client:
         return did
 
     def look_again(self):
-        """Take note that tubes may have moved."""
-        lane = self.session.look_again(self.net.now_s)
-        if lane is not None and lane in self.ends:
-            self.close(lane)
-            self.session.lost(lane, self.net.now_s)
+        """Take note that tubes may have moved, and close what the client can do without at servers that are gone."""
+        misplaced = self.session.look_again(self.net.now_s)
+        for lane in list(self.ends):
+            is_gone = lane.number not in self.net.map.servers
+            if lane is misplaced or (is_gone and self.session.is_spare(lane)):
+                self.close(lane)
+                self.session.lost(lane, self.net.now_s)
 
     def _open(self, lane):
         self.ends[lane] = self.net.cores[lane.number].client(operator=True)  # as on the same machine

@@ -85,7 +85,7 @@ def test_job_that_comes_late_is_used_by_a_worker_of_that_server_alone(net, worke
 
 
 @pytest.mark.parametrize(("number", "other"), [(1, b"other"), (3, b"c")])
-def test_job_that_comes_late_is_not_for_a_client_that_ignores_its_tube(number, other):
+def test_job_that_comes_late_is_not_for_a_client_that_ignores_it(number, other):
     """Be it that the client watches another tube of that server, or none."""
     net = Net(["a"], ["b"], ["c"])
     worker = net.client()
@@ -268,7 +268,7 @@ def test_lost_connection_with_nothing_in_flight_is_made_again(net, client):
     assert client.send(b"reserve\r\n") == b"RESERVED 65 1\r\nx\r\n"
 
 
-def test_lost_connection_is_made_again_within_the_limit_of_watched_tubes(net, client):
+def test_lost_connection_is_made_again_within_the_limit_of_tubes(net, client):
     net.cores[1].engine.clients.max_watched = 3
     client.send(b"watch a\r\nwatch c\r\nignore default\r\nwatch d\r\n")
     net.lose(1)
