@@ -149,9 +149,8 @@ class RouterSession(Routed):
         except (IndexError, ValueError):  # a command has lost its reply
             is_sound = False
             self._break_off()
-        if (
-            lane.last_line and not self.is_over and not lane.withholds
-        ):  # such as UNAUTHORIZED, before it closes the connection
+        # Such as UNAUTHORIZED, before it closes the connection; but not for a token that it was not shown.
+        if lane.last_line and not self.is_over and not lane.withholds:
             self.drop_body()
             self.say(lane.last_line)
             self.is_over = True
