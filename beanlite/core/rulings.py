@@ -24,6 +24,7 @@ from beanlite.core.job import (
 from beanlite.core.queues import Queues
 from beanlite.core.ruled import BYTES_PER_JOB
 from beanlite.core.rules import WAITING, Rules
+from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import Client, Peer, Tube
 
 BY_MAX_TRIES: Final = Peer("policy max_tries", 0)
@@ -124,8 +125,8 @@ class Rulings:
             else:
                 cost += 1
         if keys:
-            due_ns = keys[0] >> ID_BITS
-            self._queues.timers.set(tube, max(due_ns, now_ns + _LOOK_NS) if self._puts_off(rules) else due_ns)
+            look_ns = now_ns + _LOOK_NS if self._puts_off(rules) else now_ns
+            self._queues.timers.set(tube, max(keys[0] >> ID_BITS, look_ns))
         return cost
 
     def _puts_off(self, rules: Rules) -> bool:
@@ -148,11 +149,11 @@ class Rulings:
         return to is not None and job.created_ns <= self._moved_on_ns(to, now_ns)
 
     def _moved_on_ns(self, to: bytes, now_ns: int) -> int:
-        """Return when a job was put at the latest that would leave a tube at once for another; -1: none would."""
+        """Return when a job was put at the latest that would leave a tube at once for another."""
         tube = self._queues.tubes.get(to)
         there = self._queues.ruled.policies.rules_of(to) if tube is None else tube.rules
         if there is None or not there.ttl_ns or there.expired_to is None or there.expired_to == to:
-            return -1
+            return -NEVER_NS
         return now_ns - there.ttl_ns
 
     # -- the end of both
@@ -208,7 +209,7 @@ class Rulings:
         Its turn has not come yet. That is the same for all jobs of a tube, and not found out for each.
         """
         if rules.expired_deletes or rules.unique == WAITING:
-            return 0
+            return -NEVER_NS
         to = rules.expired_to
         if to is None or to == tube.name:
             return now_ns
@@ -224,11 +225,11 @@ class Rulings:
         rules, kept = tube.rules, tube.kept
         if rules is None or kept is None or not rules.unique:
             return None, None
-        leaves_from_ns = -1
+        leaves_from_ns: int | None = None
         for job_id in kept.twins(kept.twin_key(len(body), crc32(body))):
             job = self._queues.jobs[job_id]
             if _is_over(job, rules, now_ns):
-                if leaves_from_ns < 0:
+                if leaves_from_ns is None:
                     leaves_from_ns = self._leaves_from_ns(tube, rules, now_ns)
                 if job.created_ns >= leaves_from_ns:
                     continue

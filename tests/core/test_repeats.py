@@ -214,6 +214,27 @@ def test_put_is_repeated_behind_very_many_about_to_be_deleted(core):
     assert put(core, client) == new
 
 
+@pytest.mark.parametrize("unique", ["waiting", "present"])
+def test_put_is_not_one_of_a_job_that_will_be_deleted_however_old(core, unique):
+    """Time is counted from 2000, and the clock of a machine may once have been behind that."""
+    core.engine.restore([stored_job(1, core.now_ns, created_ns=-SECOND_NS, crc32=crc32(b"x"))], core.now_ns)
+    core.engine.recovered(1, 1)
+    policy(core, unique=unique)
+    core.wait(0)
+    policy(core, ttl="1h", expired="delete")
+    core.receive(client := core.client(), b"put 0 0 9 1\r\nx\r\n")
+    core.store()
+    assert client.take_replies() == b"INSERTED 2\r\n"
+
+
+def test_job_moves_to_a_tube_without_a_policy_however_old(core):
+    core.engine.restore([stored_job(1, core.now_ns, created_ns=-SECOND_NS)], core.now_ns)
+    core.engine.recovered(1, 1)
+    policy(core, ttl="1h", expired="move:old")
+    core.wait(1)
+    assert (core.engine.jobs[1].tube.name, state(core)[0]) == (b"old", "ready")
+
+
 def test_moved_job_is_known_where_it_is(core):
     policy(core, unique="waiting")
     client, operator = core.client(), core.client(operator=True)
