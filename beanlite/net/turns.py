@@ -129,10 +129,10 @@ class Turns:
             self._until_ns = now_ns + TURN_NS
         self._group.look()
         self._now_ns = now_ns
-        self._bytes_left = 0 if self._group.flooded else TURN_BYTES
         if self._timers.next_ns <= now_ns and not self._behind:
             self._engine.tick(now_ns)
             self._behind = self._timers.next_ns <= now_ns
+        self._bytes_left = 0 if self._group.flooded else TURN_BYTES
         return now_ns
 
     def glance(self) -> int:

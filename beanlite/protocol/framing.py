@@ -196,7 +196,7 @@ class FramedSession(Session):
 
         Also true if its line is not complete: then nothing is carried out.
         """
-        if self.blocked is not None:
+        if self.blocked is not None or self.refused_bytes:
             return False
         if self.put is not None:
             return self.put.is_request and not isinstance(self.put, NoteLine)

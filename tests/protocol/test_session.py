@@ -310,3 +310,5 @@ def test_command_that_is_answered_at_once_goes_before_no_others():
     session = Core().client()
     assert session.begins_with_look(b"stats\r\n")
     assert not session.begins_with_look(b"list-tube-used\r\nput 0 0 60 1\r\nx\r\n")
+    Core().receive(session, b"put 0 0 60 70000\r\n")
+    assert not session.begins_with_look(b"stats and the rest of the body")
