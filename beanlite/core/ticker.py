@@ -11,6 +11,8 @@ from beanlite.core.rulings import Rulings
 from beanlite.core.timers import NEVER_NS, Chore
 from beanlite.core.tube import OPENING, PAUSED, Client, Offers, Peer, Tube
 
+# For so long a client that may be told TIMED_OUT waits for the rest of what is due: that may be a job for it.
+_OVERDUE_NS: Final = SECOND_NS // 10
 # A reservation with no more time left than this is about to time out: DEADLINE_SOON.
 MARGIN_NS: Final = SECOND_NS
 
@@ -33,14 +35,15 @@ class Ticker:
         self._ledger = queues.ledger
         self._timers = queues.timers
         self._counts = queues.counts
-        self._overdue: deque[Client] = deque()
-        """Clients whose wait may be over, once everything else that is due has been done."""
+        self._overdue: deque[tuple[Client, int]] = deque()
+        """Clients whose wait may be over, once everything else that is due has been done, and since when."""
 
     def tick(self, now_ns: int) -> None:
         """Do a slice of what is due; to be called again while ``timers.next_ns`` is not in the future.
 
         Delays, pauses and ttrs that have ended come first, so that a client whose wait ends at the same instant gets a
-        job rather than TIMED_OUT.
+        job rather than TIMED_OUT. A tube or client with more to do than fits in a slice goes on behind all others that
+        are due.
         """
         budget = SLICE
         while self._timers.next_ns <= now_ns and budget > 0:
@@ -60,10 +63,11 @@ class Ticker:
             else:
                 budget -= self._time_out_jobs(owner, now_ns, budget)
                 if owner.waiting:
-                    self._overdue.append(owner)
-        # As long as a tube or a client is due, they may still get a job that becomes ready. A chore may take minutes.
-        if self._overdue and (self._timers.next_ns > now_ns or self._timers.next_is_chore):
-            self._end_waits(now_ns)
+                    self._overdue.append((owner, now_ns))
+        if self._overdue:
+            # While a tube or a client is due, they may still get a job that becomes ready. A chore may take minutes.
+            is_rest_done = self._timers.next_ns > now_ns or self._timers.next_is_chore
+            self._end_waits(NEVER_NS if is_rest_done else now_ns - _OVERDUE_NS, now_ns)
 
     def set_timer(self, client: Client) -> None:
         """Set the client's timer for the end of its first reservation or of its wait, whichever comes first."""
@@ -113,7 +117,7 @@ class Ticker:
         while keys and cost < budget and (offers.gone or keys[0] >> ID_BITS <= now_ns):
             cost += self._rulings.go_back(self._jobs[keys[0] & ID_MASK], now_ns)
         if keys:
-            self._timers.set(offers, now_ns if offers.gone else keys[0] >> ID_BITS)
+            self._timers.set(offers, now_ns if offers.gone else max(keys[0] >> ID_BITS, now_ns))
         return cost + 1
 
     def pause(self, tube: Tube, pause_s: int, by: Peer, now_ns: int, *, by_operator: bool) -> None:
@@ -147,13 +151,13 @@ class Ticker:
             self._timers.set(tube, now_ns)
         return cost
 
-    def _end_waits(self, now_ns: int) -> None:
-        """End the waits of a slice of the overdue clients."""
+    def _end_waits(self, until_ns: int, now_ns: int) -> None:
+        """End the waits of a slice of the clients that are overdue since then or longer."""
         overdue = self._overdue
         budget = SLICE
-        while overdue and budget > 0:
+        while overdue and overdue[0][1] <= until_ns and budget > 0:
             budget -= WAKE_COST
-            client = overdue.popleft()
+            client, _ = overdue.popleft()
             if client.waiting:  # else it has been given a job
                 if is_deadline_soon(client, now_ns):
                     budget -= self._queues.wake(client, Outcome.DEADLINE_SOON)
@@ -181,7 +185,7 @@ class Ticker:
                 self._ledger.record_deferred(job, DELAY_OVER, None, now_ns)
             cost += self._queues.make_ready(job, now_ns)
         if keys:
-            self._timers.set(tube, keys[0] >> ID_BITS)
+            self._timers.set(tube, max(keys[0] >> ID_BITS, now_ns))
         if not tube.pause_until_ns:
             self._queues.drop_if_unused(tube)  # a restored pause may have been all that kept it alive
         return cost + 1
@@ -207,6 +211,8 @@ class Ticker:
                 cost += self._rulings.come_back(job, rules, TTR_OVER, 0, now_ns, event)
             else:
                 cost += self._queues.make_ready(job, now_ns)
-        if not client.waiting:
+        if keys and keys[0] >> ID_BITS <= now_ns:
+            self._timers.set(client, now_ns)
+        elif not client.waiting:
             self.set_timer(client)  # else ``_end_waits`` does, when it knows whether the wait is over
         return cost + 1

@@ -307,6 +307,39 @@ def test_overdue_client_that_leaves_keeps_nobody_from_being_told(core):
     assert [client.take_replies() for client in waiters[-2:]] == [b"", b"TIMED_OUT\r\n"]
 
 
+def test_wait_ends_though_what_was_due_before_it_has_gone(core):
+    """Nothing else may ever be due again."""
+    waiter, holder = core.client(), core.client()
+    core.send(waiter, b"use w\r\nwatch w\r\nignore default\r\nreserve-with-timeout 5\r\n")
+    for _ in range(SLICE + 100):
+        put(core, holder, ttr_s=5)
+        core.send(holder, b"reserve\r\n")
+    core.jump(5)
+    core.close(holder)
+    core.wait(0)
+    assert waiter.take_replies().endswith(b"TIMED_OUT\r\n")
+
+
+def test_many_jobs_that_are_due_at_once_hold_up_nothing_else(core):
+    """The server is late with them by seconds, but not with what is due in between."""
+    client, waiter, holder = core.client(), core.client(), core.client()
+    for _ in range(100 * SLICE):
+        core.receive(client, b"put 0 10 60 1\r\nx\r\n")
+    core.send(client, b"use other\r\n")
+    late = put(core, client, delay_s=10)
+    held = put(core, client, ttr_s=10)
+    core.send(holder, b"reserve-job %d\r\n" % held)
+    core.send(waiter, b"watch other\r\nignore default\r\npause-tube other 60\r\nreserve-with-timeout 10\r\n")
+    core.now_ns += 10 * SECOND_NS
+    for _ in range(50):  # of the 100 turns that it takes
+        core.engine.tick(core.now_ns)
+        core._wake()
+        core.now_ns += SECOND_NS // 200
+    assert core.engine.counts.delayed > 40 * SLICE
+    assert (core.engine.jobs[late].state, core.engine.jobs[held].state) == (READY, READY)
+    assert waiter.take_replies().endswith(b"TIMED_OUT\r\n")
+
+
 @pytest.mark.parametrize("ended_by", ["a command", "time"])
 def test_end_of_a_pause_serves_waiting_clients_in_slices_and_in_order(core, ended_by):
     """Whoever comes in between is served after them, also if a job comes in between."""
