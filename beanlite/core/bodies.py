@@ -199,7 +199,7 @@ class Bodies:
             key, place = heappop(places)
             job = self._queues.jobs.find(key & ID_MASK)
             # A removed entry may still be in the heap, even if its job has a new entry.
-            if job is not None and job.key == key and job.state is READY and job.body is None:
+            if job is not None and job.tube is tube and job.key == key and job.state is READY and job.body is None:
                 jobs.append(job)
             for child in (2 * place + 1, 2 * place + 2):
                 if child < len(keys):

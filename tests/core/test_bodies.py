@@ -275,6 +275,19 @@ def test_bodies_fetched_ahead_for_all_tubes_share_half_of_the_room():
     core.compare_counts()
 
 
+def test_job_that_has_moved_is_fetched_ahead_for_its_own_tube_only():
+    """Its entry in the heap of the other one may still be there."""
+    core = room_for(20)
+    rows = [stored_job(job_id, core.now_ns, body=952, tube=b"one") for job_id in range(1, 6)]
+    core.engine.restore(rows, core.now_ns)
+    core.engine.recovered(5, 1)
+    client = core.client()
+    core.send(client, b"use two\r\n")
+    core.engine.operator.move(core.engine.jobs[2], client.client.use, client.client.peer, core.now_ns)
+    core.engine.bodies.due[core.engine.tubes[b"one"]] = None
+    assert [job.id for job in core.engine.bodies.take_due()] == [1, 3, 4, 5]
+
+
 def test_a_body_that_comes_too_late_is_not_kept():
     core = room_for(20)
     core.engine.bound_memory(1 << 40, 0, fetches=True)
