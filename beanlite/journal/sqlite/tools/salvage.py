@@ -174,7 +174,7 @@ def _lock(source: Path) -> Iterator[None]:
         try:
             lock_servers_out(descriptor)
         except BlockingIOError as error:
-            raise JournalRefused(f"a server holds {source}; stop it") from error
+            raise JournalRefused(f"a server or another command holds {source}; stop it") from error
         yield
 
 
