@@ -380,5 +380,5 @@ def test_file_that_nobody_can_lock_is_saved(path, dest):
 
 
 def test_a_file_that_a_server_has_is_refused(path, dest):
-    with writer(path, "idle"), pytest.raises(JournalRefused, match="a server holds"):
+    with writer(path, "idle"), pytest.raises(JournalRefused, match="a server or another command holds"):
         salvage(path, dest)
