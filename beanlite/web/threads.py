@@ -14,5 +14,11 @@ async def in_thread(free: asyncio.Semaphore, call: Callable[..., Result], *args:
     """
     await free.acquire()
     work = asyncio.get_running_loop().run_in_executor(None, call, *args)
-    work.add_done_callback(lambda _: free.release())
+
+    def end(work: asyncio.Future[Result]) -> None:
+        free.release()
+        if not work.cancelled():
+            work.exception()  # perhaps nobody waits for it any more: asyncio would log it
+
+    work.add_done_callback(end)
     return await asyncio.shield(work)

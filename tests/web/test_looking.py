@@ -1,12 +1,14 @@
 """Questions to the database: however many there are, and however long they take, others are answered."""
 
 import asyncio
+import gc
 import threading
 
 import pytest
 
 from beanlite.console.live import Live
 from beanlite.console.stored import looking_at
+from beanlite.errors import BeanliteError
 from beanlite.web import seeing
 from beanlite.web.looking import from_database, from_history
 from beanlite.web.site import SCANS, Site
@@ -66,6 +68,28 @@ async def test_long_questions_to_the_history_keep_no_others_waiting(site):
         await asyncio.gather(*pages, return_exceptions=True)
     assert len(at_once) == 150 - SCANS
     await site.close()
+
+
+async def test_question_that_fails_when_nobody_waits_is_not_logged(site, caplog):
+    begun, go_on = threading.Event(), threading.Event()
+
+    def fail(_look):
+        begun.set()
+        assert go_on.wait(60)
+        raise BeanliteError("the file is gone")
+
+    async with asyncio.timeout(60):
+        page = asyncio.create_task(from_history(site, fail))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        page.cancel()
+        await asyncio.wait({page})
+        del page
+        await site.close()
+        go_on.set()
+        await asyncio.get_running_loop().shutdown_default_executor()
+    gc.collect()
+    assert not caplog.text
 
 
 def test_only_the_newest_events_of_a_job_are_looked_at(site, monkeypatch):
