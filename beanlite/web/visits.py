@@ -78,10 +78,11 @@ class Visit(H11Protocol):
         self._have_read()
 
     def resume_writing(self) -> None:
-        """Go on, since the client has read."""
+        """Go on, since the client has read; if that was all of the response, wait for the next request from now on."""
         super().resume_writing()
         if self._reading is not None:
             self._reading.cancel()
+        self._wait()
 
     def _have_read(self) -> None:
         unread = self.transport.get_write_buffer_size()
@@ -105,6 +106,8 @@ class Visit(H11Protocol):
             self.cut_off()
 
     def _waits_for_request(self) -> bool:
+        if self.flow.write_paused:  # a response is complete once it is written, however much of it is unread
+            return False
         return self.cycle is None or self.cycle.response_complete or self.cycle.more_body
 
     def _make_room(self) -> None:

@@ -12,7 +12,7 @@ import uvicorn
 
 from beanlite.host.shown import page_context
 from beanlite.web import visits
-from beanlite.web.visits import READ_MIN, Door, Visit
+from beanlite.web.visits import Door, Visit
 from tests.support.authority import Authority
 
 
@@ -150,17 +150,69 @@ async def test_response_that_is_not_read_is_not_kept(monkeypatch, door, authorit
         await ended.wait()
 
 
-async def test_response_that_is_read_slowly_is_kept(monkeypatch):
-    paused = []
+async def answer_largely(_scope, _receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % LARGE)]})
+    await send({"type": "http.response.body", "body": bytes(LARGE)})
+
+
+async def read_none(place):
+    """A connection that has asked for a large response, of which nothing is read yet."""
+    reader, writer = await asyncio.open_connection(*place, limit=1)
+    writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    return reader, writer
+
+
+async def read_all(reader):
+    """Whether all of the large response comes."""
+    size = 0
+    with suppress(ConnectionResetError):
+        while size <= LARGE and (part := await reader.read(LARGE)):  # with the head it is larger
+            size += len(part)
+    return size > LARGE
+
+
+@pytest.mark.parametrize("is_fast_enough", [True, False])
+async def test_response_that_is_read_slowly_is_kept(monkeypatch, is_fast_enough):
+    looks, many, cut = [], asyncio.Event(), asyncio.Event()
+    look, pause, cut_off = Visit._be_slow, Visit.pause_writing, Visit.cut_off
+
+    def look_again(visit, unread):
+        looks.append(unread)
+        if len(looks) == 9:
+            many.set()
+        look(visit, unread)
+
+    def begin_to_look(visit):
+        monkeypatch.setattr(visits, "REQUEST_S", 0.01)
+        pause(visit)
+
+    monkeypatch.setattr(visits, "READ_MIN", 0 if is_fast_enough else 1)
+    monkeypatch.setattr(Visit, "_be_slow", look_again)
+    monkeypatch.setattr(Visit, "pause_writing", begin_to_look)
+    monkeypatch.setattr(Visit, "cut_off", lambda visit: (cut.set(), many.set(), cut_off(visit)))
+    async with asyncio.timeout(60), serving(app=answer_largely) as place:
+        reader, writer = await read_none(place)
+        await (many if is_fast_enough else cut).wait()
+        monkeypatch.setattr(visits, "REQUEST_S", 60.0)
+        assert await read_all(reader) == is_fast_enough
+        writer.close()
+
+
+async def test_silent_one_makes_room_before_one_that_reads(monkeypatch):
+    monkeypatch.setattr(visits, "CONNECTIONS_MAX", 2)
+    paused = asyncio.Event()
     pause = Visit.pause_writing
-    monkeypatch.setattr(Visit, "pause_writing", lambda visit: (paused.append(visit), pause(visit)))
-    async with unread() as ended:
-        (visit,) = paused
-        visit._be_slow(visit.transport.get_write_buffer_size() + READ_MIN)
-        assert not visit.transport.is_closing()
-        visit._be_slow(visit.transport.get_write_buffer_size() + READ_MIN - 1)
-        assert visit.transport.is_closing()
-        await ended.wait()
+    monkeypatch.setattr(Visit, "pause_writing", lambda visit: (paused.set(), pause(visit)))
+    async with asyncio.timeout(60), serving(app=answer_largely) as place:
+        reader, writer = await read_none(place)
+        await paused.wait()
+        silent, silent_writer = await begin(place, b"")
+        assert await status_of(place) == b"200"
+        with suppress(ConnectionResetError):
+            assert not await silent.read()
+        assert await read_all(reader)
+        writer.close()
+        silent_writer.close()
 
 
 # -- before the connection is encrypted
