@@ -75,14 +75,23 @@ class Guesses:
         if free_at_s - self._clock() > (FREE - 1) * EVERY_S:
             self._floods.warning("too many failed logins: passwords are not checked for now", address=address)
             raise TooMany("There were too many wrong passwords from your address; wait a minute.")
-        self._note(place, free_at_s + EVERY_S)  # also if the check is cancelled
-        user = await in_thread(self._checks, self._passwords.check, authorization)
-        if user is None:
-            name = login_in(authorization)[0]
-            log.warning("wrong password", address=address, user=name[:_NAME_MAX])
-        else:
-            self._note(place, free_at_s)
-        return user
+        self._note(place, free_at_s + EVERY_S)
+
+        def check() -> User | None:
+            user = self._passwords.check(authorization)
+            loop.call_soon_threadsafe(end, user)
+            return user
+
+        def end(user: User | None) -> None:
+            """Note how the check has ended, also if its request was cancelled meanwhile."""
+            if user is None:
+                name = login_in(authorization)[0]
+                log.warning("wrong password", address=address, user=name[:_NAME_MAX])
+            else:
+                self._note(place, self._free_at_s.get(place, 0.0) - EVERY_S)
+
+        loop = asyncio.get_running_loop()
+        return await in_thread(self._checks, check)
 
     def _note(self, place: bytes | None, free_at_s: float) -> None:
         self._free_at_s.pop(place, None)  # the latest are the last

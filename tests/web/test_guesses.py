@@ -109,19 +109,23 @@ async def test_guesses_by_some_that_come_again_are_limited_as_well(passwords):
     assert passwords.most_at_once == 1
 
 
-async def test_cancelled_check_counts_as_a_wrong_password(passwords):
+@pytest.mark.parametrize("is_wrong", [True, False])
+async def test_check_whose_request_is_cancelled_counts_all_the_same(passwords, caplog, is_wrong):
     checks = Guesses(passwords, lambda: 1000.0)
-    for _ in range(FREE):
-        passwords.free.clear()
-        check = asyncio.create_task(refused(checks, "10.0.0.1"))
-        while not passwords.at_once:
-            await asyncio.sleep(0)
-        check.cancel()
-        passwords.free.set()
-        await asyncio.wait({check})
-        while passwords.at_once:
-            await asyncio.sleep(0)
-    assert await refused(checks, "10.0.0.1")
+    async with asyncio.timeout(60):
+        for _ in range(FREE):
+            passwords.seen.clear()
+            passwords.free.clear()
+            check = asyncio.create_task(refused(checks, "10.0.0.1", "ann:wrong" if is_wrong else "ann:right"))
+            while not passwords.at_once:
+                await asyncio.sleep(0)
+            check.cancel()
+            await asyncio.wait({check})
+            passwords.free.set()
+            while checks._checks._value < CHECKS_AT_ONCE:
+                await asyncio.sleep(0)
+    assert await refused(checks, "10.0.0.1") == is_wrong
+    assert caplog.text.count("wrong password") == (FREE if is_wrong else 1)
 
 
 async def test_checks_of_all_addresses_take_bounded_memory(passwords):
