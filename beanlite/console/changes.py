@@ -1,11 +1,12 @@
 """Changes many jobs, in slices so that clients are not held up."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Final
 
-from beanlite.console.filters import Record
+from beanlite.console.filters import Record, after
 from beanlite.console.live import Live, explanation, telling_doubt
 from beanlite.errors import BeanliteError
 from beanlite.host import signals
@@ -91,11 +92,16 @@ def trial(server: Live, what: Record, which: Filter) -> Result:
 
 
 def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
-    """Change jobs as ``change`` does, but yield the progress after each slice; Ctrl-C is not handled. BeanliteError."""
-    requests = [{**what, **part.criteria()} for part in parts_of(which)]
-    while requests:
+    """Change jobs as ``change`` does, but yield the progress after each slice; Ctrl-C is not handled. BeanliteError.
+
+    Ages are as of the beginning: what grows old enough, or comes to its state, while the change runs is left alone.
+    """
+    began_s = time.monotonic()
+    parts, place = parts_of(which), Record()
+    while parts:
+        request = {**what, **after(parts[0], time.monotonic() - began_s).criteria(), **place}
         try:
-            reply = _asked(server, what, requests[0], outcome)
+            reply = _asked(server, what, request, outcome)
         except BeanliteError as error:
             if not outcome.done:
                 raise
@@ -109,10 +115,11 @@ def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterat
         if "stopped" in reply:
             raise BeanliteError(f"{server.name} refused a put: {explanation(reply['stopped'])}{_so_far(what, outcome)}")
         if reply["next"] is None:
-            requests.pop(0)
+            parts.pop(0)
+            place = {}
         else:
-            requests[0]["after"] = reply["next"]
-        outcome.ended = not requests
+            place = {"after": reply["next"]}
+        outcome.ended = not parts
         yield outcome
 
 

@@ -137,7 +137,7 @@ def after(which: "Filter", passed_s: float) -> "Filter":
 
 def settled(which: "Filter", passed_s: float) -> "Filter":
     """Return the filter without the jobs that have come to its state since a time ago; as it is, if it has none."""
-    if which.state is None and which.why is None:
+    if (which.state, which.why, which.holder, which.holder_host) == (None,) * 4:  # only reserved jobs have a holder
         return which
     return which.model_copy(update={"in_state_s": max(which.in_state_s or 0.0, passed_s)})
 

@@ -75,11 +75,10 @@ async def change(request: Request) -> Response:
     kept_bytes = await _kept_bytes(site) if what["do"] == "delete" else 0
     undo = _undo_of({**what, **on_behalf(request)}, site.db if kept_bytes else None)
     # What has come to the state since the page was shown is not meant, nor has it been agreed to.
-    passed_s = asked_ago_s(fields, time.time()) if is_shown else 0.0
+    shown_s = time.monotonic() - asked_ago_s(fields, time.time()) if is_shown else None
     if fields.get("sure"):
-        return await _carry_out(request, what, which, back, undo if isinstance(undo, PutAgain) else None, passed_s)
-    meant = settled(which, passed_s) if is_shown else which
-    outlook = partial(_outlook, what=what, which=meant, kept_bytes=kept_bytes)
+        return await _carry_out(request, what, which, back, undo if isinstance(undo, PutAgain) else None, shown_s)
+    outlook = partial(_outlook, what=what, which=_shown(which, shown_s), kept_bytes=kept_bytes)
     would, lost, why = await site.questions.ask(person_of(request), outlook)
     if which.up_to_id is None:
         which = which.model_copy(update={"up_to_id": would.last_id})
@@ -88,11 +87,16 @@ async def change(request: Request) -> Response:
     if not lost:
         if isinstance(undo, UndoJobs):
             undo.most = would.done
-        return await _carry_out(request, what, which, back, undo, passed_s)
+        return await _carry_out(request, what, which, back, undo, shown_s)
     fields |= {"up_to_id": str(which.up_to_id or 0), "sure": "1"}
     context = {"what": what, "described": description(which), "outcome": would, "fields": fields, "back": back}
     why = why or _why_asked(what["do"], lost, would.done, kept_bytes)
     return render(request, "sure.html", {**context, "why": why})
+
+
+def _shown(which: Filter, shown_s: float | None) -> Filter:
+    """Return the filter of the jobs that were in its state at a moment of the monotonic clock; None: that are now."""
+    return which if shown_s is None else settled(which, time.monotonic() - shown_s)
 
 
 def _undo_of(what: Record, db: Location | None) -> UndoJobs | PutAgain:
@@ -126,18 +130,18 @@ def _why_asked(do: str, lost: int, number: int, kept_bytes: int) -> str:
 
 
 async def _carry_out(
-    request: Request, what: Record, which: Filter, back: str, undo: UndoJobs | PutAgain | None, passed_s: float = 0.0
+    request: Request, what: Record, which: Filter, back: str, undo: UndoJobs | PutAgain | None, shown_s: float | None
 ) -> Response:
     """Change jobs, such that this can be undone if there is an ``undo``; show the progress if it takes long.
 
-    ``passed_s``: how long ago it was that the jobs had to be in the state that is asked for.
+    ``shown_s``: by when the jobs had to be in the state that is asked for, on the monotonic clock.
     """
     site = site_of(request)
     live = await asyncio.to_thread(site.open, person_of(request))
 
     def steps(live: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
         change = slices if undo is None else undo.change
-        return change(live, what, settled(which, passed_s) if passed_s else which, outcome)
+        return change(live, what, _shown(which, shown_s), outcome)
 
     running, task = site.changes.begin(live, {**what, **on_behalf(request)}, which, back, steps)
     if undo is not None:

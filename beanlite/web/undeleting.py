@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from beanlite.beanstalk.client import Unreachable
 from beanlite.console.changes import Result, parts_of, slices
-from beanlite.console.filters import Record, filter_by
+from beanlite.console.filters import Record, after, filter_by
 from beanlite.console.listing import slices as slices_of_list
 from beanlite.console.live import Live, telling_doubt
 from beanlite.console.putting import new_of, newest_id
@@ -88,17 +88,19 @@ class PutAgain:
     def change(self, live: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
         """Delete jobs as ``slices`` does, and remember what they were, unless they are too many."""
         self._after = self._end_of_history()
+        began_s = time.monotonic()
         try:
             for jobs in jobs_of(live, which):
+                aged = after(which, time.monotonic() - began_s)
                 if len(self._jobs) + len(jobs) > JOBS_MAX:
                     self._jobs.clear()
-                    yield from slices(live, what, which, outcome)
+                    yield from slices(live, what, aged, outcome)
                     return
                 by_state: dict[str, dict[int, _OldJob]] = {}
                 for job in jobs:
                     by_state.setdefault(job["state"], {})[job["id"]] = _facts(job)
                 for state, part in by_state.items():
-                    alike = which.model_copy(update={"ids": list(part), "state": state})
+                    alike = aged.model_copy(update={"ids": list(part), "state": state})
                     self._delete(live, what, alike, part, outcome)
                 yield outcome
         finally:
@@ -201,10 +203,13 @@ def _new_job(facts: _OldJob, body: bytes) -> Record:
 
 
 def jobs_of(live: Live, which: Filter) -> Iterator[list[Record]]:
-    """Yield the jobs that a filter selects, as many at a time as can be changed."""
+    """Yield the jobs that a filter selects as of now, as many at a time as can be changed."""
+    began_s = time.monotonic()
     for part in parts_of(which):
-        for jobs, _ in slices_of_list(live.list_jobs, {**part.criteria(), "limit": CHANGED_MAX}, "jobs"):
+        request = {**after(part, time.monotonic() - began_s).criteria(), "limit": CHANGED_MAX}
+        for jobs, _ in slices_of_list(live.list_jobs, request, "jobs"):
             yield jobs
+            request |= after(part, time.monotonic() - began_s).criteria()
 
 
 def not_kept(live: Live, which: Filter, number: int, history_bytes: int) -> int:

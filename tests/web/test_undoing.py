@@ -6,8 +6,13 @@ import sys
 
 import pytest
 
+from beanlite.console.changes import Result, slices
+from beanlite.console.filters import filter_by, settled
+from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
+from beanlite.protocol.operators.requests import CHANGED_MAX
 from beanlite.web import undoing
+from beanlite.web.undeleting import PutAgain
 from beanlite.web.undoing import UndoJobs, UndoPause, Undos
 from tests.support.servers import start_beanlite
 from tests.support.web import Web, ended
@@ -186,3 +191,29 @@ def test_move_to_where_jobs_are_too_old_is_asked_first(web, wire, policy, fate):
     wire.request("set-policy", pattern="brief", set={"ttl": "1h"})
     assert "1 job moved" in web.post("/change", {"ids": ids[0], "do": "move", "to": "brief"}).text
     wire.request("set-policy", policies=[], prune=True)
+
+
+@pytest.mark.parametrize("kind", ["slices", "undo", "again"])
+def test_what_comes_to_the_state_during_a_change_is_left_alone(server, wire, kind):
+    ids = [wire.put(b"job") for _ in range(CHANGED_MAX + 1)]
+    late = wire.put(b"late")
+    reserve(wire, late)
+    until(lambda: len(wire.request("list-jobs", tube="default", older_s=0.05, limit=200)["jobs"]) == len(ids) + 1)
+    what = {"do": "delete" if kind == "again" else "bury"}
+    again = PutAgain(server.directory / "queue.db")
+    changes = {"slices": slices, "undo": UndoJobs(what, 0).change, "again": again.change}
+    which = settled(filter_by(tube="default", state="ready", up_to_id=late), 0.05)
+    outcome = Result()
+    with Live((server.host, server.port), "") as live:
+        for _ in changes[kind](live, what, which, outcome):
+            if outcome.done == CHANGED_MAX:
+                assert wire.ask(f"release {late} 0 0") == "RELEASED"
+                until(lambda: wire.request("list-jobs", ids=[late], in_state_s=0.1)["jobs"])
+    assert outcome.done == len(ids)
+    assert facts(wire, late)[1] == "ready"
+
+
+@pytest.mark.parametrize(("criterion", "value"), [("state", "reserved"), ("holder", 7), ("holder_host", "10.0.0.5")])
+def test_what_is_reserved_since_is_not_meant(criterion, value):
+    assert settled(filter_by(**{criterion: value}), 5.0).in_state_s == 5.0
+    assert settled(filter_by(tube="default"), 5.0).in_state_s is None
