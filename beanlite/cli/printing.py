@@ -1,11 +1,18 @@
 """Prints to a stdout that may be on a full disk, or have lost its reader."""
 
+import contextlib
 import io
 import os
+import select
 import sys
 import threading
-from pathlib import Path
-from typing import TextIO
+from typing import TYPE_CHECKING, Any, Final, Self
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+# The file descriptor of stdout.
+_NUMBER: Final = 1
 
 
 def prefix(server: str) -> str:
@@ -18,13 +25,13 @@ def server_key(server: str) -> dict[str, str]:
     return {"server": server} if server else {}
 
 
-def print_done(text: str, failure: str = "done, but the result can't be printed", stream: TextIO | None = None) -> None:
+def print_done(text: str, failure: str = "done, but the result can't be printed") -> None:
     """Print what a command has done. If that fails it is done all the same, and one line on stderr says so.
 
     An exit code other than 0 would have a script do it again. A reader that has gone wants to hear no more.
     """
     try:
-        print(f"{text}\n", end="", file=stream, flush=True)  # in one write, so that no other thread's comes between
+        print(f"{text}\n", end="", flush=True)  # in one write, so that no other thread's comes between
     except BrokenPipeError:
         print_no_more()
     except OSError as error:
@@ -37,39 +44,95 @@ def print_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class SharedStdout(io.TextIOWrapper):
-    """A stdout on which other code prints as well; what is printed by `print_line` has a line of its own."""
+class SharedStdout:
+    """The stdout of a process in which other code prints as well; what `print_line` prints has a line of its own.
+
+    Other code may keep the stream from either of its names, close it, or put another one in its place: a line does not
+    depend on the stream, but on the file descriptor.
+    """
 
     def __init__(self) -> None:
-        """Become the stdout of the process."""
+        """Become the stdout of the process until `__exit__`."""
+        self._before = sys.stdout, sys.__stdout__
         before = sys.stdout if isinstance(sys.stdout, io.TextIOWrapper) else _plain()
-        encoding, errors, by_line = before.encoding, before.errors, before.line_buffering
-        super().__init__(before.detach(), encoding, errors, line_buffering=by_line)
-        self._lock = threading.RLock()
-        self._is_amid_line = False
-        sys.stdout = self
+        before.flush()
+        self._file = _SharedFile()
+        # As Python has it: a stdout that writes through has no buffer.
+        buffer: Any = self._file if before.write_through else io.BufferedWriter(self._file)
+        self._stream = _Unclosed(
+            buffer,
+            before.encoding,
+            before.errors,
+            line_buffering=before.line_buffering,
+            write_through=before.write_through,
+        )
+        sys.stdout = sys.__stdout__ = self._stream  # type: ignore[misc]
 
-    def write(self, text: str) -> int:
-        """Write, and remember whether that ends a line."""
-        with self._lock:
-            if text:
-                self._is_amid_line = not text.endswith("\n")
-            return super().write(text)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Print what is still buffered, and be the stdout no more."""
+        for stream in (sys.stdout, self._stream):
+            with contextlib.suppress(Exception):  # whatever other code has made of it
+                stream.flush()
+        sys.stdout, sys.__stdout__ = self._before  # type: ignore[misc]
 
     def print_line(self, text: str, failure: str) -> None:
         """Print as `print_done` does."""
-        with self._lock:
-            if not self.closed:
-                print_done(f"\n{text}" if self._is_amid_line else text, failure, self)
-            elif sys.stdout is self:
-                sys.stdout = _nowhere()
-                print(f"beanlite: {failure}: stdout is closed", file=sys.stderr)
+        try:
+            with contextlib.suppress(ValueError):  # other code has detached it, or closed its buffer
+                self._stream.flush()
+            self._file.write_line(f"{text}\n".encode())
+        except OSError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), _NUMBER)
+            if not isinstance(error, BrokenPipeError):
+                print(f"beanlite: {failure}: {error.strerror}", file=sys.stderr)
 
 
 def _plain() -> io.TextIOWrapper:
-    """Return the stdout that another object has taken the place of, unless it was closed before the start."""
-    return _nowhere() if sys.__stdout__ is None else open(1, "w", encoding="utf-8", closefd=False)
+    """Return a stream in the place of an object that is none."""
+    return open(_NUMBER, "w", encoding="utf-8", closefd=False)
 
 
-def _nowhere() -> io.TextIOWrapper:
-    return Path(os.devnull).open("w", encoding="utf-8")
+class _Unclosed(io.TextIOWrapper):
+    """A stream that remains open for what else prints."""
+
+    def close(self) -> None:
+        self.flush()
+
+
+class _SharedFile(io.FileIO):
+    """The file descriptor of stdout. It knows whether what was written last ends a line."""
+
+    def __init__(self) -> None:
+        super().__init__(_NUMBER, "w", closefd=False)
+        self._lock = threading.RLock()  # a handler of a signal may print amid a print
+        self._is_amid_line = False
+        os.register_at_fork(after_in_child=self._unlock)
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Write all of it."""
+        with self._lock:
+            return self._write(bytes(data))
+
+    def write_line(self, line: bytes) -> None:
+        """Write a line, and end the one before it first."""
+        with self._lock:
+            self._write(b"\n" + line if self._is_amid_line else line)
+
+    def _write(self, data: bytes) -> int:
+        rest = memoryview(data)
+        while rest:
+            try:
+                count = os.write(_NUMBER, rest)
+            except BlockingIOError:  # another process has made the terminal or pipe non-blocking
+                select.select([], [_NUMBER], [])
+                continue
+            self._is_amid_line = rest[count - 1] != ord("\n")
+            rest = rest[count:]
+        return len(data)
+
+    def _unlock(self) -> None:
+        """Have a lock in a child that no thread of its parent holds."""
+        self._lock = threading.RLock()

@@ -94,22 +94,22 @@ def work(
     listen_at = None if health is None else _listen_at(health)
     connecting = _connecting(server.addresses, function, tubes)
     log.setup("info", "text")
-    called = load(function)
-    metrics = WorkerMetrics()
-    stdout = SharedStdout()
     limits = Limits(concurrency, timeout, tries, grace)
+    with SharedStdout() as stdout:  # before the import, which may keep a reference to it
+        called = load(function)
+        metrics = WorkerMetrics()
 
-    def record(ended: JobOutcome) -> None:
-        metrics.count(ended)
-        stdout.print_line(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
+        def record(ended: JobOutcome) -> None:
+            metrics.count(ended)
+            stdout.print_line(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
 
-    async def run() -> int:
-        worker = Worker(called, connecting, limits, record)
-        if listen_at is not None:
-            await metrics.serve(worker, *listen_at)
-        return await worker.run()
+        async def run() -> int:
+            worker = Worker(called, connecting, limits, record)
+            if listen_at is not None:
+                await metrics.serve(worker, *listen_at)
+            return await worker.run()
 
-    return _run(run())
+        return _run(run())
 
 
 def _run(working: Coroutine[Any, Any, int]) -> int:

@@ -1,12 +1,15 @@
 """The functions that workers of the tests call. Each writes a line into a log when it begins and one when it ends."""
 
 import asyncio
+import io
 import multiprocessing
 import sys
 import threading
 import time
 import types
 from pathlib import Path
+
+STREAMS = {"print": sys.stdout, "print-original": sys.__stdout__}
 
 
 def note(word, key):
@@ -114,8 +117,6 @@ def work(job):
         threading.Thread(target=time.sleep, args=(100,)).start()
     if kind == "prints":
         print(key, end="")  # noqa: T201 - as functions do
-    if kind == "closes":
-        sys.stdout.close()
     while not is_over(kind, key):
         time.sleep(0.005)
     if kind == "buries":
@@ -174,6 +175,22 @@ async def work_in_task(job):
 def fail_late(job):
     work(job)
     raise ValueError("as it is meant to")
+
+
+def print_oddly(job):
+    kind, key = act(job)
+    if kind in STREAMS:
+        print(key, file=STREAMS[kind])
+    if kind == "waits":
+        print(key, end="")  # noqa: T201 - likewise
+    while not is_over(kind, key):
+        time.sleep(0.005)
+    if kind == "closes":
+        sys.stdout.close()
+    if kind == "replaces":
+        sys.stdout = io.StringIO()
+        sys.stdout.close()
+    note("end", key)
 
 
 class Tee:

@@ -4,7 +4,6 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import urllib.request
 from functools import partial
@@ -81,28 +80,6 @@ def test_child_that_is_left_does_not_hold_the_job(work, wire):
         os.kill(child, 0)
     finally:
         os.kill(child, signal.SIGKILL)
-
-
-def test_line_of_a_job_begins_behind_what_the_function_prints(work, wire):
-    wire.put(b"prints x")
-    wire.put(b"quick y")
-    work.begin()
-    until(lambda: work.log("end") == ["x", "y"])
-    until(lambda: (work.folder / "out").read_text().count("\n") == 3)
-    printed, first, second = (work.folder / "out").read_text().splitlines()
-    assert printed == "x"
-    assert [json.loads(line)["outcome"] for line in (first, second)] == ["done", "done"]
-
-
-def test_function_that_closes_stdout_is_told_of_in_one_line(work, wire):
-    for body in (b"closes x", b"quick y", b"quick z"):
-        wire.put(body)
-    worker = work.begin()
-    until(lambda: work.log("end") == ["x", "y", "z"])
-    worker.terminate()
-    assert worker.wait(30) == 0
-    assert work.errors().count("beanlite: what becomes of jobs can't be printed: stdout is closed\n") == 1
-    assert "Traceback" not in work.errors()
 
 
 def test_policy_of_the_tube_has_the_delay_and_buries(work, wire):
@@ -366,17 +343,3 @@ def test_metrics_readiness_and_name_are_shown(work, wire):
 def ask(port, path):
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=10) as reply:
         return reply.read().decode()
-
-
-def test_lines_that_nobody_reads_do_not_stop_the_worker(work, wire):
-    command = [sys.executable, "-m", "beanlite", "work", "app:work", "--tube", work.tube]
-    worker = subprocess.Popen(
-        [*command, "--connect", f"127.0.0.1:{work.scene.port}"], cwd=work.folder, stdout=subprocess.PIPE
-    )
-    work.workers.append(worker)
-    worker.stdout.close()
-    for number in range(3):
-        wire.put(b"quick %d" % number)
-    until(lambda: stats_are_empty(wire, work.tube))
-    worker.terminate()
-    assert (worker.wait(60), len(work.log("end"))) == (0, 3)
