@@ -6,6 +6,7 @@ import os
 import select
 import sys
 import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class SharedStdout:
         before = sys.stdout if isinstance(sys.stdout, io.TextIOWrapper) else _plain()
         before.flush()
         self._file = _SharedFile()
+        self._thread = ThreadPoolExecutor(1, "stdout")
         # As Python has it: a stdout that writes through has no buffer.
         buffer: Any = self._file if before.write_through else io.BufferedWriter(self._file)
         self._stream = _Unclosed(
@@ -78,8 +80,11 @@ class SharedStdout:
                 stream.flush()
         sys.stdout, sys.__stdout__ = self._before  # type: ignore[misc]
 
-    def print_line(self, text: str, failure: str) -> None:
-        """Print as `print_done` does."""
+    def print_line(self, text: str, failure: str) -> "Future[None]":
+        """Print as `print_done` does, behind the lines before it; return at once, however long nobody reads them."""
+        return self._thread.submit(self._print, text, failure)
+
+    def _print(self, text: str, failure: str) -> None:
         try:
             with contextlib.suppress(ValueError):  # other code has detached it, or closed its buffer
                 self._stream.flush()

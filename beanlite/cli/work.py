@@ -22,6 +22,8 @@ from beanlite.host import log
 from beanlite.host.places import host_and_port, is_port
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from beanlite.client import Queue
 
 EPILOG: Final = (
@@ -99,9 +101,9 @@ def work(
         called = load(function)
         metrics = WorkerMetrics()
 
-        def record(ended: JobOutcome) -> None:
+        def record(ended: JobOutcome) -> "Future[None]":
             metrics.count(ended)
-            stdout.print_line(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
+            return stdout.print_line(json.dumps(ended._asdict()), "what becomes of jobs can't be printed")
 
         async def run() -> int:
             worker = Worker(called, connecting, limits, record)

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
@@ -28,8 +29,12 @@ from beanlite.worker.outcomes import GIVEN_BACK, JobOutcome, finish
 
 # A job that takes no longer is not touched at all.
 _FIRST_TOUCH_S: Final = 0.25
-# What is cancelled at the end of the grace has this time to end.
+# What is cancelled at the end of the grace has this time to end, and what is printed then to be read.
 _CANCEL_S: Final = 1.0
+# While so many lines are not written no job is reserved.
+_UNWRITTEN_MAX: Final = 100
+# If none of them is written for so long, that is told.
+_UNREAD_S: Final = 1.0
 # So many reasons why there is no server are told.
 _REASONS_MAX: Final = 10
 # What the function has left behind has what remains of the grace, and this at least.
@@ -55,9 +60,9 @@ class Worker:
         function: Callable[[Any], Any],
         connect: Callable[[], Queue],
         limits: Limits,
-        record: Callable[[JobOutcome], None],
+        record: Callable[[JobOutcome], Future[None]],
     ) -> None:
-        """``record`` is called with each job that was begun."""
+        """``record`` is called with each job that was begun, and returns what is done when that is written."""
         self._function = function
         self._is_async = is_async(function)
         self._connect = connect
@@ -69,6 +74,9 @@ class Worker:
         self._idle: set[asyncio.Task[Any]] = set()
         """The tasks without a job in hand: they wait for a server, for a job, or for a call that hangs."""
         self._hung = 0
+        self._unwritten: deque[asyncio.Future[None]] = deque()
+        """The records that are not written yet, the oldest first."""
+        self._is_unread_told = False
         self._stopped = asyncio.Event()
         self._stopped_at_s = time.monotonic()
         self._error: Exception | None = None
@@ -118,9 +126,10 @@ class Worker:
         await self._stopped.wait()
         late = await self._end(slots)
         await queue.close()
+        await self._wait_for_lines()
         error = None if self._error is None else _in_our_words(self._error)
         exit_code = 1 if error is not None or late else 0
-        if self._calls or late:
+        if self._calls or late or self._unwritten:
             self._cut_off(error, exit_code)
         if error is not None:
             raise error
@@ -136,6 +145,14 @@ class Worker:
             calls = list(self._calls)  # at once: threads take theirs out
             await asyncio.wait({*late, *(each for each in calls if isinstance(each, asyncio.Task))}, timeout=_CANCEL_S)
         return late
+
+    async def _wait_for_lines(self) -> None:
+        """Let what becomes of the jobs be written within the grace."""
+        left_s = max(_CANCEL_S, self._stopped_at_s + self._limits.grace_s - time.monotonic())
+        if self._unwritten:
+            await asyncio.wait(self._unwritten, timeout=left_s)
+        if self._unwritten:
+            log.warning("stdout is not read, and lines are lost", lines=len(self._unwritten))
 
     def _cut_off_in_time(self, error: Exception | None, exit_code: int) -> None:
         """End the process when the grace is over, if it has not ended by itself then."""
@@ -154,8 +171,9 @@ class Worker:
         """End the process, in which something goes on, or may go on, that can't be stopped."""
         if error is not None:
             last_words(f"beanlite: {error}")
-        with contextlib.suppress(OSError, ValueError):  # its reader is gone, or the function has closed it
-            sys.stdout.flush()
+        flushing = threading.Thread(target=_flush, daemon=True)
+        flushing.start()
+        flushing.join(_CANCEL_S)  # nobody may read it
         os._exit(exit_code)
 
     # -- stopping
@@ -204,11 +222,20 @@ class Worker:
         try:
             while not self.is_stopping:
                 self._idle.add(task)
+                await self._wait_for_room()
                 job = await queue.reserve()
                 self._idle.discard(task)
                 await self._work(job, task)
         except Exception as error:  # noqa: BLE001 - it ends the worker, with the jobs in hand finished
             self.stop(error)
+
+    async def _wait_for_room(self) -> None:
+        """Wait while too many lines are not written: their reader is slow, or does not read at all."""
+        while len(self._unwritten) >= _UNWRITTEN_MAX:
+            _, unread = await asyncio.wait({self._unwritten[0]}, timeout=_UNREAD_S)
+            if unread and not self._is_unread_told:
+                self._is_unread_told = True
+                log.warning("waiting until stdout is read", lines=len(self._unwritten))
 
     async def _work(self, job: Job, task: asyncio.Task[Any]) -> None:
         try:
@@ -232,7 +259,11 @@ class Worker:
         finally:
             touching.cancel()
             self.jobs_in_hand -= 1
-            self._record(_outcome(job, stats, outcome, time.monotonic() - began_s, error))
+            writing = asyncio.wrap_future(
+                self._record(_outcome(job, stats, outcome, time.monotonic() - began_s, error))
+            )
+            self._unwritten.append(writing)
+            writing.add_done_callback(self._unwritten.remove)
         if not running.done():
             await self._wait_for_end(running, task)
 
@@ -273,6 +304,11 @@ class Worker:
             self._idle.add(task)
             await asyncio.wait({running})
             self._hung -= 1
+
+
+def _flush() -> None:
+    with contextlib.suppress(Exception):  # its reader is gone, or whatever the function has made of it
+        sys.stdout.flush()
 
 
 def _leave_signals() -> None:

@@ -181,6 +181,8 @@ def print_oddly(job):
     kind, key = act(job)
     if kind in STREAMS:
         print(key, file=STREAMS[kind])
+    if kind == "floods":
+        print(key * 1_000_000)  # noqa: T201 - likewise
     if kind == "waits":
         print(key, end="")  # noqa: T201 - likewise
     while not is_over(kind, key):

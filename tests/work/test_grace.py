@@ -22,9 +22,8 @@ def switches_often():
 
 @pytest.mark.usefixtures("switches_often")
 async def test_calls_that_end_with_the_grace_do_not_disturb_it():
-    worker = Worker(
-        print, lambda: connect("unix:nowhere"), Limits(concurrency=1, timeout_s=1, tries=1, grace_s=0), print
-    )
+    limits = Limits(concurrency=1, timeout_s=1, tries=1, grace_s=0)
+    worker = Worker(print, lambda: connect("unix:nowhere"), limits, lambda _: Future())
     calls = [Future() for _ in range(20_000)]
     for call in calls:
         worker._calls.add(call)
