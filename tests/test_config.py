@@ -135,6 +135,18 @@ def test_what_is_no_url_of_a_database_is_told_without_its_password(value):
     assert refusal(None, {"database": value}) == wanted
 
 
+@pytest.mark.parametrize("value", ['["{}"]', '{{ url = "{}" }}', '{{ a = [{{ b = "{}" }}] }}', '[["{}"], "{}"]'])
+def test_a_secret_of_another_type_is_not_shown(value, file):
+    file.write_text(f"database = {value.format(*['postgresql://q:secret@host/db'] * 2)}\n")
+    said = f"{file}: the value of database is not allowed; database: {FIELDS['database'].description}"
+    assert refusal(file) == said
+
+
+def test_a_secret_that_is_a_number_is_not_shown(file):
+    file.write_text("database = 4711\n")
+    assert "4711" not in refusal(file)
+
+
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "PostgreSQL"])
 def test_database_in_place_of_a_file_is_told_without_its_password(scheme):
     url = f"{scheme}://q:secret@host/db"

@@ -103,7 +103,8 @@ class Settings(BaseModel):
         examples=["postgresql://beanlite@db1,db2/queue"],
     )
     """The {}, and takes over when the first is lost. docs/postgresql.md lists the requirements. Default: none. To keep
-    a password out of the settings file, use the environment (BEANLITE_DATABASE) or ~/.pgpass."""
+    a password out of the settings file, use the environment (BEANLITE_DATABASE) or ~/.pgpass; all users of the machine
+    see one in --database in the list of processes."""
     require_sync: Annotated[bool, Flag("YES")] = Field(
         default=True,
         description="whether a PostgreSQL database without a synchronous standby is refused (true) or accepted (false)",

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
 from beanlite.errors import ConfigError, missing
 from beanlite.settings.config import Settings, flag, variable
@@ -88,7 +88,8 @@ def examine(file: Path | None = None, flags: Mapping[str, object] | None = None,
             description = Settings.model_fields[key].description
             value = each["input"]
             text = reprlib.repr(value) if isinstance(value, (dict, list)) else repr(value)  # it may be nested deeply
-            errors.append(f"{source}: {key} = {text} is not allowed; {key}: {description}")
+            what = f"the value of {key}" if _is_secret(key) else f"{key} = {text}"
+            errors.append(f"{source}: {what} is not allowed; {key}: {description}")
         return Examined(None, errors, origins)
     if not any("db" in source for source in (flags, in_file, in_environment)):
         # Not by model_copy, which would count it among the settings that were given.
@@ -99,6 +100,12 @@ def examine(file: Path | None = None, flags: Mapping[str, object] | None = None,
             other = flag(key) if key in flags else f"{text} ({_below_flags(key, file, in_environment)})"
             errors.append(f"--db and {other} exclude each other")
     return Examined(settings, errors + _contradictions(settings), origins)
+
+
+def _is_secret(key: str) -> bool:
+    """Whether the value of a setting is not to be shown."""
+    kind = Settings.model_fields[key].annotation
+    return SecretStr in (kind, *get_args(kind))
 
 
 def _below_flags(key: str, file: Path | None, in_environment: set[str]) -> str:
