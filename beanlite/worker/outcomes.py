@@ -55,16 +55,19 @@ async def finish(job: Job, stats: Statistics, error: BaseException | None, tries
 
 
 async def _give_up(job: Job, stats: Statistics, error: BaseException, tries_max: int) -> str:
-    """Release the job, or bury it if it has failed too often; what a policy of its tube says about that holds."""
+    """Release the job, or bury it if it has failed too often; what a policy of its tube says about that holds.
+
+    Its pri is that of now: an operator may have changed it meanwhile.
+    """
     note = note_of(error)
-    tries, pri = int(stats["reserves"]), int(stats["pri"])
+    tries = int(stats["reserves"])
     policy: Statistics = {}
     with contextlib.suppress(Declined):  # the tube is gone, or not ours to see
         policy = await stats_tube(job, str(stats["tube"]))
     if tries >= tries_max and "policy-max-tries" not in policy:
-        await job.bury(pri, note)
+        await job.bury(note=note)
         return BURIED
-    await job.release(pri, 0 if "policy-retry" in policy else delay_s(tries), note)
+    await job.release(None, 0 if "policy-retry" in policy else delay_s(tries), note)
     return RELEASED
 
 

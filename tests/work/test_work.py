@@ -50,6 +50,17 @@ def test_failing_job_is_tried_again_and_then_buried(work, wire, function, body):
     assert work.errors().count("ERROR beanlite: job failed id=") == 5
 
 
+@pytest.mark.parametrize(("tries", "outcome"), [("2", "released"), ("1", "buried")])
+def test_failed_job_keeps_the_pri_that_it_was_given_meanwhile(work, wire, tries, outcome):
+    job_id = wire.put(b"waits x", pri=7)
+    work.begin("fail_late", "--tries", tries)
+    until(lambda: work.log("begin"))
+    assert wire.request("change-jobs", do="reprioritise", ids=[job_id], pri=3)["done"] == 1
+    work.let_end("x")
+    until(work.outcomes)
+    assert (work.outcomes()[0], job_of(wire, job_id)["pri"]) == (outcome, 3)
+
+
 @FUNCTIONS
 @pytest.mark.parametrize(("kind", "what"), [("async", "coroutine"), ("generates", "generator")])
 def test_function_that_returns_work_to_be_done_has_failed(work, wire, function, kind, what):
