@@ -31,6 +31,7 @@ _REFUSALS: Final = {
         "no rule of the server allows it (see `beanlite access list`);"
         f" {TOKEN} is sent over tls:// and to a Unix socket only"
     ),
+    "INTERNAL_ERROR": "a bug of the server's or, behind a router, a server that is away",
     "DRAINING": "no more jobs are taken until the server is restarted",
     "UNKNOWN_COMMAND": "it is older than this program",
 }
@@ -140,7 +141,7 @@ class Live(Names):
 
     def stats(self) -> Record:
         """Return the reply to ``stats``, its numbers as numbers."""
-        return self.client.ask(calls.stats())
+        return self._answer("stats", calls.stats())
 
     def list_jobs(self, request: Record) -> Record:
         """Return a slice of the jobs. ConfigError: the cursor is none, or is a file's."""
@@ -207,10 +208,11 @@ class Live(Names):
 
     def use(self, tube: str) -> None:
         """Use a tube, which exists from then on, and until the connection ends."""
-        try:
-            self.client.ask(calls.list_tube_used(), tube)
-        except Declined as error:
-            raise self._refusal("use", error) from error
+        self._answer("use", calls.list_tube_used(), tube)
+
+    def do_nothing(self) -> None:
+        """Wait for the answer to a command that does nothing."""
+        self._answer("list-tube-used", calls.list_tube_used())
 
     def pause(self, tube: str, pause_s: int, by: Record) -> None:
         """Pause a tube: nothing is reserved from it for ``pause_s`` seconds. ConfigError: no tube has such a name.
@@ -272,6 +274,12 @@ class Live(Names):
             return self.client.ask(call)
         except NotFound:
             return None
+        except Declined as error:
+            raise self._refusal(word, error) from error
+
+    def _answer(self, word: str, call: Call[Answer], tube: str | None = None) -> Answer:
+        try:
+            return self.client.ask(call, tube)
         except Declined as error:
             raise self._refusal(word, error) from error
 
