@@ -108,31 +108,38 @@ def put(
     ``has_more``: whether the next job can be had without a wait, for which those before are put first. ``doubt``: what
     is not known of this many next jobs if their answer is lost.
 
-    BeanliteError, also from `jobs`: that fails; it says how many were put before. Ctrl-C stops between two batches, so
-    that the ids are exactly those of the jobs put.
+    BeanliteError, also from `jobs`: that fails; it says how many were put before. Ctrl-C stops between two batches,
+    once the caller has told the ids of the last one, so that these are exactly those of the jobs put.
     """
     count = 0
     interrupt = Interrupt()
     try:
         for (name, live), those in groupby(jobs, lambda job: home(servers, job.tube)):
             for batch in batches(those, has_more):
-                with interrupt.noted(), naming(name):
-                    live.check()
-                    last_id = newest_id(live)
-                    with telling_doubt(doubt(len(batch))):
-                        ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
-                    new_ids = new_of(ids, last_id)
-                    for job_id in ids:
-                        job_id.was_there = int(job_id) not in new_ids
-                        new_ids.discard(int(job_id))
-                count += len(ids)
-                yield ids
+                with interrupt.noted():
+                    with naming(name):
+                        ids = _put_named(name, live, batch, person, doubt)
+                    count += len(ids)
+                    yield ids  # they are told before a signal ends this
                 if interrupt.came:
                     raise KeyboardInterrupt
     except BeanliteError as error:
         if not count:
             raise
         raise type(error)(f"{error}; {count} jobs were put before") from error
+
+
+def _put_named(name: str, live: Live, batch: list[NewJob], person: str, doubt: Callable[[int], str]) -> list[JobId]:
+    """Put a batch; return the ids, each of which says whether its job was there before. BeanliteError."""
+    live.check()
+    last_id = newest_id(live)
+    with telling_doubt(doubt(len(batch))):
+        ids = [JobId.of(name, number) for number in put_batch(live, batch, person)]
+    new_ids = new_of(ids, last_id)
+    for job_id in ids:
+        job_id.was_there = int(job_id) not in new_ids
+        new_ids.discard(int(job_id))
+    return ids
 
 
 def batches(jobs: Iterable[NewJob], has_more: Callable[[], bool] = _always) -> Iterator[list[NewJob]]:

@@ -110,3 +110,18 @@ def test_an_interrupt_waits_for_the_ids_of_what_was_put():
     with pytest.raises(KeyboardInterrupt):
         next(batches)
     assert server.asked == 1  # a second interrupt would end it as well
+
+
+def test_an_interrupt_waits_until_the_ids_are_told(tmp_path):
+    told = []
+
+    def put_and_tell(live):
+        for ids in put(live, [NewJob(b"x", "t", 1, 2, 3)] * 600, ""):
+            signal.raise_signal(signal.SIGINT)
+            told.extend(ids)
+
+    with start_beanlite(tmp_path, "--no-journal") as server, Live((server.host, server.port)) as live:
+        with pytest.raises(KeyboardInterrupt):
+            put_and_tell(live)
+        assert (told, live.stats()["total-jobs"]) == (list(range(1, 501)), 500)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
