@@ -4,7 +4,17 @@ import contextlib
 import random
 from typing import Final, NamedTuple
 
-from beanlite.client import Buried, ConnectionLost, Declined, Job, NotFound, Statistics
+from beanlite.client import (
+    Buried,
+    ClientError,
+    ConnectionLost,
+    Declined,
+    InternalError,
+    Job,
+    NotFound,
+    OutOfMemory,
+    Statistics,
+)
 from beanlite.client.calls import NOTE_BYTES_MAX
 from beanlite.client.reserved import stats_tube
 from beanlite.host import log
@@ -15,8 +25,11 @@ DONE: Final = "done"
 RELEASED: Final = "released"
 BURIED: Final = "buried"
 OWN: Final = "own"  # the function has finished the job itself
-LOST: Final = "lost"  # the job was not ours any more
+LOST: Final = "lost"  # the job was not ours any more, or the server could not finish it
 GIVEN_BACK: Final = "given back"  # at the stop
+
+# What the server answers that may do it later; a router answers the first while one of its servers is away.
+NOT_NOW: Final = (InternalError, OutOfMemory)
 
 # The delay before the next try doubles up to the longest; up to a tenth is added, so that jobs that failed together do
 # not come back together.
@@ -49,9 +62,15 @@ async def finish(job: Job, stats: Statistics, error: BaseException | None, tries
         return await _give_up(job, stats, error, tries_max)
     except Buried:
         return BURIED
-    except (ConnectionLost, NotFound) as lost:
-        log.warning("job is not ours any more", id=job.id, tube=stats["tube"], reason=str(lost))
+    except (ConnectionLost, NotFound, *NOT_NOW) as lost:
+        tell_of_lost(job, lost, tube=stats["tube"])
         return LOST
+
+
+def tell_of_lost(job: Job, error: ClientError, **facts: object) -> None:
+    """Log that we can't finish a job, or not begin it; if it is ours still, its ttr ends that."""
+    what = "job is left to its ttr" if isinstance(error, NOT_NOW) else "job is not ours any more"
+    log.warning(what, id=job.id, **facts, reason=str(error))
 
 
 async def _give_up(job: Job, stats: Statistics, error: BaseException, tries_max: int) -> str:

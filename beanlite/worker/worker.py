@@ -25,7 +25,7 @@ from beanlite.host import log
 from beanlite.host.signals import STOPS
 from beanlite.host.stderr import last_words
 from beanlite.worker.function import CallInThread, JobInThread, call_async, is_async, line_of
-from beanlite.worker.outcomes import GIVEN_BACK, JobOutcome, finish
+from beanlite.worker.outcomes import GIVEN_BACK, NOT_NOW, JobOutcome, finish, tell_of_lost
 
 # A job that takes no longer is not touched at all.
 _FIRST_TOUCH_S: Final = 0.25
@@ -223,7 +223,7 @@ class Worker:
             while not self.is_stopping:
                 self._idle.add(task)
                 await self._wait_for_room()
-                job = await queue.reserve()
+                job = await _next(queue)
                 self._idle.discard(task)
                 await self._work(job, task)
         except Exception as error:  # noqa: BLE001 - it ends the worker, with the jobs in hand finished
@@ -240,8 +240,8 @@ class Worker:
     async def _work(self, job: Job, task: asyncio.Task[Any]) -> None:
         try:
             stats = await job.stats()
-        except (ConnectionLost, NotFound) as lost:
-            log.warning("job is not ours any more", id=job.id, reason=str(lost))
+        except (ConnectionLost, NotFound, *NOT_NOW) as lost:
+            tell_of_lost(job, lost)
             return
         running, call = self._begin(job)
         began_s = time.monotonic()
@@ -316,6 +316,19 @@ def _leave_signals() -> None:
     signal.set_wakeup_fd(-1)
     for number in STOPS:
         signal.signal(number, signal.SIG_DFL)
+
+
+async def _next(queue: Queue) -> Job:
+    """Return the next job, however long it takes."""
+    failures = 0
+    while True:
+        try:
+            return await queue.reserve()
+        except NOT_NOW as error:
+            if not failures:
+                log.warning("waiting for the server", reason=str(error))
+            failures += 1
+            await asyncio.sleep(wait_s(failures, random.random()))  # noqa: S311 - no secret
 
 
 async def _keep(job: Job, ttr_s: int) -> None:

@@ -1,0 +1,87 @@
+"""A server that can't do something now, or a router one of whose servers is away, does not end a worker."""
+
+import socketserver
+from threading import Thread
+from typing import ClassVar
+
+import pytest
+
+from tests.router.routers import start_router
+from tests.support.servers import start_beanlite
+from tests.support.wire import Wire, until
+from tests.work.conftest import Work
+
+
+@pytest.fixture
+def routed(tmp_path):
+    """Workers of a router, and the one of its servers that has their tube."""
+    servers = [start_beanlite(tmp_path / name, "--no-journal") for name in ("1", "2")]
+    with start_router(tmp_path / "router", servers, [["mail"], ["other"]]) as router:
+        work = Work(router, tmp_path)
+        work.tube = "mail"
+        yield work, servers[0]
+        work.end()
+
+
+@pytest.mark.parametrize("function", ["work", "fail_late"])
+def test_job_whose_server_is_away_is_lost_and_ends_no_worker(routed, function):
+    work, first = routed
+    with Wire(first.connect()) as wire:
+        wire.ask("use mail")
+        wire.put(b"waits x")
+    worker = work.begin(function, "--tube", "other", "--tries", "1")
+    until(lambda: work.log("begin") == ["x"])
+    first.kill()
+    work.let_end("x")
+    until(lambda: work.outcomes() == ["lost"] or worker.poll() is not None)
+    assert (work.outcomes(), worker.poll()) == (["lost"], None)
+    assert "job is left to its ttr id=" in work.errors()
+    worker.terminate()
+    assert worker.wait(60) == 0
+
+
+STATS = b"OK 35\r\n---\ntube: mail\nttr: 60\nreserves: 1\n\r\n"
+ALWAYS = {b"name": b"NAMED\r\n", b"list-tube-used": b"USING default\r\n", b"watch": b"WATCHING 2\r\n"}
+
+
+class Unwilling(socketserver.StreamRequestHandler):
+    """Answers the first reserve, the first stats-job and the first delete with a refusal; a last reserve waits."""
+
+    replies: ClassVar[dict[bytes, list[bytes]]] = {}
+
+    def handle(self):
+        for line in self.rfile:
+            word = line.split()[0]
+            if word in self.replies:
+                self.wfile.write(self.replies[word].pop(0) if self.replies[word] else b"")
+            else:
+                self.wfile.write(ALWAYS.get(word, b"WATCHING 1\r\n"))
+
+
+@pytest.fixture
+def unwilling(tmp_path):
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Unwilling) as server:
+        server.daemon_threads = True
+        Unwilling.replies = {
+            b"reserve": [b"INTERNAL_ERROR\r\n"] + [b"RESERVED %d 7\r\nquick x\r\n" % job_id for job_id in (1, 2, 3)],
+            b"stats-job": [b"INTERNAL_ERROR\r\n", STATS, STATS],
+            b"delete": [b"OUT_OF_MEMORY\r\n", b"DELETED\r\n"],
+        }
+        Thread(target=server.serve_forever, daemon=True).start()
+        work = Work(None, tmp_path)
+        yield work, server
+        work.end()
+        server.shutdown()
+
+
+def test_worker_goes_on_after_each_refusal(unwilling):
+    work, server = unwilling
+    worker = work.begin("work", "--connect", f"127.0.0.1:{server.server_address[1]}")
+    until(lambda: len(work.outcomes()) >= 2 or worker.poll() is not None)
+    assert [(line["id"], line["outcome"]) for line in work.lines()] == [(2, "lost"), (3, "done")], work.errors()
+    lines = [line.split("beanlite: ")[1] for line in work.errors().splitlines() if "reason=" in line]
+    assert lines == [
+        "waiting for the server reason=INTERNAL_ERROR",
+        "job is left to its ttr id=1 reason=INTERNAL_ERROR",
+        "job is left to its ttr id=2 tube=mail reason=OUT_OF_MEMORY",
+    ]
