@@ -1,6 +1,7 @@
 """``beanlite config``."""
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,7 +37,7 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     settings, errors, origins = examine(config_file, flags)
     if check:
         if settings is not None and not errors:
-            errors = _mistakes_in_user(settings) + _mistakes_in_files(settings)
+            errors = _mistakes_in_user(settings) + _missing_folders(settings) + _mistakes_in_files(settings)
         for mistake in errors:
             last_words(f"beanlite: {mistake}")
         return ConfigError.exit_code if errors else 0
@@ -64,6 +65,16 @@ def _mistakes_in_user(settings: Settings) -> list[str]:
     except ConfigError as error:
         return [str(error)]
     return []
+
+
+def _missing_folders(settings: Settings) -> list[str]:
+    """Return which folders are to be written to, and are not there."""
+    folders = {}
+    if settings.journal and settings.database is None:
+        folders["db"] = settings.db.parent
+    if settings.backup_dir is not None:
+        folders["backup_dir"] = settings.backup_dir
+    return [f"{key}: there is no folder {folder}" for key, folder in folders.items() if not os.path.isdir(folder)]  # noqa: PTH112 - as in file_in
 
 
 def _mistakes_in_files(settings: Settings) -> list[str]:

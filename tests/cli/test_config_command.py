@@ -92,3 +92,15 @@ def test_check_says_nothing_of_what_is_right(file, capfd, text, code):
 def test_check_tells_of_a_user_that_does_not_exist(capfd):
     assert cli.main(["config", "--user", "no-such-user", "--check"]) == 2
     assert capfd.readouterr() == ("", "beanlite: there is no user no-such-user\n")
+
+
+def test_check_tells_of_folders_that_do_not_exist(tmp_path, capfd):
+    flags = ["--backup-every", "1h", "--backup-dir"]
+    assert cli.main(["config", "--db", str(tmp_path / "a" / "q.db"), *flags, str(tmp_path / "b"), "--check"]) == 2
+    said = [
+        f"beanlite: {key}: there is no folder {tmp_path / name}" for key, name in (("db", "a"), ("backup_dir", "b"))
+    ]
+    assert capfd.readouterr().err.splitlines() == said
+    assert cli.main(["config", "--db", str(tmp_path / "q.db"), *flags, str(tmp_path), "--check"]) == 0
+    assert cli.main(["config", "--no-journal", "--check"]) == 0
+    assert capfd.readouterr() == ("", "")
