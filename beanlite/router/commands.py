@@ -13,6 +13,7 @@ from beanlite.protocol.arguments import parse_claim, parse_kick, parse_name, par
 from beanlite.protocol.replies import (
     BAD_FORMAT,
     JOB_TOO_BIG,
+    NAMED,
     NOT_IGNORED,
     UNAUTHORIZED,
     UNKNOWN_COMMAND,
@@ -285,12 +286,14 @@ def name(session: Routed, args: bytes) -> bool:
     if not session.may_ask(home):
         return False
     data = b"name %b\r\n" % args
-    home.ensure()
+    is_away = home.server.away and not session.is_open(home)
+    if not is_away:
+        home.ensure()
     for lane in session.lanes.values():
         if lane is not home and lane.state != CLOSED and not lane.ended:  # its greeting may be on the way already
             lane.send(data, InternalAsk())
     session.claim = args
-    return session.ask(home, data, Ask())
+    return session.say(NAMED) if is_away else session.ask(home, data, Ask())
 
 
 def auth(session: Routed, token: bytes) -> bool:

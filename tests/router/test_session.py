@@ -361,6 +361,15 @@ def test_name_is_told_to_all_servers(net, client):
         assert [each.peer.address.endswith(' "web1/mail/17"') for each in core.sessions] == [True]
 
 
+def test_name_is_told_to_a_server_that_is_away_once_it_is_back(net, client):
+    net.leave(1)
+    assert client.send(b"name web1\r\nwatch b\r\n") == b"NAMED\r\nWATCHING 2\r\n"
+    net.come_back(1)
+    assert client.send(put(b"x")) == b"INSERTED 65\r\n"
+    for core in net.cores.values():
+        assert [each.peer.address.endswith(' "web1"') for each in core.sessions] == [True]
+
+
 def test_name_is_told_on_connections_that_are_being_made(net, client):
     assert client.send(b"watch b\r\nname web1\r\n") == b"WATCHING 2\r\nNAMED\r\n"
     for core in net.cores.values():

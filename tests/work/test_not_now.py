@@ -14,18 +14,18 @@ from tests.work.conftest import Work
 
 @pytest.fixture
 def routed(tmp_path):
-    """Workers of a router, and the one of its servers that has their tube."""
+    """Workers of a router, and its servers, of which the first has their tube."""
     servers = [start_beanlite(tmp_path / name, "--no-journal") for name in ("1", "2")]
     with start_router(tmp_path / "router", servers, [["mail"], ["other"]]) as router:
         work = Work(router, tmp_path)
         work.tube = "mail"
-        yield work, servers[0]
+        yield work, *servers
         work.end()
 
 
 @pytest.mark.parametrize("function", ["work", "fail_late"])
 def test_job_whose_server_is_away_is_lost_and_ends_no_worker(routed, function):
-    work, first = routed
+    work, first, second = routed
     with Wire(first.connect()) as wire:
         wire.ask("use mail")
         wire.put(b"waits x")
@@ -36,6 +36,11 @@ def test_job_whose_server_is_away_is_lost_and_ends_no_worker(routed, function):
     until(lambda: work.outcomes() == ["lost"] or worker.poll() is not None)
     assert (work.outcomes(), worker.poll()) == (["lost"], None)
     assert "job is left to its ttr id=" in work.errors()
+    with Wire(second.connect()) as wire:
+        wire.ask("use other")
+        wire.put(b"quick y")
+    until(lambda: len(work.outcomes()) == 2 or worker.poll() is not None)
+    assert (work.lines()[-1]["tube"], work.log("end")[-1:], worker.poll()) == ("other", ["y"], None)
     worker.terminate()
     assert worker.wait(60) == 0
 
