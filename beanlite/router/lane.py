@@ -291,11 +291,6 @@ class Lane:
         self.refusal = self.last = self.last_line = b""
         return asks
 
-    @property
-    def part_bytes(self) -> int:
-        """How much has come of a reply that is not all there."""
-        return self._size if self._parts else 0
-
     def hold(self, job_id: int) -> None:
         """Note that a job is reserved."""
         if len(self.held) < _HELD_MAX:

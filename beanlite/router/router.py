@@ -17,14 +17,9 @@ from typing import Final, NamedTuple
 from beanlite import __version__
 from beanlite.beanstalk.client import Server, parse_server
 from beanlite.beanstalk.over_tls import OverTls, context_for
-from beanlite.core.admission import Admission
-from beanlite.core.memory import Memory
-from beanlite.core.queues import Queues
 from beanlite.errors import ConfigError
 from beanlite.fleet.servers import Fleet
 from beanlite.host import log, signals, systemd
-from beanlite.host.machine import default_max_memory, memory_limit
-from beanlite.net.buffers import Buffers
 from beanlite.net.certificates import Certificates
 from beanlite.net.handshakes import Handshakes, most_pending
 from beanlite.net.listener import BACKLOG, Listener, room_for
@@ -88,12 +83,7 @@ class Router:
         self._looks = asyncio.Event()
         self._began_s = time.monotonic()
         self._instance = secrets.token_hex(8)
-        memory = Memory(Queues())  # of which buffers alone take some
-        memory.max_bytes = default_max_memory(memory_limit())
-        buffers = Buffers(memory, Admission(memory), self._refusals)
-        self._host = RouterHost(
-            self._map, {}, self._own_stats, self._admit, self._forget, relays, self._partings, buffers
-        )
+        self._host = RouterHost(self._map, {}, self._own_stats, self._admit, self._forget, relays, self._partings)
         self._connect_to(self._addresses_of(fleet))
 
     async def serve(self) -> None:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from beanlite.beanstalk.client import Server
-from beanlite.net.buffers import Buffers
 from beanlite.router.known import Map
 from beanlite.router.lane import Lane
 from beanlite.router.parting import Partings
@@ -30,8 +29,6 @@ class RouterHost(Generic[Client]):
     relays: bool
     """Servers are told for whom each connection asks."""
     partings: Partings
-    buffers: Buffers
-    """What is kept for all clients together."""
 
     def is_gone(self, lane: Lane, address: Server | None) -> bool:
         """Whether the server of a lane does not answer at this address any more, but at another one."""

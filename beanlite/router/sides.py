@@ -15,8 +15,6 @@ from beanlite.router.server_side import UNREAD_MAX, ServerSide
 
 # When so much has come behind a reply of another server that comes first, it is not read any further.
 HELD_MAX: Final = 1 << 20
-# What a command without a reply takes.
-ASK_BYTES: Final = 200
 
 
 def _is_private(transport: asyncio.BaseTransport) -> bool:
@@ -265,23 +263,6 @@ class ClientSide(asyncio.Protocol):
             self._set_timer(session.due_s)
         if (session.wants_more and not self._unread) != self._reading:
             self._turn_reading()
-        self._count()
-
-    def _count(self) -> None:
-        """Count what is kept for the client; if all clients' is too much, some lose their connections."""
-        if self._is_closed:
-            return
-        session = self.session
-        size = session.pending + session.said_bytes + self.transport.get_write_buffer_size()
-        if session.order:
-            size += len(session.order) * ASK_BYTES
-            if session.order[0] is self._first:
-                size += self._held_bytes
-        for lane, end in self._ends.items():
-            size += lane.part_bytes
-            if end.transport is not None:
-                size += end.transport.get_write_buffer_size()
-        self._host.buffers.note(self, size)
 
     def _reply(self) -> None:
         self.transport.write(self.session.take())  # which may call pause_writing, and that flushes
@@ -357,16 +338,10 @@ class ClientSide(asyncio.Protocol):
             self._leave()
             self._host.partings.begin(self.transport, is_mutual=self.session.half_closed)
 
-    def cut_off(self) -> None:
-        """Close all at once: too much is kept for all clients together."""
-        self.transport.abort()
-        self._leave()
-
     def _leave(self) -> None:
         if self._is_closed:
             return
         self._is_closed = True
-        self._host.buffers.note(self, 0)
         self._set_timer(float("inf"))
         for task in list(self._tasks.values()):
             task.cancel()

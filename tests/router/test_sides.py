@@ -5,11 +5,6 @@ import asyncio
 import pytest
 
 from beanlite.beanstalk.over_tls import context_for
-from beanlite.core.admission import Admission
-from beanlite.core.memory import Memory
-from beanlite.core.queues import Queues
-from beanlite.net.buffers import Buffers
-from beanlite.net.refusals import Refusals
 from beanlite.router import sides, upstream as module
 from beanlite.router.known import Map
 from beanlite.router.parting import Partings
@@ -61,7 +56,7 @@ class Wire(asyncio.Transport):
 
 
 class Host:
-    """A router of one server, or of some with these tubes, and its first client."""
+    """A router of one server, or of some with these tubes, and its one client."""
 
     def __init__(self, *tubes):
         self.map = Map(fleet_of(tubes or [[]]))
@@ -69,26 +64,12 @@ class Host:
         for number in self.map.servers:
             self.reach(number, 1)
         self.clients = []
-        self.memory = Memory(Queues())
-        self.host = RouterHost(
-            self.map,
-            self.upstreams,
-            dict,
-            self.admit,
-            self.clients.remove,
-            False,
-            Partings(),
-            Buffers(self.memory, Admission(self.memory), Refusals()),
-        )
-        self.client, self.wire = self.connect()
+        self.host = RouterHost(self.map, self.upstreams, dict, self.admit, self.clients.remove, False, Partings())
+        self.client = ClientSide(self.host)
+        self.wire = Wire()
+        self.client.connection_made(self.wire)
         self.made = []
         """The connections to the servers, and the transport of each."""
-
-    def connect(self):
-        """Have a client connect; return it, and its transport."""
-        client, wire = ClientSide(self.host), Wire()
-        client.connection_made(wire)
-        return client, wire
 
     def reach(self, number, port):
         """Have a server be found at a port."""
@@ -256,32 +237,6 @@ def test_put_is_not_lost_with_a_second_address_that_goes(monkeypatch):
         assert host.wire.sent == b"TIMED_OUT\r\nINSERTED 66\r\n"
         assert wire.calls == ["close"]
         assert not host.wire.calls
-
-    asyncio.run(ask())
-
-
-@pytest.mark.parametrize("kept", ["replies", "commands", "part"])
-def test_client_for_which_something_was_kept_for_longest_is_cut_off(monkeypatch, kept):
-    """Of all for which replies wait for a halted server, if that is too much for the memory that there is."""
-
-    async def ask():
-        host = Host(["a"], ["b"])
-        host.memory.max_bytes = 400_000
-        monkeypatch.setattr(module, "dial", host.dial)
-        clients = [(host.client, host.wire), host.connect(), host.connect()]
-        for client, _ in clients:
-            client.data_received(b"peek 65\r\npeek 66\r\n" + b"reserve\r\n" * (kept == "commands"))
-            await settle()
-            if kept == "commands":
-                client.data_received(b"use b\r\n" * 6000)
-            else:
-                host.made[-1][0].data_received(b"FOUND 1 40000\r\n" + bytes(40_000) + b"\r\n" * (kept == "replies"))
-        assert [wire.calls for _, wire in clients] == [["abort"], [], []]
-        assert host.clients == [client for client, _ in clients[1:]]
-        assert [wire.calls for _, wire in host.made] == [["close"]] * 2 + [[]] * 4
-        for client, _ in clients[1:]:
-            client.connection_lost(None)
-        assert not host.memory.buffer_bytes
 
     asyncio.run(ask())
 
