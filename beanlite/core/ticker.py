@@ -11,7 +11,8 @@ from beanlite.core.rulings import Rulings
 from beanlite.core.timers import NEVER_NS, Chore
 from beanlite.core.tube import OPENING, PAUSED, Client, Offers, Peer, Tube
 
-# For so long a client that may be told TIMED_OUT waits for the rest of what is due: that may be a job for it.
+# For so long a client that may be told TIMED_OUT waits for the rest of what is due: that may be a job for it, but also
+# the work of minutes.
 _OVERDUE_NS: Final = SECOND_NS // 10
 # A reservation with no more time left than this is about to time out: DEADLINE_SOON.
 MARGIN_NS: Final = SECOND_NS
@@ -64,10 +65,8 @@ class Ticker:
                 budget -= self._time_out_jobs(owner, now_ns, budget)
                 if owner.waiting:
                     self._overdue.append((owner, now_ns))
-        if self._overdue:
-            # While a tube or a client is due, they may still get a job that becomes ready. A chore may take minutes.
-            is_rest_done = self._timers.next_ns > now_ns or self._timers.next_is_chore
-            self._end_waits(NEVER_NS if is_rest_done else now_ns - _OVERDUE_NS, now_ns)
+        if self._overdue:  # while something is due, they may still get a job that becomes ready
+            self._end_waits(NEVER_NS if self._timers.next_ns > now_ns else now_ns - _OVERDUE_NS, now_ns)
 
     def set_timer(self, client: Client) -> None:
         """Set the client's timer for the end of its first reservation or of its wait, whichever comes first."""

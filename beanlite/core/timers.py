@@ -74,12 +74,6 @@ class Timers:
         self._update_next()
         return owner
 
-    @property
-    def next_is_chore(self) -> bool:
-        """Whether the next timer to expire is that of a chore."""
-        keys = self._heap.keys
-        return bool(keys) and isinstance(self._owners[keys[0] & _SERIAL_MASK], Chore)
-
     def _update_next(self) -> None:
         keys = self._heap.keys
         self.next_ns = keys[0] >> _SERIAL_BITS if keys else NEVER_NS
