@@ -9,6 +9,7 @@ from beanlite.protocol.replies import (
     BURIED,
     DELETED,
     INTERNAL_ERROR,
+    NAMED,
     NOT_FOUND,
     NOT_IGNORED,
     RELEASED,
@@ -291,6 +292,21 @@ class WatchAsk(Ask):
         self.left -= 1
         if self.left == 0:
             self.reply = self._refusal or WATCHING % self._count
+
+
+class NameAsk(Ask):
+    """The command name, with which a connection that is made anew begins."""
+
+    __slots__ = ()
+
+    def lose(self, lane: Lane) -> bool:
+        """Do it once the server is back."""
+        self.fail(lane)
+        return True
+
+    def fail(self, lane: Lane) -> None:
+        """Do it likewise."""
+        self.reply = NAMED
 
 
 class DoubtAsk(Ask):

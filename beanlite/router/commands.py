@@ -13,7 +13,6 @@ from beanlite.protocol.arguments import parse_claim, parse_kick, parse_name, par
 from beanlite.protocol.replies import (
     BAD_FORMAT,
     JOB_TOO_BIG,
-    NAMED,
     NOT_IGNORED,
     UNAUTHORIZED,
     UNKNOWN_COMMAND,
@@ -25,6 +24,7 @@ from beanlite.router.asks import (
     AuthAsk,
     LargestBodyAsk,
     LookAsk,
+    NameAsk,
     PutAsk,
     ReserveAsk,
     ShowAsk,
@@ -230,7 +230,7 @@ def watch(session: Routed, args: bytes) -> bool:
         return session.say(WATCHING % len(session.watched))
     if len(session.watched) >= WATCHED_MAX:
         return session.say(b"OUT_OF_MEMORY\r\n")
-    lanes = [lane for lane in session.homes(name) if session.is_open(lane) or not lane.server.away]
+    lanes = [lane for lane in session.homes(name) if lane.state != CLOSED or not lane.server.away]
     if not all(session.may_ask(lane) for lane in lanes):
         return False
     for lane in lanes:
@@ -286,14 +286,12 @@ def name(session: Routed, args: bytes) -> bool:
     if not session.may_ask(home):
         return False
     data = b"name %b\r\n" % args
-    is_away = home.server.away and not session.is_open(home)
-    if not is_away:
-        home.ensure()
+    home.ensure()
     for lane in session.lanes.values():
         if lane is not home and lane.state != CLOSED and not lane.ended:  # its greeting may be on the way already
             lane.send(data, InternalAsk())
     session.claim = args
-    return session.say(NAMED) if is_away else session.ask(home, data, Ask())
+    return session.ask(home, data, NameAsk())
 
 
 def auth(session: Routed, token: bytes) -> bool:
