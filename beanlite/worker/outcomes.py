@@ -62,14 +62,14 @@ async def finish(job: Job, stats: Statistics, error: BaseException | None, tries
         return await _give_up(job, stats, error, tries_max)
     except Buried:
         return BURIED
-    except (ConnectionLost, NotFound, *NOT_NOW) as lost:
+    except (ConnectionLost, NotFound) as lost:
         tell_of_lost(job, lost, tube=stats["tube"])
         return LOST
 
 
 def tell_of_lost(job: Job, error: ClientError, **facts: object) -> None:
-    """Log that we can't finish a job, or not begin it; if it is ours still, its ttr ends that."""
-    what = "job is left to its ttr" if isinstance(error, NOT_NOW) else "job is not ours any more"
+    """Log that we can't finish a job, or not begin it."""
+    what = "job could not be finished, and comes back" if isinstance(error, NOT_NOW) else "job is not ours any more"
     log.warning(what, id=job.id, **facts, reason=str(error))
 
 

@@ -25,7 +25,7 @@ from beanlite.host import log
 from beanlite.host.signals import STOPS
 from beanlite.host.stderr import last_words
 from beanlite.worker.function import CallInThread, JobInThread, call_async, is_async, line_of
-from beanlite.worker.outcomes import GIVEN_BACK, NOT_NOW, JobOutcome, finish, tell_of_lost
+from beanlite.worker.outcomes import GIVEN_BACK, LOST, NOT_NOW, JobOutcome, finish, tell_of_lost
 
 # A job that takes no longer is not touched at all.
 _FIRST_TOUCH_S: Final = 0.25
@@ -219,13 +219,22 @@ class Worker:
         """Be a slot."""
         task = asyncio.current_task()
         assert task is not None
+        refusals = 0
         try:
             while not self.is_stopping:
                 self._idle.add(task)
                 await self._wait_for_room()
-                job = await _next(queue)
-                self._idle.discard(task)
-                await self._work(job, task)
+                try:
+                    job = await queue.reserve()
+                    self._idle.discard(task)
+                    await self._work(job, task)
+                    refusals = 0
+                except NOT_NOW as error:
+                    if not refusals:
+                        log.warning("waiting for the server", reason=str(error))
+                    refusals += 1
+                    self._idle.add(task)
+                    await asyncio.sleep(wait_s(refusals, random.random()))  # noqa: S311 - no secret
         except Exception as error:  # noqa: BLE001 - it ends the worker, with the jobs in hand finished
             self.stop(error)
 
@@ -238,9 +247,10 @@ class Worker:
                 log.warning("waiting until stdout is read", lines=len(self._unwritten))
 
     async def _work(self, job: Job, task: asyncio.Task[Any]) -> None:
+        """Call the function for a job, and finish that. Raises NOT_NOW."""
         try:
             stats = await job.stats()
-        except (ConnectionLost, NotFound, *NOT_NOW) as lost:
+        except (ConnectionLost, NotFound) as lost:
             tell_of_lost(job, lost)
             return
         running, call = self._begin(job)
@@ -253,6 +263,10 @@ class Worker:
             error = running.result() if done else await self._late(running, call)
             touching.cancel()
             outcome = await finish(job, stats, error, self._limits.tries)
+        except NOT_NOW as lost:
+            outcome = LOST
+            tell_of_lost(job, lost, tube=stats["tube"])
+            raise
         except asyncio.CancelledError:
             running.cancel()
             raise
@@ -318,19 +332,6 @@ def _leave_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-async def _next(queue: Queue) -> Job:
-    """Return the next job, however long it takes."""
-    failures = 0
-    while True:
-        try:
-            return await queue.reserve()
-        except NOT_NOW as error:
-            if not failures:
-                log.warning("waiting for the server", reason=str(error))
-            failures += 1
-            await asyncio.sleep(wait_s(failures, random.random()))  # noqa: S311 - no secret
-
-
 async def _keep(job: Job, ttr_s: int) -> None:
     """Touch a job in time."""
     pause_s = _FIRST_TOUCH_S
@@ -338,6 +339,8 @@ async def _keep(job: Job, ttr_s: int) -> None:
         await asyncio.sleep(pause_s)
         try:
             await job.touch()
+        except NOT_NOW:
+            pass
         except ClientError as error:
             if not job.is_finished:
                 log.warning("job is not ours any more, and goes on", id=job.id, reason=str(error))

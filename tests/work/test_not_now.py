@@ -35,7 +35,7 @@ def test_job_whose_server_is_away_is_lost_and_ends_no_worker(routed, function):
     work.let_end("x")
     until(lambda: work.outcomes() == ["lost"] or worker.poll() is not None)
     assert (work.outcomes(), worker.poll()) == (["lost"], None)
-    assert "job is left to its ttr id=" in work.errors()
+    assert "job could not be finished, and comes back id=" in work.errors()
     with Wire(second.connect()) as wire:
         wire.ask("use other")
         wire.put(b"quick y")
@@ -87,6 +87,5 @@ def test_worker_goes_on_after_each_refusal(unwilling):
     lines = [line.split("beanlite: ")[1] for line in work.errors().splitlines() if "reason=" in line]
     assert lines == [
         "waiting for the server reason=INTERNAL_ERROR",
-        "job is left to its ttr id=1 reason=INTERNAL_ERROR",
-        "job is left to its ttr id=2 tube=mail reason=OUT_OF_MEMORY",
+        "job could not be finished, and comes back id=2 tube=mail reason=OUT_OF_MEMORY",
     ]
