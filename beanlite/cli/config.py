@@ -1,7 +1,7 @@
 """``beanlite config``."""
 
 import json
-import os
+import stat
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +37,7 @@ def config(*, config_file: Path | None = None, check: bool = False, as_json: boo
     settings, errors, origins = examine(config_file, flags)
     if check:
         if settings is not None and not errors:
-            errors = _mistakes_in_user(settings) + _missing_folders(settings) + _mistakes_in_files(settings)
+            errors = _mistakes_in_user(settings) + _missing_folder(settings) + _mistakes_in_files(settings)
         for mistake in errors:
             last_words(f"beanlite: {mistake}")
         return ConfigError.exit_code if errors else 0
@@ -67,14 +67,18 @@ def _mistakes_in_user(settings: Settings) -> list[str]:
     return []
 
 
-def _missing_folders(settings: Settings) -> list[str]:
-    """Return which folders are to be written to, and are not there."""
-    folders = {}
-    if settings.journal and settings.database is None:
-        folders["db"] = settings.db.parent
-    if settings.backup_dir is not None:
-        folders["backup_dir"] = settings.backup_dir
-    return [f"{key}: there is no folder {folder}" for key, folder in folders.items() if not os.path.isdir(folder)]  # noqa: PTH112 - as in file_in
+def _missing_folder(settings: Settings) -> list[str]:
+    """Return that there is no folder for backups, if that is certain: the server may be started in another one."""
+    folder = settings.backup_dir
+    if folder is None or not folder.is_absolute():
+        return []
+    try:
+        is_folder = stat.S_ISDIR(folder.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_folder = False
+    except OSError:  # it is not ours to see
+        is_folder = True
+    return [] if is_folder else [f"backup_dir: there is no folder {folder}"]
 
 
 def _mistakes_in_files(settings: Settings) -> list[str]:

@@ -94,13 +94,10 @@ def test_check_tells_of_a_user_that_does_not_exist(capfd):
     assert capfd.readouterr() == ("", "beanlite: there is no user no-such-user\n")
 
 
-def test_check_tells_of_folders_that_do_not_exist(tmp_path, capfd):
-    flags = ["--backup-every", "1h", "--backup-dir"]
-    assert cli.main(["config", "--db", str(tmp_path / "a" / "q.db"), *flags, str(tmp_path / "b"), "--check"]) == 2
-    said = [
-        f"beanlite: {key}: there is no folder {tmp_path / name}" for key, name in (("db", "a"), ("backup_dir", "b"))
-    ]
-    assert capfd.readouterr().err.splitlines() == said
-    assert cli.main(["config", "--db", str(tmp_path / "q.db"), *flags, str(tmp_path), "--check"]) == 0
-    assert cli.main(["config", "--no-journal", "--check"]) == 0
+def test_check_tells_of_a_folder_for_backups_that_does_not_exist(tmp_path, capfd):
+    check = ["config", "--backup-every", "1h", "--check", "--backup-dir"]
+    assert cli.main([*check, str(tmp_path / "b")]) == 2
+    assert capfd.readouterr() == ("", f"beanlite: backup_dir: there is no folder {tmp_path / 'b'}\n")
+    assert cli.main([*check, str(tmp_path)]) == 0
+    assert cli.main([*check, "b"]) == 0  # the server may be started in another folder
     assert capfd.readouterr() == ("", "")
