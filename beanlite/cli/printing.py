@@ -103,6 +103,8 @@ def _plain() -> io.TextIOWrapper:
 class _Unclosed(io.TextIOWrapper):
     """A stream that remains open for what else prints."""
 
+    mode = "w"
+
     def close(self) -> None:
         self.flush()
 
@@ -112,6 +114,7 @@ class _SharedFile(io.FileIO):
 
     def __init__(self) -> None:
         super().__init__(_NUMBER, "w", closefd=False)
+        self.name = "<stdout>"  # as Python calls it
         self._lock = threading.RLock()  # a handler of a signal may print amid a print
         self._is_amid_line = False
         os.register_at_fork(after_in_child=self._unlock)
