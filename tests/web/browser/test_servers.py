@@ -1,5 +1,6 @@
 """The page of several servers in the browser: for everybody, and while one of them is away."""
 
+import re
 import signal
 from contextlib import ExitStack
 
@@ -78,7 +79,7 @@ def test_screen_says_by_itself_that_a_server_is_away(page_of_all, visit, servers
         expect(page).to_have_title("(1) All servers · beanlite all servers")
         page.get_by_role("link", name="four", exact=True).first.click()
         expect(page.get_by_role("heading", name="Tubes")).to_be_visible()
-        assert page.url.endswith("/on/four/")
+        expect(page).to_have_url(re.compile(r"/on/four/$"))
     finally:
         servers["two"].signal(signal.SIGCONT)
 
@@ -88,7 +89,7 @@ def test_job_of_one_of_several_servers_is_kicked_and_undone(page_of_all, visit):
     page.get_by_role("link", name="four:1", exact=True).click()
     page.get_by_role("button", name="Kick", exact=True).click()
     expect(page.get_by_role("status")).to_contain_text("kicked")
-    assert page.url.endswith("/on/four/job/1")
+    expect(page).to_have_url(re.compile(r"/on/four/job/1$"))
     page.get_by_role("button", name="Undo").click()
     expect(page.get_by_role("status")).to_contain_text("brought back")
     page.goto("/jobs?q=state:buried")
