@@ -341,7 +341,7 @@ def test_many_jobs_that_are_due_at_once_hold_up_nothing_else(core):
     assert waiter.take_replies().endswith(b"TIMED_OUT\r\n")
 
 
-def test_endless_work_keeps_clients_neither_from_their_jobs_nor_waiting(core):
+def test_endless_work_keeps_no_client_from_its_job_or_waiting(core):
     class Endless(Chore):
         def carry_out(self, budget, now_ns):
             core.engine.timers.set(self, now_ns)

@@ -18,6 +18,8 @@ def test_wait_ends_while_a_policy_is_applied_to_many_jobs():
     core.now_ns += 2 * SECOND_NS
     policy(core, unique="present")
     core.engine.tick(core.now_ns)
+    core.now_ns += SECOND_NS // 10
+    core.engine.tick(core.now_ns)
     core._wake()
     assert worker.take_replies() == b"TIMED_OUT\r\n"
     assert core.engine.timers.next_ns <= core.now_ns
