@@ -6,7 +6,6 @@ import pytest
 
 from beanlite.core.job import READY, RESERVED, SECOND_NS, SLICE
 from beanlite.core.queues import LINES_PER_JOB, WAKE_COST, Outcome
-from beanlite.core.timers import Chore
 from tests.support.core import put
 from tests.support.operators import recount
 
@@ -339,27 +338,6 @@ def test_many_jobs_that_are_due_at_once_hold_up_nothing_else(core):
     assert core.engine.counts.delayed > 40 * SLICE
     assert (core.engine.jobs[late].state, core.engine.jobs[held].state) == (READY, READY)
     assert waiter.take_replies().endswith(b"TIMED_OUT\r\n")
-
-
-def test_endless_work_keeps_no_client_from_its_job_or_waiting(core):
-    class Endless(Chore):
-        def carry_out(self, budget, now_ns):
-            core.engine.timers.set(self, now_ns)
-            return budget
-
-    clients = [core.client() for _ in range(1000)]
-    for client in clients:
-        core.send(client, b"reserve-with-timeout 1\r\n")
-    for _ in clients[1:]:
-        put(core, core.client(), delay_s=1)
-    core.engine.timers.set(Endless(0), core.now_ns)
-    core.now_ns += SECOND_NS
-    for _ in range(150):
-        core.engine.tick(core.now_ns)
-        core._wake()
-        core.now_ns += SECOND_NS // 1000
-    said = [client.take_replies().split()[0] for client in clients]
-    assert (said.count(b"RESERVED"), said.count(b"TIMED_OUT")) == (999, 1)
 
 
 @pytest.mark.parametrize("ended_by", ["a command", "time"])
