@@ -255,7 +255,7 @@ class Worker:
             return
         running, call = self._begin(job)
         began_s = time.monotonic()
-        outcome, error = GIVEN_BACK, None
+        outcome, error, refusal = GIVEN_BACK, None, None
         self.jobs_in_hand += 1
         touching = asyncio.create_task(_keep(job, int(stats["ttr"])))
         try:
@@ -264,9 +264,8 @@ class Worker:
             touching.cancel()
             outcome = await finish(job, stats, error, self._limits.tries)
         except NOT_NOW as lost:
-            outcome = LOST
+            outcome, refusal = LOST, lost
             tell_of_lost(job, lost, tube=stats["tube"])
-            raise
         except asyncio.CancelledError:
             running.cancel()
             raise
@@ -280,6 +279,8 @@ class Worker:
             writing.add_done_callback(self._unwritten.remove)
         if not running.done():
             await self._wait_for_end(running, task)
+        if refusal is not None:
+            raise refusal
 
     def _begin(self, job: Job) -> "tuple[asyncio.Future[BaseException | None], CallInThread | None]":
         """Call the function, and return what will be its error; and the call if it is one in a thread."""

@@ -1,11 +1,16 @@
 """A server that can't do something now, or a router one of whose servers is away, does not end a worker."""
 
+import asyncio
+import contextlib
 import socketserver
-from threading import Thread
-from typing import ClassVar
+from concurrent.futures import Future
+from threading import Event, Thread
+from typing import Any, ClassVar
 
 import pytest
 
+from beanlite.client import OutOfMemory
+from beanlite.worker import worker
 from tests.router.routers import start_router
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, until
@@ -29,20 +34,48 @@ def test_job_whose_server_is_away_is_lost_and_ends_no_worker(routed, function):
     with Wire(first.connect()) as wire:
         wire.ask("use mail")
         wire.put(b"waits x")
-    worker = work.begin(function, "--tube", "other", "--tries", "1")
+    process = work.begin(function, "--tube", "other", "--tries", "1")
     until(lambda: work.log("begin") == ["x"])
     first.kill()
     work.let_end("x")
-    until(lambda: work.outcomes() == ["lost"] or worker.poll() is not None)
-    assert (work.outcomes(), worker.poll()) == (["lost"], None)
+    until(lambda: work.outcomes() == ["lost"] or process.poll() is not None)
+    assert (work.outcomes(), process.poll()) == (["lost"], None)
     assert "job could not be finished, and comes back id=" in work.errors()
     with Wire(second.connect()) as wire:
         wire.ask("use other")
         wire.put(b"quick y")
-    until(lambda: len(work.outcomes()) == 2 or worker.poll() is not None)
-    assert (work.lines()[-1]["tube"], work.log("end")[-1:], worker.poll()) == ("other", ["y"], None)
-    worker.terminate()
-    assert worker.wait(60) == 0
+    until(lambda: len(work.outcomes()) == 2 or process.poll() is not None)
+    assert (work.lines()[-1]["tube"], work.log("end")[-1:], process.poll()) == ("other", ["y"], None)
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+async def test_function_that_hangs_takes_up_its_place_in_any_case(monkeypatch):
+    async def refuse(*_):
+        raise OutOfMemory("OUT_OF_MEMORY")
+
+    class HeldJob:
+        id, body = 1, b"x"
+
+        async def stats(self):
+            return {"tube": "mail", "ttr": 60, "reserves": 1}
+
+    def record(_outcome):
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    monkeypatch.setattr(worker, "finish", refuse)
+    over = Event()
+    nowhere: Any = None
+    hanging: Any = worker.Worker(lambda _: over.wait(10), nowhere, worker.Limits(1, 0.01, 1, 0), record)
+    slot = asyncio.create_task(hanging._work(HeldJob(), asyncio.current_task()))
+    async with asyncio.timeout(10):
+        while not hanging.is_stopping:
+            await asyncio.sleep(0.001)
+        over.set()
+        with contextlib.suppress(OutOfMemory):
+            await slot
 
 
 STATS = b"OK 35\r\n---\ntube: mail\nttr: 60\nreserves: 1\n\r\n"
@@ -81,8 +114,8 @@ def unwilling(tmp_path):
 
 def test_worker_goes_on_after_each_refusal(unwilling):
     work, server = unwilling
-    worker = work.begin("work", "--connect", f"127.0.0.1:{server.server_address[1]}")
-    until(lambda: len(work.outcomes()) >= 2 or worker.poll() is not None)
+    process = work.begin("work", "--connect", f"127.0.0.1:{server.server_address[1]}")
+    until(lambda: len(work.outcomes()) >= 2 or process.poll() is not None)
     assert [(line["id"], line["outcome"]) for line in work.lines()] == [(2, "lost"), (3, "done")], work.errors()
     lines = [line.split("beanlite: ")[1] for line in work.errors().splitlines() if "reason=" in line]
     assert lines == [
