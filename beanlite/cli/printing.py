@@ -1,19 +1,15 @@
 """Prints to a stdout that may be on a full disk, or have lost its reader."""
 
 import contextlib
-import io
 import os
 import select
 import sys
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Final, Self
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
-# The file descriptor of stdout.
-_NUMBER: Final = 1
+# The file descriptors.
+_STDOUT: Final = 1
+_STDERR: Final = 2
 
 
 def prefix(server: str) -> str:
@@ -45,40 +41,32 @@ def print_no_more() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class SharedStdout:
-    """The stdout of a process in which other code prints as well; what `print_line` prints has a line of its own.
+class LineStdout:
+    """The stdout of a process that prints lines there; what all other code prints to it is on stderr meanwhile.
 
-    Other code may keep the stream from either of its names, close it, or put another one in its place: a line does not
-    depend on the stream, but on the file descriptor.
+    That is true of the file descriptor, and so of code in any language, and of the processes that it starts.
     """
 
     def __init__(self) -> None:
-        """Become the stdout of the process until `__exit__`."""
+        """Take the stdout of the process until `__exit__`."""
+        self._number = os.dup(_STDOUT)
+        os.dup2(_STDERR, _STDOUT)
         self._before = sys.stdout, sys.__stdout__
-        before = sys.stdout if isinstance(sys.stdout, io.TextIOWrapper) else _plain()
-        before.flush()
-        self._file = _SharedFile()
+        # Other code may close it. Its lines appear at once, as those of the log do.
+        self._others = open(_STDOUT, "w", 1, sys.stdout.encoding, closefd=False)  # noqa: SIM115 - left open
+        sys.stdout = sys.__stdout__ = self._others  # type: ignore[misc]
         self._thread = ThreadPoolExecutor(1, "stdout")
-        # As Python has it: a stdout that writes through has no buffer.
-        buffer: Any = self._file if before.write_through else io.BufferedWriter(self._file)
-        self._stream = _Unclosed(
-            buffer,
-            before.encoding,
-            before.errors,
-            line_buffering=before.line_buffering,
-            write_through=before.write_through,
-        )
-        sys.stdout = sys.__stdout__ = self._stream  # type: ignore[misc]
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Print what is still buffered, and be the stdout no more."""
-        for stream in (sys.stdout, self._stream):
+        """Give it back."""
+        for stream in (sys.stdout, self._others):
             with contextlib.suppress(Exception):  # whatever other code has made of it
                 stream.flush()
         sys.stdout, sys.__stdout__ = self._before  # type: ignore[misc]
+        os.dup2(self._number, _STDOUT)
 
     def print_line(self, text: str, failure: str) -> "Future[None]":
         """Print as `print_done` does, behind the lines before it; return at once, however long nobody reads them."""
@@ -86,61 +74,15 @@ class SharedStdout:
 
     def _print(self, text: str, failure: str) -> None:
         try:
-            with contextlib.suppress(ValueError):  # other code has detached it, or closed its buffer
-                self._stream.flush()
-            self._file.write_line(f"{text}\n".encode())
+            self._write(f"{text}\n".encode())
         except OSError as error:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), _NUMBER)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._number)
             if not isinstance(error, BrokenPipeError):
                 print(f"beanlite: {failure}: {error.strerror}", file=sys.stderr)
 
-
-def _plain() -> io.TextIOWrapper:
-    """Return a stream in the place of an object that is none."""
-    return open(_NUMBER, "w", encoding="utf-8", closefd=False)
-
-
-class _Unclosed(io.TextIOWrapper):
-    """A stream that remains open for what else prints."""
-
-    mode = "w"
-
-    def close(self) -> None:
-        self.flush()
-
-
-class _SharedFile(io.FileIO):
-    """The file descriptor of stdout. It knows whether what was written last ends a line."""
-
-    def __init__(self) -> None:
-        super().__init__(_NUMBER, "w", closefd=False)
-        self.name = "<stdout>"  # as Python calls it
-        self._lock = threading.RLock()  # a handler of a signal may print amid a print
-        self._is_amid_line = False
-        os.register_at_fork(after_in_child=self._unlock)
-
-    def write(self, data: "ReadableBuffer", /) -> int:
-        """Write all of it."""
-        with self._lock:
-            return self._write(bytes(data))
-
-    def write_line(self, line: bytes) -> None:
-        """Write a line, and end the one before it first."""
-        with self._lock:
-            self._write(b"\n" + line if self._is_amid_line else line)
-
-    def _write(self, data: bytes) -> int:
-        rest = memoryview(data)
-        while rest:
+    def _write(self, line: bytes) -> None:
+        while line:
             try:
-                count = os.write(_NUMBER, rest)
+                line = line[os.write(self._number, line) :]
             except BlockingIOError:  # another process has made the terminal or pipe non-blocking
-                select.select([], [_NUMBER], [])
-                continue
-            self._is_amid_line = rest[count - 1] != ord("\n")
-            rest = rest[count:]
-        return len(data)
-
-    def _unlock(self) -> None:
-        """Have a lock in a child that no thread of its parent holds."""
-        self._lock = threading.RLock()
+                select.select([], [self._number], [])

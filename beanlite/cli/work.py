@@ -15,7 +15,7 @@ import typer
 from beanlite.beanstalk.client import Server, target_of
 from beanlite.cli import completion
 from beanlite.cli.groups import ServerOption, age_option, grouped
-from beanlite.cli.printing import SharedStdout
+from beanlite.cli.printing import LineStdout
 from beanlite.console.filters import encode_tube
 from beanlite.errors import ConfigError
 from beanlite.host import log
@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 EPILOG: Final = (
     "Each job is a line of JSON on stdout: its id, tube, outcome (done, released, buried, own, lost or given back),"
-    " seconds, tries and error. The log is on stderr. Exit codes: 0 stopped, and all jobs that were begun are finished;"
-    " 1 jobs were given back unfinished, the server refuses something, or all calls of the function hang; 2 a wrong"
-    " setting or flag, or there is no such function; 5 can't listen on the address of --health."
+    " seconds, tries and error. The log and what the function prints are on stderr. Exit codes: 0 stopped, and all"
+    " jobs that were begun are finished; 1 jobs were given back unfinished, the server refuses something, or all calls"
+    " of the function hang; 2 a wrong setting or flag, or there is no such function; 5 can't listen on the address of"
+    " --health."
 )
 EXAMPLES: Final = """
 beanlite work app:send --tube mail
@@ -97,7 +98,7 @@ def work(
     connecting = _connecting(server.addresses, function, tubes)
     log.setup("info", "text")
     limits = Limits(concurrency, timeout, tries, grace)
-    with SharedStdout() as stdout:  # before the import, which may keep a reference to it
+    with LineStdout() as stdout:  # before the import, which may print
         called = load(function)
         metrics = WorkerMetrics()
 

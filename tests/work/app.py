@@ -3,6 +3,8 @@
 import asyncio
 import io
 import multiprocessing
+import os
+import subprocess
 import sys
 import threading
 import time
@@ -184,7 +186,11 @@ def print_oddly(job):
     if kind == "floods":
         print(key * 1_000_000)  # noqa: T201 - likewise
     if kind == "waits":
-        print(key, end="")  # noqa: T201 - likewise
+        print(key)  # noqa: T201 - likewise
+    if kind == "print-elsewhere":
+        os.write(1, f"{key}\n".encode())
+    if kind == "print-in-child":
+        subprocess.run(["echo", key], check=True)
     while not is_over(kind, key):
         time.sleep(0.005)
     if kind == "closes":

@@ -26,13 +26,14 @@ class Work:
         self.workers = []
         (folder / "app.py").write_bytes((HERE / "app.py").read_bytes())
 
-    def begin(self, function="work", *flags, stdout=None):
-        """Start a worker, whose lines go into a file unless there is another place for them."""
+    def begin(self, function="work", *flags, stdout=None, stderr=None):
+        """Start a worker, whose lines and log go into files unless there is another place for them."""
         command = [sys.executable, "-P", "-m", "beanlite", "work", f"app:{function}", "--tube", self.tube]
         command += flags if "--connect" in flags else ["--connect", f"127.0.0.1:{self.scene.port}", *flags]
         environment = os.environ | {"PYTHONPATH": str(ROOT)}
         with (self.folder / "out").open("ab") as out, (self.folder / "errors").open("ab") as errors:
-            worker = subprocess.Popen(command, cwd=self.folder, env=environment, stdout=stdout or out, stderr=errors)
+            places = {"stdout": stdout or out, "stderr": stderr or errors}
+            worker = subprocess.Popen(command, cwd=self.folder, env=environment, **places)
         self.workers.append(worker)
         return worker
 

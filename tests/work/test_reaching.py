@@ -64,7 +64,7 @@ def test_function_of_the_page_is_called_over_tls(tmp_path, begin):
         worker = begin("--connect", front.where, "--tls-ca", str(authority.file))
         put(server)
         until(lambda: '"done"' in (tmp_path / "out").read_text())
-        assert "to ann\n" in (tmp_path / "out").read_text()
+        assert "to ann\n" in (tmp_path / "errors").read_text()
         worker.terminate()
         assert worker.wait(60) == 0
 
