@@ -25,7 +25,7 @@ from beanlite.host import log
 from beanlite.host.signals import STOPS
 from beanlite.host.stderr import last_words
 from beanlite.worker.function import CallInThread, JobInThread, call_async, is_async, line_of
-from beanlite.worker.outcomes import GIVEN_BACK, LOST, NOT_NOW, JobOutcome, finish, tell_of_lost
+from beanlite.worker.outcomes import GIVEN_BACK, LOST, NOT_NOW, OWN, JobOutcome, finish, tell_of_lost
 
 # A job that takes no longer is not touched at all.
 _FIRST_TOUCH_S: Final = 0.25
@@ -204,7 +204,7 @@ class Worker:
         while True:
             try:
                 queue = await self._connect().__aenter__()
-            except (CannotConnect, ConnectionLost) as error:
+            except (CannotConnect, ConnectionLost, *NOT_NOW) as error:
                 reason = str(error)
                 if reason not in told and len(told) < _REASONS_MAX:  # it may be another one by now
                     told.add(reason)
@@ -224,19 +224,29 @@ class Worker:
             while not self.is_stopping:
                 self._idle.add(task)
                 await self._wait_for_room()
-                try:
-                    job = await queue.reserve()
-                    self._idle.discard(task)
-                    await self._work(job, task)
+                refusal = await self._do_one(queue, task)
+                if refusal is None:
                     refusals = 0
-                except NOT_NOW as error:
+                elif not self.is_stopping:
                     if not refusals:
-                        log.warning("waiting for the server", reason=str(error))
+                        log.warning("waiting for the server", reason=str(refusal))
                     refusals += 1
                     self._idle.add(task)
                     await asyncio.sleep(wait_s(refusals, random.random()))  # noqa: S311 - no secret
         except Exception as error:  # noqa: BLE001 - it ends the worker, with the jobs in hand finished
             self.stop(error)
+
+    async def _do_one(self, queue: Queue, task: asyncio.Task[Any]) -> ClientError | None:
+        """Reserve a job and do it; return the refusal of a server that can't do a part of that now.
+
+        A job that could not be finished is ready again when nothing refers to it any more.
+        """
+        try:
+            job = await queue.reserve()
+            self._idle.discard(task)
+            return await self._work(job, task)
+        except NOT_NOW as refusal:
+            return refusal.with_traceback(None)  # its frames have the job
 
     async def _wait_for_room(self) -> None:
         """Wait while too many lines are not written: their reader is slow, or does not read at all."""
@@ -246,13 +256,15 @@ class Worker:
                 self._is_unread_told = True
                 log.warning("waiting until stdout is read", lines=len(self._unwritten))
 
-    async def _work(self, job: Job, task: asyncio.Task[Any]) -> None:
-        """Call the function for a job, and finish that. Raises NOT_NOW."""
+    async def _work(self, job: Job, task: asyncio.Task[Any]) -> ClientError | None:
+        """Call the function for a job, and finish that; return the refusal if it can't be. Raises NOT_NOW before."""
         try:
             stats = await job.stats()
         except (ConnectionLost, NotFound) as lost:
             tell_of_lost(job, lost)
-            return
+            return None
+        if self.is_stopping:
+            return None
         running, call = self._begin(job)
         began_s = time.monotonic()
         outcome, error, refusal = GIVEN_BACK, None, None
@@ -264,10 +276,12 @@ class Worker:
             touching.cancel()
             outcome = await finish(job, stats, error, self._limits.tries)
         except NOT_NOW as lost:
-            outcome, refusal = LOST, lost
+            outcome, refusal = LOST, lost.with_traceback(None)
             tell_of_lost(job, lost, tube=stats["tube"])
         except asyncio.CancelledError:
             running.cancel()
+            if job.is_finished:  # by a command whose reply we have not heard, unless the function did it
+                outcome = LOST if touching.cancelling() else OWN
             raise
         finally:
             touching.cancel()
@@ -279,8 +293,7 @@ class Worker:
             writing.add_done_callback(self._unwritten.remove)
         if not running.done():
             await self._wait_for_end(running, task)
-        if refusal is not None:
-            raise refusal
+        return refusal
 
     def _begin(self, job: Job) -> "tuple[asyncio.Future[BaseException | None], CallInThread | None]":
         """Call the function, and return what will be its error; and the call if it is one in a thread."""
