@@ -197,18 +197,6 @@ async def test_a_client_that_goes_while_its_batch_is_synced_hinders_nobody(tmp_p
         assert await asyncio.wait_for(second[0].readline(), 10) == b"INSERTED 2\r\n"
 
 
-async def test_failed_sync_ends_the_server_and_acknowledges_nothing(tmp_path, disk):
-    async with serving(tmp_path / "q.db") as (server, task):
-        client, second = await connect(server), await connect(server)
-        disk.error = errno.EIO
-        client[1].write(PUT)
-        second[1].write(PUT)
-        with pytest.raises(JournalFailed, match="sync"):
-            await asyncio.wait_for(asyncio.shield(task), 10)
-        assert not client[0]._buffer
-        assert not second[0]._buffer
-
-
 async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
     async with serving(tmp_path / "q.db", fsync="1ms") as (server, _):
         client = await connect(server)

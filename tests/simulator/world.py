@@ -86,20 +86,28 @@ class World:
 
 
 class SimulatedSync:
-    """The sync in the background: everything written before it began is safe once it has ended."""
+    """The sync in the background: everything written before it began is safe once it has ended.
+
+    If one fails nothing more is safe, but as by the kernel, each descriptor is told of it just once.
+    """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._under_way: list[tuple[float, Any, int, Any, int]] = []
+        self._under_way: list[tuple[float, Any, int, int]] = []
+        self._error: OSError | None = None
+        self._told: set[int] = set()
+        """The descriptors that have been told of the error."""
 
     def __call__(self, descriptor, done):
         world = self._world
         loop = asyncio.get_running_loop()
         error = world.disk.due(SYNC)
-        if error is None:
+        if error is not None:
+            self._error = error
+        else:
             world.disk.begin_sync(descriptor)
         at_s = loop.time() + world.sync_takes_s()
-        entry = (at_s, done, descriptor, error, world.committed)
+        entry = (at_s, done, descriptor, world.committed)
         self._under_way.append(entry)
         loop.call_at(at_s, self._end, entry)
 
@@ -107,10 +115,13 @@ class SimulatedSync:
         if entry not in self._under_way or self._world.gone:
             return
         self._under_way.remove(entry)
-        _, done, descriptor, error, committed = entry
-        if error is None:
+        _, done, descriptor, committed = entry
+        if self._error is None:
             self._world.disk.end_sync(descriptor)
             self._world.synced = max(self._world.synced, committed)
+        error = None if descriptor in self._told else self._error
+        if error is not None:
+            self._told.add(descriptor)
         done(error)
 
     def poll(self):

@@ -16,7 +16,10 @@ PUT = b"put 0 0 10 1\r\nx\r\n"
 
 
 class Disk:
-    """Takes the place of fdatasync: counts the calls, and waits or fails on request."""
+    """Takes the place of fdatasync: counts the calls, and waits or fails on request.
+
+    As by the kernel, each descriptor is told of an error just once.
+    """
 
     def __init__(self):
         self.free = asyncio.Event()
@@ -24,9 +27,10 @@ class Disk:
         self.error = None
         self.syncs = 0
         self.under_way = []
+        self._told = set()
 
-    def __call__(self, _descriptor, done):
-        self.under_way.append(done)
+    def __call__(self, descriptor, done):
+        self.under_way.append((descriptor, done))
         asyncio.get_running_loop().create_task(self._sync())
 
     async def _sync(self):
@@ -35,8 +39,9 @@ class Disk:
 
     def poll(self):
         while self.free.is_set() and self.under_way:
-            done = self.under_way.pop(0)
-            if self.error is not None:
+            descriptor, done = self.under_way.pop(0)
+            if self.error is not None and descriptor not in self._told:
+                self._told.add(descriptor)
                 done(OSError(self.error, os.strerror(self.error)))
             else:
                 self.syncs += 1

@@ -57,7 +57,7 @@ class Leisure:
             if written:
                 self._upkeep.note_unsynced()
                 if self._syncs:
-                    await self._writer.sync()
+                    await self._writer.sync_slice()
         return took_s
 
     def _checkpoint_if_due(self) -> None:

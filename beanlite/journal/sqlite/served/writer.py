@@ -101,7 +101,9 @@ class Writer:
         self._worker = aiosqlite.Connection(lambda: database.connection, iter_chunk_size=64)
         self.room = database.room
         self.frames = Frames(database.index)
-        self._wal = -1  # a file descriptor of the -wal
+        # The kernel tells each open file of a failed write just once: if two syncs of one are under way, the second to
+        # end seems to have gone well. Therefore slices are synced by an open file of their own.
+        self._wal = self._wal_of_slices = -1  # file descriptors of the -wal
         self._promised_id = 0
         """The last id according to the file: no id above it has been given out."""
         self._last: tuple[int, int] | None = None
@@ -128,7 +130,7 @@ class Writer:
             self.frames.allocate(CHECKPOINT_FRAMES)
             self._db.execute("UPDATE meta SET jobs = NULL")  # creates the -wal; it takes no additional space
             # SQLite takes no locks on the -wal and keeps using the same file, so another descriptor does no harm.
-            self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
+            self._wal, self._wal_of_slices = (os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC) for _ in range(2))
             self._tie = Tie(self._db, self._database.file, self._wal)
             has_room = self.room.take_reserve()
             self._db.execute("BEGIN IMMEDIATE")  # of more commits, a power failure could lose more than a start expects
@@ -245,9 +247,16 @@ class Writer:
         self._watch.check(self.frames.committed)
 
     async def sync(self) -> None:
-        """Sync in the background, where latency does not matter. JournalFailed: the sync failed."""
+        """Sync while no batch is being synced. JournalFailed: the sync failed."""
+        await self._sync_in_background(self._wal)
+
+    async def sync_slice(self) -> None:
+        """Sync a slice, also while a batch is being synced, but no other slice. JournalFailed: the sync failed."""
+        await self._sync_in_background(self._wal_of_slices)
+
+    async def _sync_in_background(self, descriptor: int) -> None:
         end: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
-        self._sync.background(self._wal, end.set_result)
+        self._sync.background(descriptor, end.set_result)
         self.check_sync(await end)
 
     def check_sync(self, error: Exception | None) -> None:
@@ -361,7 +370,8 @@ class Writer:
             with contextlib.suppress(JournalBusy, JournalFull):  # the only cost is a gap before the next ids
                 self.write_slice(0, self._note_end)
             with failing(self._database.path):
-                os.close(self._wal)
+                for descriptor in (self._wal, self._wal_of_slices):
+                    os.close(descriptor)
                 rest = self._database.close()
         except Exception as error:  # noqa: BLE001 - raised below, once the thread has ended
             failure = error
