@@ -121,6 +121,11 @@ class Feed:
         if len(watcher.wishes) > CHANGES_MAX:
             watcher.wishes.popleft()
 
+    def forget(self, client: Client) -> None:
+        """Send nothing more to a client that is gone."""
+        if client in self._watchers:
+            self._drop(client)
+
     @property
     def _end(self) -> int:
         return self._first + len(self._events)
@@ -167,8 +172,8 @@ class Feed:
         watcher, connection = self._watchers.get(client), self._connections.get(client)
         if watcher is None:
             return 1
-        if connection is None or not connection.session.operator:  # it is gone, or may not watch any more
-            self._drop(client)
+        if connection is None or connection.ending.leaving or not connection.session.operator:
+            self._drop(client)  # it is gone, or may not watch any more
             return 1
         watcher.is_answered = watcher.is_answered or not connection.owes
         if not watcher.is_answered or connection.transport.get_write_buffer_size() > unread_max:

@@ -156,6 +156,11 @@ def wire(
         clock=clock,
         latencies=latencies,
     )
+
+    def forget(client: Client) -> None:
+        roster.forget(client)
+        parts.feed.forget(client)
+
     turns = Turns(loop, engine, group_commit, clock, roster.wake)
     fetcher = Fetcher(loop, engine, journal, tell_failure)
     host = Host(
@@ -164,7 +169,7 @@ def wire(
         group=group_commit,
         service=parts.service,
         admit=roster.admit,
-        forget=roster.forget,
+        forget=forget,
         part=roster.part,
         fetch=fetcher.fetch,
         spare_others=roster.spare_others,

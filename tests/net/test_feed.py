@@ -98,7 +98,7 @@ def test_changes_that_cancel_out_are_told_at_once_without_a_journal(monkeypatch)
 def test_events_are_made_only_while_somebody_watches():
     async def play(server, _journal):
         ledger = server.parts.engine.ledger
-        first, second, producer = Client(server), Client(server), Client(server)
+        first, second = Client(server), Client(server)
         assert not ledger.recording
         for watcher in (first, second, second):
             await watcher.ask(WATCH)
@@ -106,8 +106,20 @@ def test_events_are_made_only_while_somebody_watches():
         for watcher in (first, second):
             watcher.close()
             await settle()
-            await producer.ask(PUT)
         assert not ledger.recording
+        assert not server.parts.feed._watchers
+
+    assert simulated(play) is None
+
+
+def test_client_that_is_gone_before_its_turn_to_leave_is_sent_nothing():
+    async def play(server, _):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        watcher.closed = True
+        watcher.protocol.ending.lose()  # its turn to leave comes when this one has not lasted too long
+        assert await producer.ask(PUT) == b"INSERTED 1\r\n"
+        await settle()
         assert not server.parts.feed._watchers
 
     assert simulated(play) is None

@@ -109,6 +109,8 @@ class Client(asyncio.Transport):
         return self.said
 
     def write(self, data):
+        if self.closed:
+            raise RuntimeError("the transport is closed")  # as uvloop's does
         self.said += data
 
     def close(self):
