@@ -10,11 +10,9 @@ from beanlite.net.refusals import Refusals
 
 # A client with fewer buffered bytes than this is not counted; ``CLIENT_BYTES`` allows for them.
 COUNTED_FROM: Final = 4096
-# A client with this many bytes of unread replies is not served until it has read them. With many clients the limit is
-# lower, so that all of them together can take only a part of the memory.
-UNREAD_MAX: Final = 1 << 18
-UNREAD_LEAST: Final = COUNTED_FROM
-UNREAD_PART: Final = 16
+# A client to which more bytes of replies are left to be sent, because the kernel has no room for them, is not served
+# until it has read them. There may be as few as a reply has, and each takes some hundred bytes until it is sent.
+UNSENT_MAX: Final = 100
 # When such a part of the memory has been buffered, or freed, it is seen how much room that leaves for puts: without a
 # journal the next batch, which looks as well, may be some time away.
 MOVED_PART: Final = 256
@@ -48,11 +46,6 @@ class Buffers:
         self._refusals = refusals
         self.amounts: dict[Buffered, int] = {}
         """How many bytes are buffered for each connection; the one that has had some for longest comes first."""
-
-    @property
-    def unread_max_bytes(self) -> int:
-        """How many bytes of replies the next client may leave unread."""
-        return min(UNREAD_MAX, max(UNREAD_LEAST, self._memory.max_bytes // UNREAD_PART // self._memory.clients))
 
     def note(self, connection: Buffered, buffered_bytes: int) -> None:
         """Set how many bytes are buffered for a connection; if the total is above the limit, close others."""

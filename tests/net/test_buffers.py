@@ -12,7 +12,7 @@ from beanlite.commit import group
 from beanlite.core.admission import Admission
 from beanlite.core.memory import PART, Memory
 from beanlite.core.queues import Queues
-from beanlite.net.buffers import COUNTED_FROM, Buffers
+from beanlite.net.buffers import COUNTED_FROM, UNSENT_MAX, Buffers
 from beanlite.net.refusals import Refusals
 from tests.support import inside
 from tests.support.inside import PUT, ask, connect, serving
@@ -125,9 +125,26 @@ async def test_replies_of_a_client_that_is_cut_off_count_until_it_is_gone(tmp_pa
         assert memory.held_bytes == 0
 
 
-@pytest.mark.parametrize("peeks", [4, 15])  # less than a client may leave unread before it is served no more, and more
-async def test_replies_that_are_not_read_before_a_quit_count_until_they_are(tmp_path, peeks):
-    body = b"x" * 60_000
+async def test_client_that_reads_no_small_replies_is_served_no_more(tmp_path):
+    commands, many = b"list-tube-used\r\n", 5000
+    async with serving(tmp_path / "q.db") as (server, _):
+        reader, writer = await connect(server)
+        assert await ask((reader, writer), commands) == b"USING default\r\n"
+        (connection,) = server.parts.roster.connections.values()
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        writer.transport.pause_reading()
+        for _ in range(many):
+            connection.data_received(commands)
+            if not connection._flow.reading:
+                break
+        assert connection.transport.get_write_buffer_size() <= UNSENT_MAX + 20
+        writer.transport.resume_reading()
+        await inside.until(lambda: connection._flow.reading)
+
+
+async def test_replies_that_are_not_read_before_a_quit_count_until_they_are(tmp_path):
+    body, peeks = b"x" * 60_000, 4
     async with serving(tmp_path / "q.db") as (server, _):
         reader, writer = client = await connect(server)
         assert await ask(client, b"put 0 0 60 60000\r\n%b\r\n" % body) == b"INSERTED 1\r\n"
