@@ -26,8 +26,11 @@ from beanlite.protocol.framing import FramedSession
 from beanlite.protocol.replies import UNAUTHORIZED
 from beanlite.protocol.session import Service
 
-# A client that waits for each reply is held back by a full batch only if it sends more bytes than this at once.
+# A client that waits for each reply is not held back by a full batch. One that sends more bytes or lines than this at
+# once is, and by a long turn as well; short data is not searched for lines.
 SMALL_BYTES: Final = 1 << 12
+LINES_MAX: Final = 16
+SHORT_BYTES: Final = 128
 # A client that gets more replies than this at once is pipelining its commands.
 ONE_BY_ONE_MAX: Final = 4
 
@@ -94,12 +97,12 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass received bytes to the session: every command starts here."""
-        now_ns = self._turns.received(len(data))
+        size = len(data)
+        is_much = size > SHORT_BYTES and (size > SMALL_BYTES or data.count(b"\n") > LINES_MAX)
+        now_ns = self._turns.received(size, is_much=is_much)
         try:
             # Let others go first. A client that waits for each reply is not held back, unless it puts a large body.
-            if now_ns == LATE or (
-                (self._outbox.held or len(data) > SMALL_BYTES or self.session.put is not None) and self._group.full
-            ):
+            if now_ns == LATE or ((self._outbox.held or is_much or self.session.put is not None) and self._group.full):
                 # Even while nobody else can be served, what goes on can be seen. What is behind it waits all the same:
                 # some are answered at once, such as a wrong line.
                 if self.session.replies or not (self._group.flooded and self.session.begins_with_look(data)):

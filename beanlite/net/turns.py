@@ -20,6 +20,9 @@ from beanlite.protocol.framing import STEPS_MAX
 TURN_BYTES: Final = 1 << 16
 # After this long in one turn of the loop, the remaining work continues in a later one.
 TURN_NS: Final = 2_000_000
+# After this long none is served that sends much at once. Until then only one is put off after every TURN_BYTES, lest
+# batches become small.
+LONG_TURN_NS: Final = 5 * TURN_NS
 # The share of a turn for clients with more to do than fits in one go, if clients that send one command at a time were
 # served, too. It doubles, up to TURN_NS, with each turn without such a client: its next command may be on its way.
 RESUMED_NS: Final = 200_000
@@ -39,12 +42,14 @@ class Turns:
 
     A turn is one pass of the event loop. Its rules:
 
-    - The clock is read at the first command of a turn, and again after every TURN_BYTES received. Reading it for each
-      command would be noticeably slower, so commands that may take long ask for a new reading. It never goes back.
+    - The clock is read at the first command of a turn, and again after every TURN_BYTES received, and before each
+      pipeline. Reading it for each command would be noticeably slower, so commands that may take long ask for a new
+      reading. It never goes back.
     - Timers that are due are handled when the clock is read, one slice per turn. The end of the turn follows up on all
       changes: it wakes the clients whose wait is over, has deferred changes written, and sets the timer.
-    - Once a turn has lasted TURN_NS, clients that send or leave are put off until a later one. Clients that send are
-      put off as well while too many events wait to be stored.
+    - Once a turn has lasted TURN_NS, clients that leave are put off until a later one, and so is one that sends after
+      every TURN_BYTES; after LONG_TURN_NS, all that pipeline. While too many events wait to be stored, all that send
+      are put off.
     - Clients that were put off, or have more to do than fits in one go, resume in order of arrival, and only while the
       batch being gathered has room: each at most once per turn, and for RESUMED_NS in all. Both limits are relaxed if
       no client was served that sends one command at a time. Clients that leave don't fill a batch, and so don't wait
@@ -144,13 +149,20 @@ class Turns:
         now_ns = self.now()
         return LATE if now_ns > self._until_ns else now_ns
 
-    def received(self, size: int) -> int:
-        """Return the time for a client that has sent ``size`` bytes, or LATE if they have to be put off."""
-        self._bytes_left -= size
-        if self._bytes_left > 0:
+    def received(self, size: int, *, is_much: bool) -> int:
+        """Return the time for a client that has sent ``size`` bytes, or LATE if they have to be put off.
+
+        ``is_much``: they are more than a few commands.
+        """
+        self._bytes_left = bytes_left = self._bytes_left - size
+        if bytes_left > 0 and not is_much:
             return self._now_ns
-        now_ns = self.now_unless_late()
-        return LATE if self._group.flooded else now_ns
+        now_ns = self.now()
+        until_ns = self._until_ns
+        if bytes_left > 0 and self._bytes_left > 0:
+            self._bytes_left = bytes_left
+            until_ns += LONG_TURN_NS - TURN_NS
+        return LATE if now_ns > until_ns or self._group.flooded else now_ns
 
     def look_at_clock(self) -> None:
         """Have the clock read for the next client that sends, because something has taken long."""

@@ -7,7 +7,7 @@ import pytest
 from beanlite.core.engine import Engine
 from beanlite.core.job import SLICE
 from beanlite.net import turns
-from beanlite.net.turns import RESUMED_NS, RESUMED_STEPS, TIMER_MAX_S, TURN_NS, Turns
+from beanlite.net.turns import LONG_TURN_NS, RESUMED_NS, RESUMED_STEPS, TIMER_MAX_S, TURN_NS, Turns
 from beanlite.protocol.blocked import KICKING, LOOKING, WORKING, YIELDING
 from tests.support.inside import connect, serving, until
 from tests.support.simulated import Client, settle, simulated
@@ -84,6 +84,16 @@ def test_clients_that_send_are_not_put_off_for_what_took_long(loop, client_turns
     assert client_turns.now_unless_late() == turns.LATE
 
 
+def test_pipelines_are_put_off_in_a_long_turn(loop, client_turns):
+    assert client_turns.received(1000, is_much=True) != turns.LATE
+    loop.now_ns += LONG_TURN_NS
+    assert client_turns.received(1000, is_much=True) != turns.LATE
+    loop.now_ns += 1
+    assert client_turns.received(1000, is_much=True) == turns.LATE
+    assert client_turns.received(20, is_much=False) != turns.LATE
+    assert client_turns.received(1000, is_much=True) == turns.LATE
+
+
 def test_timer_is_bounded_in_case_the_machine_sleeps(loop, client_turns):
     client_turns._timers.set(client_turns._engine.tubes[b"default"], loop.now_ns + 10**15)
     client_turns.follow_up(client_turns.now())
@@ -97,7 +107,7 @@ LONG = [
     b"stats-tube default\r\n",
     b"list-tubes\r\n",
     b"list-tubes-watched\r\n",
-    b"kick 11\r\n",
+    b"kick 2\r\n",
     b"list-jobs 2\r\n{}\r\n",
     b'group-jobs 17\r\n{"fact": "state"}\r\n',
     b"list-clients 2\r\n{}\r\n",
@@ -110,7 +120,7 @@ LONG = [
     b"reserve-batch 5 0\r\n",
     b"watch-events 2\r\n{}\r\n",
 ]
-SHORT = [b"kick 10\r\n", b"list-tube-used\r\n", b"peek 1\r\n", b"put 0 0 10 1\r\nx\r\n", b"reserve\r\n", b"use x\r\n"]
+SHORT = [b"kick 1\r\n", b"list-tube-used\r\n", b"peek 1\r\n", b"put 0 0 10 1\r\nx\r\n", b"reserve\r\n", b"use x\r\n"]
 
 
 @pytest.mark.parametrize("command", [*LONG, *SHORT])

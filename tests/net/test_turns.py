@@ -205,6 +205,24 @@ async def test_clients_with_a_large_body_each_do_not_overfill_a_batch(tmp_path, 
             assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED ")
 
 
+async def test_short_pipelines_of_many_clients_do_not_overfill_a_batch(tmp_path, disk):
+    async with serving(tmp_path / "q.db") as (server, _):
+        first, other = await connect(server), await connect(server)
+        disk.free.clear()
+        first[1].write(PUT)
+        await until(lambda: server.wiring.group_commit.syncing)
+        many = [await connect(server) for _ in range(40)]
+        for client in many:
+            client[1].write(PUT * 100)
+        await until(lambda: server.wiring.group_commit.full)
+        assert await is_silent(many[-1], other)
+        assert server.parts.engine.last_id < group.BATCH_JOBS + 2 * STEPS_MAX
+        disk.free.set()
+        for client in many:
+            for _ in range(100):
+                assert (await asyncio.wait_for(client[0].readline(), 10)).startswith(b"INSERTED ")
+
+
 async def test_how_many_replies_are_held_for_a_client_has_its_limit(tmp_path, disk):
     looks = 3 * UNSENT_MAX
     async with serving(tmp_path / "q.db") as (server, _):
