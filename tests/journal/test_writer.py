@@ -11,10 +11,10 @@ from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.replay import read_jobs
-from beanlite.journal.sqlite.served.batch import batch_of
+from beanlite.journal.sqlite.served.batch import FREED_PART, batch_of
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.served.writer import IDS_AHEAD, Writer
-from tests.support.core import Core
+from tests.support.core import Core, put
 from tests.support.journal_files import NO_HISTORY
 
 
@@ -38,6 +38,16 @@ async def test_deletes_of_single_ids_and_of_runs_leave_all_others(journal):
         assert core.send(client, b"delete %d\r\n" % job_id) == b"DELETED\r\n"
     write(journal, core)
     assert [job_id for job_id, *_ in stored(journal)] == [1, 5, 6, 8, 11]
+
+
+async def test_deletes_of_large_bodies_count_as_writing_a_part_of_them(journal):
+    core = Core()
+    client = core.client()
+    for size in (100, 60_000, 50_000):
+        put(core, client, b"x" * size)
+    write(journal, core)
+    core.send(client, b"delete 1\r\ndelete 2\r\n")
+    assert batch_of(core.store(), journal.chronicle.history).body_bytes == 60_000 // FREED_PART
 
 
 async def test_each_of_many_new_jobs_is_written_as_it_was_put(journal):
