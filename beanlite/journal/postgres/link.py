@@ -105,6 +105,8 @@ class Link:
         """The URL of that host alone."""
         self.pid = int(connection.get_server_pid())
         """The server process of the connection; asyncpg does not give it once the connection has ended."""
+        self.told_pid = self.pid
+        """The number that the connection was told at its start: that of a pooler, if there is one in between."""
         self.history: Timeline | None = None
         """None: the database does not say."""
         self.host: tuple[int, datetime] | None = None

@@ -75,7 +75,7 @@ async def expect_session(link: Link, name: str) -> None:
 
     So a commit that somebody waits for might not wait for the standby, because another need not.
     """
-    if link.connection.get_server_pid() == link.pid:
+    if link.told_pid == link.pid:
         return  # it is the database that answers
     pid = link.pid
     with suppress(*TROUBLE):  # the pooler may have no other connection

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 
 from beanlite.errors import LeaseLost
-from beanlite.journal.postgres import journal, lease, sender
+from beanlite.journal.postgres import journal, lease, schema, sender
 from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, applicant, by, sql, take, until
 from tests.journal.postgres.test_history import ALL, asked, recorded, stored
 
@@ -115,3 +115,16 @@ async def test_standby_stops_while_the_database_does_not_answer(postgres, databa
     stopped.set()
     assert await asyncio.wait_for(waiting, SOON_S) is None
     active.link.drop()
+
+
+async def test_stop_right_after_the_database_was_checked_is_no_error(database, monkeypatch):
+    stopped = asyncio.Event()
+    checking = schema.check
+
+    async def check(link, *arguments, **others):
+        await checking(link, *arguments, **others)
+        stopped.set()
+        await until(link.connection.is_closed)
+
+    monkeypatch.setattr(lease, "check", check)
+    assert await asyncio.wait_for(take(applicant(database), stopped), SOON_S) is None
