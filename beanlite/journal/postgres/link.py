@@ -152,6 +152,10 @@ class Link:
             if not self.connection.is_closed():
                 raise
             raise ConnectionError("the connection has ended") from error
+        except asyncpg.InternalClientError as error:
+            if not str(error).startswith("cannot switch to state"):  # to that of a statement, amid its end
+                raise
+            raise ConnectionError("the connection has ended") from error
         finally:
             if timer is not None:
                 timer.cancel()

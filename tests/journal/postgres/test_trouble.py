@@ -8,7 +8,7 @@ import pytest
 
 from beanlite.errors import JournalFailed
 from beanlite.journal.postgres import recovery, sender
-from beanlite.journal.postgres.link import Link, connect
+from beanlite.journal.postgres.link import TROUBLE, Link, connect, text_of
 from beanlite.journal.postgres.recovery import Reader
 from tests.journal.postgres.serving import SOON_S, by, by_few, served, sql, until
 
@@ -69,6 +69,18 @@ async def test_a_connection_that_has_ended_still_tells_whose_it_was(database):
     link.drop()
     await asyncio.sleep(0)
     assert link.pid == pid
+
+
+async def test_statement_amid_the_end_of_its_connection_is_told_in_words(database):
+    """PostgreSQL has said that it ends the connection, and has not closed it yet."""
+    link = await connect(database, "it")
+    said = b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0"
+    protocol = getattr(link.connection, "_protocol")  # noqa: B009 - it has no type
+    protocol.data_received(b"E" + (4 + len(said)).to_bytes(4, "big") + said)
+    with pytest.raises(TROUBLE) as trouble:
+        await link.row("SELECT 1")
+    assert text_of(trouble.value) == "the connection has ended"
+    link.drop()
 
 
 async def test_a_connection_that_says_nothing_any_more_is_given_up(database, way, monkeypatch):
