@@ -205,6 +205,8 @@ async def _fill(link: Link, source: sqlite3.Connection, name: str, *, new_ids: b
     lease = await link.row(_TAKE, __version__)
     if lease is None:
         raise JournalRefused(f"a server has {name}, or was killed; stop it in an orderly way first")
+    if not await has_policies(link, name):
+        raise JournalRefused(f"{name} was last served by an older version; serve it once with this beanlite")
     (last_id,) = source.execute("SELECT last_id FROM meta").fetchone()
     above_id = lease["last_id"] if new_ids else 0
     burials = await connection.fetchval("SELECT coalesce(max(buried_seq), 0) FROM jobs")

@@ -78,12 +78,12 @@ async def test_older_database_is_exported_and_migrated(database):
     await serving.stop()
 
 
-async def import_into_older(postgres, database, path, *, notes):
+async def import_into_older(postgres, database, path, *, notes, version=5):
     await (await filled(database)).stop()
     lines = [json.loads(line) for line in await exported(database)]
     load([json.dumps({key: line[key] for key in line if notes or key != "note"}).encode() for line in lines], path)
     older = await asyncio.to_thread(postgres.new_database)
-    await made_by_an_older_version(older, 5)
+    await made_by_an_older_version(older, version)
     await asyncio.to_thread(dump.load, path, older, new_ids=False)
     return older
 
@@ -97,3 +97,8 @@ async def test_jobs_without_notes_are_imported_into_an_older_database(postgres, 
 async def test_notes_are_not_imported_into_an_older_database(postgres, database, tmp_path):
     with pytest.raises(BeanliteError, match="has no notes yet; serve it once"):
         await import_into_older(postgres, database, tmp_path / "q.db", notes=True)
+
+
+async def test_nothing_is_imported_into_a_database_without_policies(postgres, database, tmp_path):
+    with pytest.raises(BeanliteError, match="was last served by an older version; serve it once"):
+        await import_into_older(postgres, database, tmp_path / "q.db", notes=False, version=3)
