@@ -35,6 +35,8 @@ from beanlite.journal.postgres.selects import (
 _CHUNK: Final = 1000
 _LARGE_CHUNK: Final = 5000
 _BATCHES: Final = 500
+# How many changed jobs are looked up or removed before the rest of the server has its turn.
+_TURN: Final = 5000
 # How often the copy is brought up to date; also the pause after an error, and before all is read anew.
 _EVERY_S: Final = 0.5
 _AGAIN_S: Final = 5.0
@@ -254,6 +256,7 @@ class Ahead:
     async def _renew(self, copy: Copy, fetch: Fetch, rows: Sequence[asyncpg.Record], last_batch: int) -> None:
         """Apply the batches up to this one, of which the rows are the first."""
         batch = self._batch
+        removed = 0
         changed: set[int] = set()
         while batch < last_batch:
             if not rows or rows[0]["number"] is None:
@@ -265,10 +268,17 @@ class Ahead:
                 changed.update(changed_ids or ())
                 for job_id in gone_ids or ():
                     copy.remove(job_id)
+                    removed += 1
+                    if removed % _TURN == 0:
+                        await asyncio.sleep(0)
             await asyncio.sleep(0)
             if batch < last_batch:
                 rows = await fetch(_CHANGES, batch)
-        job_ids = sorted(job_id for job_id in changed if copy.jobs.find(job_id) is not None)
+        in_order = sorted(changed)
+        job_ids: list[int] = []
+        for at in range(0, len(in_order), _TURN):
+            job_ids += [job_id for job_id in in_order[at : at + _TURN] if copy.jobs.find(job_id) is not None]
+            await asyncio.sleep(0)
         for at in range(0, len(job_ids), _CHUNK):
             await self._read_again(copy, fetch, job_ids[at : at + _CHUNK])
 

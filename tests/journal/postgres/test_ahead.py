@@ -1,6 +1,7 @@
 """What a standby reads ahead: in the end it has what a server has that reads everything at once."""
 
 import asyncio
+import itertools
 import os
 import random
 
@@ -282,3 +283,29 @@ async def test_bodies_of_the_latest_jobs_are_dropped_for_want_of_room(world):
     with_bodies = [job.id for job in all_jobs(engine) if job.body is not None and job.size == 100]
     assert with_bodies == sorted(with_bodies) == list(range(1, len(with_bodies) + 1))
     assert 0 < engine.memory.body_bytes <= 10 * (100 + BODY_BYTES)
+
+
+async def test_removal_of_many_jobs_leaves_turns_to_the_rest_of_the_server(world, monkeypatch):
+    monkeypatch.setattr(reading_ahead, "_TURN", FEW)
+    core, client = world.history.core, world.history.clients[0]
+    first = core.engine.last_id + 1
+    for _ in range(20):
+        core.send(client, b"put 0 0 60 1\r\nx\r\n")
+    await world.commit()
+    while await world.step():
+        pass
+    for job_id in range(first, first + 20):
+        core.send(client, b"delete %d\r\n" % job_id)
+    await world.commit()
+    sizes = [len(world.ahead._copy.jobs)]
+
+    async def look():
+        while True:
+            sizes.append(len(world.ahead._copy.jobs))
+            await asyncio.sleep(0)
+
+    looking = asyncio.create_task(look())
+    await world.step()
+    looking.cancel()
+    assert sizes[0] - sizes[-1] == 20
+    assert max(before - after for before, after in itertools.pairwise(sizes)) <= FEW
