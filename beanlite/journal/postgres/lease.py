@@ -42,7 +42,7 @@ from beanlite.journal.postgres.link import (
     text_of,
 )
 from beanlite.journal.postgres.primaries import active_server, other_primaries
-from beanlite.journal.postgres.schema import NOW, check, expect_session, has_batches, heed_fsync, migrate
+from beanlite.journal.postgres.schema import NOW, check, expect_keys, expect_session, has_batches, heed_fsync, migrate
 from beanlite.journal.postgres.waits import CROWDED, NO_STANDBY, why_it_waits
 
 # A standby polls the lease _LOOKS times in the time of the lease, and at least every _LOOK_S, so that a lease that is
@@ -219,6 +219,7 @@ class _Waiting:
         try:
             await check(link, applicant.name, require_sync=applicant.require_sync)
             await expect_session(link, applicant.name)
+            await expect_keys(link)
             await heed_fsync(link, applicant.name)
             if not self._stands_by:  # otherwise the tables are missing only while somebody restores them
                 await self._patiently(link, migrate(link, applicant.name, only_from=0))
@@ -283,6 +284,7 @@ class _Waiting:
                     now_ns = self._applicant.clock_ns()
                     continue
                 statement = _TAKE_BEFORE if is_older else _TAKE
+                await expect_keys(link)
                 ended = Reign(row["epoch"], row["started_at"])
                 lease = await self._patiently(link, self._take(link, statement, sign, ended))
                 if lease is not None:

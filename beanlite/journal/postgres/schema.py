@@ -26,6 +26,17 @@ _WITH_NOTES: Final = 6
 _WITH_HISTORY: Final = 9
 # That in which rows of jobs have a checksum.
 _WITH_CHECKSUMS: Final = 10
+# All tables but schema_version.
+TABLES: Final = ("lease", "batches", "jobs", "pauses", "policies", "schedules", "notes", "totals", "history")
+# A dump gives a table its key when its rows are there. The table schema_version has one since there are batches.
+_KEYLESS: Final = """
+    SELECT relname FROM pg_class
+    WHERE pg_table_is_visible(oid) AND relkind = 'r'
+        AND (relname = ANY ($1) OR relname = 'schema_version' AND to_regclass('batches') IS NOT NULL)
+        AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = pg_class.oid AND indisprimary AND indisvalid)
+        AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('lease') AND attname = 'epoch')
+    ORDER BY relname LIMIT 1
+"""
 # The time by the database's clock, which is the same for all servers.
 NOW: Final = "extract(epoch FROM clock_timestamp())::float8"
 _PID: Final = "SELECT pg_backend_pid() AS pid"
@@ -96,6 +107,15 @@ async def heed_fsync(link: Link, name: str) -> None:
     row = await link.row(_FACTS, within_s=CONNECT_S)
     if row is not None and row["fsync"] != "on":
         log.warning("the database does not sync to its disk: a power failure can lose everything", database=name)
+
+
+async def expect_keys(link: Link) -> None:
+    """Raise ConnectionError if a table of ours has no primary key: while a dump is restored, or after half of one."""
+    row = await link.row(_KEYLESS, TABLES, within_s=CONNECT_S)
+    if row is not None:
+        raise ConnectionError(
+            f"its table {row['relname']} has no primary key: a dump is being restored, or its restoration was cut short"
+        )
 
 
 async def has_batches(link: Link, name: str) -> bool:

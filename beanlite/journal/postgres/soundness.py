@@ -19,7 +19,7 @@ from beanlite.journal.note_rows import note_of
 from beanlite.journal.policy_rows import policy_of
 from beanlite.journal.postgres.link import Link
 from beanlite.journal.postgres.reader import connected, telling
-from beanlite.journal.postgres.schema import MIGRATIONS, version_of
+from beanlite.journal.postgres.schema import MIGRATIONS, TABLES, version_of
 from beanlite.journal.postgres.selects import WITH_BODIES
 from beanlite.journal.schedule_rows import schedule_of
 from beanlite.journal.validity import COUNTER_MAX, FAULTS_MAX, CheckResult
@@ -30,8 +30,7 @@ _DATABASE: Final = """
 """
 # How many jobs are read at a time.
 _CHUNK: Final = 5000
-# A trigger or a rule would run as part of the server's own changes.
-_OURS: Final = ("lease", "batches", "jobs", "pauses", "policies", "schedules", "notes", "totals", "history")
+# A trigger or a rule of our tables would run as part of the server's own changes.
 _TABLES: Final = "pg_table_is_visible(pg_class.oid) AND relname = ANY ($1)"
 _FOREIGN: Final = f"""
     SELECT 'the trigger ' || tgname || ' of ' || relname AS what
@@ -90,7 +89,7 @@ class _Check:
             said = f"{self._name} has version {version}, and can be checked when a server of this version has served it"
             yield CheckResult("schema", sound=False, said=said, ours=False)
             return
-        foreign = [row["what"] for row in self._rows(_FOREIGN, _OURS)]
+        foreign = [row["what"] for row in self._rows(_FOREIGN, TABLES)]
         said = self._damaged(f"it has {', '.join(foreign)}") if foreign else f"version {version}"
         yield CheckResult("schema", sound=not foreign, said=said)
         leases = self._rows(_STATE)
