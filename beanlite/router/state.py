@@ -295,6 +295,8 @@ class ClientState(Owner):
             if lane.state == CLOSED or lane.ended or lane.number not in self.map.servers:
                 continue
             wanted = {tube for tube in self.watched if self.has_tube(lane, tube)}
+            if not wanted.isdisjoint(lane.watched):  # from now on that is not only in place of another tube
+                lane.placeholder = False
             for tube in wanted - lane.watched:
                 lane.send(b"watch %b\r\n" % tube, InternalAsk())
                 self.watch_more(lane, tube)

@@ -147,6 +147,17 @@ def test_server_that_is_renamed_while_it_is_away_is_asked_again(net, worker, ref
     assert worker.take() == b"RESERVED 66 1\r\nx\r\n"
 
 
+@pytest.mark.parametrize("more", [[], ["c"]])
+def test_default_that_moves_to_where_it_was_watched_in_place_stays(net, client, more):
+    """Of the new server the client has watched nothing so far. Be it that another tube moves with it, or later."""
+    client.send(b"use b\r\nwatch c\r\n" + put(b"x"))
+    assert client.session.lanes[2].watched == {b"default"}
+    net.change(["a"], ["b", "b.x", "default", *more])
+    client.send(b"watch b.x\r\n")
+    job_at(net, 2, b"default")
+    assert client.send(b"reserve-with-timeout 0\r\n") == b"RESERVED 130 1\r\nx\r\n"
+
+
 def test_changed_file_ends_no_reserve_with_commands_behind_it(net, client):
     client.send(b"use b\r\nwatch b\r\nignore default\r\n")
     assert client.send(b"reserve\r\n" + put(b"y") + b"list-tube-used\r\n") == b""
