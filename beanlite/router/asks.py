@@ -187,6 +187,7 @@ class UseAsk(Ask):
                         ask.before = self.before
         elif session.barrier is self:
             self._take(lane)
+            lane.used = self._tube
         self._end(line)
 
     def lose(self, lane: Lane) -> bool:
@@ -196,14 +197,14 @@ class UseAsk(Ask):
 
     def fail(self, lane: Lane) -> None:
         """Use it once the server is back: there is nothing that could be lost."""
-        self._take(lane)
+        if self._session.barrier is self:  # else it was taken at once, and the client may use another one by now
+            self._take(lane)
         self._end(b"%b%b\r\n" % (USING, self._tube))
 
     def _take(self, lane: Lane) -> None:
         session = self._session
         old = session.home
         session.use(self._tube)
-        lane.used = self._tube
         if old is not lane and old.state != CLOSED and old.used != DEFAULT and not old.ended:
             old.used = DEFAULT
             old.send(b"use default\r\n", InternalAsk())

@@ -293,6 +293,31 @@ def test_lost_connection_sends_looks_again(net, client):
     assert said.endswith(b"WATCHING 2\r\n")
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_use_that_is_lost_does_not_undo_a_later_one(net, client, fails):
+    client.send(b"use a\r\n")
+    if fails:
+        net.lose(1)
+    net.halted.add(1)
+    assert client.send(b"use c\r\nuse b\r\n" + put(b"x")) == b""
+    (net.leave if fails else net.lose)(1)
+    net.halted.clear()
+    assert client.send(b"list-tube-used\r\n") == b"USING c\r\nUSING b\r\nINSERTED 66\r\nUSING b\r\n"
+    assert client.send(put(b"x")) == b"INSERTED 130\r\n"
+
+
+@pytest.mark.parametrize("before", [b"", b"use b\r\n"])
+def test_use_that_is_lost_is_told_to_the_server_before_the_next_put(net, client, before):
+    """The connection that is made for the question before it may begin with another tube."""
+    client.send(b"peek 66\r\n" + before)
+    net.halted.add(2)
+    client.session.receive(before + b"peek 66\r\nuse b.x\r\n", net.now_s)
+    net.lose(2)
+    net.halted.clear()
+    assert client.send(put(b"x")).endswith(b"USING b.x\r\nINSERTED 66\r\n")
+    assert stats_of_job(net, 2, 1)["tube"] == '"b.x"'
+
+
 def test_reserve_outlasts_a_lost_connection(net, client):
     assert client.send(b"reserve\r\nreserve-with-timeout 5\r\n") == b""
     net.leave(1)
