@@ -188,9 +188,9 @@ class RouterSession(Routed):
     def look_again(self, now_s: float) -> Lane | None:
         """Note that tubes may have moved. Return a lane whose connection is to be closed, to end a reserve there."""
         self.now_s = now_s
+        self.watch_again()
         if self.wait is not None:
             self.wait.look_again()
-        self.watch_again()
         self._go_on()
         return self.misplaced()
 

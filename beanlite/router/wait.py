@@ -107,11 +107,14 @@ class Wait(AnyWait):
             self._end()
             return
         self._soon = False
+        self._list_lanes()
+        self._poll_next()
+
+    def _list_lanes(self) -> None:
         self._to_poll = list(self._session.reserve_lanes())
         for lane in self._to_poll:
             if not lane.server.away:
                 lane.ensure()
-        self._poll_next()
 
     def _poll_next(self) -> None:
         session = self._session
@@ -262,10 +265,12 @@ class Wait(AnyWait):
             self._polled_all()
 
     def look_again(self) -> None:
-        """Begin anew, because tubes may have moved."""
-        if not self._polls and self._taking is None:
-            self._cancel()
+        """Begin anew, because tubes may have moved, but hear out a server that is asked already."""
+        self._cancel()
+        if self._asked is None:
             self._poll_all()
+        else:
+            self._list_lanes()
 
     def tick(self) -> None:
         """Do what is due."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.router.cores import job_at, put
+from tests.router.cores import Net, job_at, put
 from tests.support.policies import set_policy
 
 MOVED = {"b": {"from": "s2", "to": "s1"}}
@@ -124,6 +124,53 @@ def test_changed_file_applies_to_a_reserve_that_is_not_sent(net, client):
     net.halted.clear()
     job_at(net, 1, b"b")
     assert client.take() == b"RESERVED 65 1\r\nx\r\n"
+
+
+def client_of_a(net):
+    """A client that watches the tube a alone, and has connections to the servers of a and of b."""
+    client = net.client()
+    client.send(b"use b\r\nwatch a\r\nignore default\r\n" + put(b"x"))
+    return client
+
+
+def test_changed_file_applies_while_a_server_is_asked_for_a_job():
+    """By then the next one has no tube of the client: it watches default there because it has to watch one."""
+    net = Net(["a"], ["b"], moved={"a": {"from": "s1", "to": "s2"}})
+    client = client_of_a(net)
+    job_at(net, 2, b"default")
+    net.halted.add(1)
+    assert client.send(b"reserve-with-timeout 4\r\n") == b""
+    net.change(["a"], ["b"])
+    net.wait(2)
+    assert client.take() == b""
+    net.halted.clear()
+    job_at(net, 1, b"a")
+    assert client.take() == b"RESERVED 65 1\r\nx\r\n"
+
+
+def test_server_is_told_of_a_moved_tube_before_it_is_asked_for_a_job():
+    net = Net(["a"], ["b"], ["c"])
+    client = client_of_a(net)
+    client.session.turn = 1  # so that the second one is asked first
+    assert client.send(b"watch c\r\nreserve\r\n") == b"WATCHING 2\r\n"
+    job_at(net, 2, b"default")
+    net.change(["d"], ["b", "a"], ["c"])
+    assert client.take() == b""
+    job_at(net, 2, b"a")
+    assert client.take() == b"RESERVED 194 1\r\nx\r\n"
+
+
+def test_changed_file_applies_to_a_reserve_that_waits_for_no_job():
+    net = Net(["a"], ["b"], ["c"])
+    client = client_of_a(net)
+    client.send(b"watch b\r\n")
+    client.session.turn = 1
+    net.halted.add(1)
+    assert client.send(b"reserve-with-timeout 0\r\n") == b""
+    job_at(net, 3, b"a")
+    net.change(["d"], [], ["a", "b"])
+    net.wait(1.5)
+    assert client.take() == b"RESERVED 67 1\r\nx\r\n"
 
 
 @pytest.mark.parametrize("refuses", [False, True])

@@ -224,8 +224,9 @@ def test_put_is_not_lost_with_a_second_address_that_goes(monkeypatch):
             await settle()
             host.made[-1][0].data_received(reply)
         ends = {end.lane.number: (end, wire) for end, wire in host.made}
+        host.map.servers[3].away = True
+        ends[3][0].connection_lost(None)
         host.client.data_received(b"reserve-with-timeout 0\r\n" + put(b"x"))
-        ends[3][0].data_received(b"TIMED_OUT\r\n")
         assert ends[1][1].sent.endswith(b"reserve-with-timeout 0\r\n")
         host.wire.sent = b""
         host.move(1, 2)
