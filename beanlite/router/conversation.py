@@ -185,14 +185,13 @@ class RouterSession(Routed):
             self.wait.come_back()
             self._go_on()
 
-    def look_again(self, now_s: float) -> Lane | None:
-        """Note that tubes may have moved. Return a lane whose connection is to be closed, to end a reserve there."""
+    def look_again(self, now_s: float) -> None:
+        """Note that tubes may have moved; a reserve may be ``misplaced`` then."""
         self.now_s = now_s
         self.watch_again()
         if self.wait is not None:
             self.wait.look_again()
         self._go_on()
-        return self.misplaced()
 
     def tick(self, now_s: float) -> None:
         """Do what is due."""

@@ -48,7 +48,7 @@ class Routed(ClientState):
     def misplaced(self) -> Lane | None:
         """Return a lane whose connection is to be closed, to end a reserve there, because the file has changed."""
         lane = self.waits_on
-        return lane if lane is not None and self.may_lose(lane) and self.reserve_lanes() != [lane] else None
+        return lane if lane is not None and self.reserve_lanes() != [lane] and self.may_lose(lane) else None
 
     def is_spare(self, lane: Lane) -> bool:
         """Whether the client can do without a connection that has been made."""

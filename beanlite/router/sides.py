@@ -140,6 +140,7 @@ class ClientSide(asyncio.Protocol):
             self._hold(end, len(data))
         if self._strays:
             self._drop_strays()
+        self._end_misplaced()
         self.flush()
 
     def _hold(self, end: ServerSide, size: int) -> None:
@@ -201,11 +202,16 @@ class ClientSide(asyncio.Protocol):
     def look_again(self) -> None:
         """Take note that tubes may have moved."""
         self._strays = [end for end in self._ends.values() if self._host.is_stray(end.lane, end.address)]
-        lane = self.session.look_again(self._loop.time())
-        if lane is not None and lane in self._ends:
-            self._lose(self._ends[lane])
+        self.session.look_again(self._loop.time())
+        self._end_misplaced()
         self._drop_strays()
         self.flush()
+
+    def _end_misplaced(self) -> None:
+        """Close the connection on which a reserve waits that belongs elsewhere, once that costs the client nothing."""
+        lane = self.session.misplaced()
+        if lane is not None and lane in self._ends:
+            self._lose(self._ends[lane])
 
     def _drop_strays(self) -> None:
         for end in list(self._strays):  # one by one: the loss of one may let commands begin on another

@@ -200,12 +200,18 @@ class Client:
 
     def look_again(self):
         """Take note that tubes may have moved, and close what the client can do without at servers that are gone."""
-        misplaced = self.session.look_again(self.net.now_s)
+        self.session.look_again(self.net.now_s)
+        self._end_misplaced()
         for lane in list(self.ends):
-            is_gone = lane.number not in self.net.map.servers
-            if lane is misplaced or (is_gone and self.session.is_spare(lane)):
+            if lane.number not in self.net.map.servers and self.session.is_spare(lane):
                 self.close(lane)
                 self.session.lost(lane, self.net.now_s)
+
+    def _end_misplaced(self):
+        lane = self.session.misplaced()
+        if lane is not None and lane in self.ends:
+            self.close(lane)
+            self.session.lost(lane, self.net.now_s)
 
     def _open(self, lane):
         self.ends[lane] = self.net.cores[lane.number].client(operator=True)  # as on the same machine
@@ -233,6 +239,7 @@ class Client:
             self.close(lane)
             if lane.state != CLOSED:
                 self.session.lost(lane, self.net.now_s)
+        self._end_misplaced()
         return True
 
 

@@ -242,6 +242,29 @@ def test_put_is_not_lost_with_a_second_address_that_goes(monkeypatch):
     asyncio.run(ask())
 
 
+@pytest.mark.parametrize("ahead", [b"delete 66\r\nwatch b.x\r\n", b"release 66 0 0\r\n"])
+def test_reserve_moves_once_commands_before_it_are_answered(monkeypatch, ahead):
+    """The file changes before that, when the end of the connection would cost the client replies."""
+
+    async def ask():
+        host = Host(["a"], ["b", "b.x"])
+        monkeypatch.setattr(module, "dial", host.dial)
+        host.client.data_received(b"watch b\r\nignore default\r\nreserve\r\n")
+        await settle()
+        ((end, wire),) = host.made
+        end.data_received(b"WATCHING 2\r\nWATCHING 1\r\nRESERVED 1 1\r\nx\r\n")
+        host.client.data_received(ahead + b"reserve\r\n")
+        host.map.change(fleet_of([["a", "b", "b.x"], ["c"]]))
+        host.client.look_again()
+        assert not wire.calls
+        end.data_received(b"DELETED\r\nWATCHING 2\r\n" if ahead.startswith(b"delete") else b"RELEASED\r\n")
+        assert wire.calls == ["close"]
+        await settle()
+        assert host.made[1][0].lane.number == 1
+
+    asyncio.run(ask())
+
+
 @pytest.mark.parametrize("last", [b"quit\r\n", b""])
 def test_client_that_reads_its_last_replies_slowly_gets_them_all(last):
     async def ask():
