@@ -102,7 +102,7 @@ class RouterSession(Routed):
         """Whether to read more from the client."""
         if self.is_over:  # what comes is not looked at, but it is noticed that the client goes
             return True
-        if any(lane.clogged for lane in self.lanes.values()):
+        if not all(lane.takes_more for lane in self.lanes.values()):
             return False
         lane = self.body_lane
         if self.body_bytes and lane is not None and not self.is_open(lane):

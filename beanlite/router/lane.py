@@ -14,6 +14,8 @@ AUTH: Final = b"auth "
 _WITH_BODY: Final = (b"RESERVED ", b"FOUND ", b"OK ", b"OFFERED ")
 # No first line of a reply is longer.
 _LINE_MAX: Final = 1024
+# With so many bytes that wait for a connection, nothing more is read for it.
+_OUT_MAX: Final = 1 << 16
 # With more reserved jobs than this, it is no longer known which they are.
 _HELD_MAX: Final = 10_000
 
@@ -110,6 +112,7 @@ class Lane:
         "_behind",
         "_greeting",
         "_greets",
+        "_out_bytes",
         "_owner",
         "_parts",
         "_size",
@@ -140,6 +143,7 @@ class Lane:
         self.state = CLOSED
         self.out: list[bytes] = []
         """What is to be sent once the connection is open."""
+        self._out_bytes = 0
         self.asks: deque[Ask] = deque()
         """What has been sent, or is in ``out``, and is not answered."""
         self.used = DEFAULT
@@ -202,6 +206,7 @@ class Lane:
         if not self.out:
             self._owner.dirty.append(self)
         self.out.append(data)
+        self._out_bytes += len(data)
 
     def begin_body(self) -> None:
         """Note that the last command has a body, which is passed on as it comes."""
@@ -227,7 +232,13 @@ class Lane:
         out = self.out
         data = out[0] if len(out) == 1 else b"".join(out)
         out.clear()
+        self._out_bytes = 0
         return data
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether to read more from the client that may be for the server."""
+        return not self.clogged and self._out_bytes <= _OUT_MAX
 
     # -- the connection
 
@@ -282,6 +293,7 @@ class Lane:
         self.state = CLOSED
         self.asks.clear()
         self.out.clear()
+        self._out_bytes = 0
         self.held.clear()
         self._behind.clear()
         self._amid_body = False

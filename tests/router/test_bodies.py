@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.router.cores import job_at, stats_of_job
+from tests.router.cores import job_at, put, stats_of_job
 
 
 def begun_put(client, rest=b""):
@@ -70,6 +70,24 @@ def test_offer_that_comes_late_amid_a_body_is_declined_behind_it(net, worker):
     net.run()
     assert worker.send(rest) == b"INSERTED 129\r\n"
     assert stats_of_job(net, 1, 1)["state"] == "ready"
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_puts_do_not_pile_up_until_a_connection_is_made(net, client, fails):
+    client.send(b"use b\r\n")
+    for _ in range(2):
+        net.lose(2)
+        net.halted.add(2)
+        for _ in range(3):
+            assert client.session.wants_more
+            assert client.send(put(b"x" * 30_000)) == b""
+        assert not client.session.wants_more
+        if fails:
+            net.leave(2)
+            net.come_back(2)
+        net.halted.clear()
+        net.run()
+        assert client.take().count(b"INTERNAL_ERROR" if fails else b"INSERTED") == 3
 
 
 # -- bodies that never end
