@@ -182,13 +182,20 @@ class UseAsk(Ask):
                     session.use(self.before)
                 if lane.used == self._tube:
                     lane.used = self.before
-                for ask in session.order:
-                    if isinstance(ask, UseAsk) and ask.before == self._tube:
-                        ask.before = self.before
+                self._tell_next()
         elif session.barrier is self:
             self._take(lane)
             lane.used = self._tube
         self._end(line)
+
+    def _tell_next(self) -> None:
+        """Have the next use fall back on the tube before this one, too. By another file it may be on another server."""
+        for lane in self._session.lanes.values():
+            for ask in lane.asks:
+                if isinstance(ask, UseAsk):
+                    if ask.before == self._tube:
+                        ask.before = self.before
+                    break
 
     def lose(self, lane: Lane) -> bool:
         """Use it once the server is back."""

@@ -278,7 +278,7 @@ class RouterSession(Routed):
         self.late.clear()
         self.dirty.clear()
         self.opening.clear()
-        self.waits_on = self.barrier = self._home = self._reserve_lanes = self._ending = None
+        self.waits_on = self.barrier = self._home = self._ending = None
 
     # -- from bytes to commands
 

@@ -25,10 +25,10 @@ class ClientState(Owner):
     """What the router knows of a client."""
 
     __slots__ = (
+        "_counts",
+        "_counts_edition",
         "_home",
         "_home_edition",
-        "_lanes_edition",
-        "_reserve_lanes",
         "barrier",
         "body_ask",
         "body_bytes",
@@ -74,8 +74,9 @@ class ClientState(Owner):
         self.used = DEFAULT
         self.watched: dict[bytes, None] = {DEFAULT: None}
         self._home: Lane | None = None
-        self._reserve_lanes: list[Lane] | None = None
-        self._home_edition = self._lanes_edition = 0
+        # How many of the tubes that the client watches each server has, by its number.
+        self._counts: dict[int, int] = {}
+        self._home_edition = self._counts_edition = -1
         self.token = b""
         """The token that the client has shown, and that was accepted."""
         self.claim = b""
@@ -176,10 +177,13 @@ class ClientState(Owner):
 
         Of a tube that has moved the old server comes before the new one.
         """
-        lanes = self._reserve_lanes
-        if lanes is None or self._lanes_edition != self.map.edition:
-            lanes = list(dict.fromkeys(lane for tube in self.watched for lane in self.homes(tube)))
-            self._reserve_lanes, self._lanes_edition = lanes, self.map.edition
+        if self._counts_edition != self.map.edition:
+            self._counts_edition = self.map.edition
+            self._counts.clear()
+            for tube in self.watched:
+                self._count(tube, 1)
+        by_number = self.map.fleet.by_number
+        lanes = [self.lane_to(by_number[number]) for number, count in self._counts.items() if count]
         if len(lanes) == 1:
             return lanes
         at = self.turn % len(lanes)
@@ -194,13 +198,21 @@ class ClientState(Owner):
 
     def watch_tube(self, tube: bytes) -> None:
         """Have the client watch a tube."""
-        self.watched[tube] = None
-        self._reserve_lanes = None
+        if tube not in self.watched:
+            self.watched[tube] = None
+            self._count(tube, 1)
 
     def ignore_tube(self, tube: bytes) -> None:
         """Have it watch a tube no more."""
-        self.watched.pop(tube, None)
-        self._reserve_lanes = None
+        if tube in self.watched:
+            del self.watched[tube]
+            self._count(tube, -1)
+
+    def _count(self, tube: bytes, more: int) -> None:
+        """Count one tube more, or one less, at its servers. After another file all are counted anew."""
+        if self._counts_edition == self.map.edition:
+            for member in self.map.fleet.homes(tube):
+                self._counts[member.number] = self._counts.get(member.number, 0) + more
 
     def begin_late(self, lane: Lane) -> None:
         """Note that a lane owes one more reply about a job that comes late."""
@@ -249,15 +261,14 @@ class ClientState(Owner):
 
     def watch_more(self, lane: Lane, tube: bytes) -> None:
         """Note that a lane watches one more tube, and have it ignore the one that was only in its place."""
-        others = lane.watched - {tube}
-        lane.watched.add(tube)
         if tube == lane.last:
             lane.last = b""
         if lane.placeholder:
             lane.placeholder = False
-            for other in others:
+            for other in lane.watched - {tube}:
                 lane.watched.discard(other)
                 lane.send(b"ignore %b\r\n" % other, IgnoreAsk(self, other))
+        lane.watched.add(tube)
 
     def keep_one(self, lane: Lane, tube: bytes) -> bool:
         """Have a lane watch default if this tube, which is to be ignored, is its last; False: it is default itself."""

@@ -1,0 +1,42 @@
+"""What commands cost the router that a client gives one after the other, in calls rather than in seconds."""
+
+import pytest
+
+from tests.protocol.test_costs import calls_of
+
+
+def cost(client, data):
+    return calls_of(lambda: client.session.receive(data, client.net.now_s))
+
+
+def test_reserve_costs_the_same_however_many_tubes_are_watched(net, client):
+    """The tubes change before each."""
+    costs = []
+    for number in range(1, 200):
+        client.send(b"watch t%d\r\n" % number)
+        costs.append(cost(client, b"ignore t1\r\nwatch t1\r\nreserve-with-timeout 0\r\n"))
+        net.run()
+    assert costs[-1] == costs[10]
+
+
+def test_watch_does_not_copy_what_is_watched(client):
+    class Watched(set):
+        def __sub__(self, other):
+            pytest.fail("copied")
+
+    client.send(b"watch a\r\n")
+    lane = client.session.lanes[1]
+    lane.watched = Watched(lane.watched)
+    assert client.send(b"watch c\r\n") == b"WATCHING 3\r\n"
+
+
+def test_refused_use_costs_the_same_however_many_are_in_flight(net, client):
+    client.send(b"use a\r\n")
+    costs = []
+    for number in 10, 200:
+        client.session.receive(b"use x\r\nuse y\r\n" * number, net.now_s)
+        lane = client.session.lanes[1]
+        costs.append(calls_of(lambda lane=lane: client.session.came(lane, b"UNAUTHORIZED\r\n", net.now_s)))
+        client.session.came(lane, b"UNAUTHORIZED\r\n" * (2 * number - 1), net.now_s)
+        assert client.session.used == b"a"
+    assert costs[0] == costs[1]
