@@ -20,8 +20,12 @@ _KEEPALIVE: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
     (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
-    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000),
 )
+# Likewise while something is on the way to it: the kernel sends that 15 times, with 2 s between the last ones. A server
+# that takes nothing, but whose machine answers, is not gone. Linux 6.15 has TCP_RTO_MAX_MS; Python has no name for it.
+_RTO_MAX: Final = (socket.IPPROTO_TCP, 44, 2000)
+# What older kernels have also ends the connection to a server that takes nothing for so long.
+_USER_TIMEOUT: Final = (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 25_000)
 # How often it is looked whether all is sent before the end of what is sent.
 _UNSENT_AGAIN_S: Final = 0.05
 
@@ -64,6 +68,10 @@ async def _connect(address: Server, end: asyncio.Protocol, context_of: Contexts)
         raise ConnectionAbortedError("the connection was closed at once")
     for option in _KEEPALIVE:
         sock.setsockopt(*option)
+    try:
+        sock.setsockopt(*_RTO_MAX)
+    except OSError:
+        sock.setsockopt(*_USER_TIMEOUT)
 
 
 async def _over_tcp(new: Callable[[], asyncio.BaseProtocol], host: str, port: int) -> asyncio.Transport:

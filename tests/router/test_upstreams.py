@@ -122,6 +122,38 @@ def test_connection_that_is_made_is_not_given_up(new_loop):
     assert not given_up
 
 
+def knows_rto_max():
+    with socket.socket() as sock, contextlib.suppress(OSError):
+        sock.setsockopt(*dial_module._RTO_MAX)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_server_that_takes_nothing_is_not_taken_for_gone(monkeypatch, is_new):
+    """Its kernel answers. TCP_USER_TIMEOUT would end the connection all the same: it is for older kernels alone."""
+    timeouts = []
+
+    class End(asyncio.Protocol):
+        def connection_made(self, transport):
+            self.transport = transport
+
+    async def connect():
+        async with await asyncio.start_server(lambda _reader, writer: writer.close(), "127.0.0.1", 0) as server:
+            end = End()
+            await dial(server.sockets[0].getsockname(), end, context_for)
+            sock = end.transport.get_extra_info("socket")
+            timeouts.append(sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT))
+            end.transport.abort()
+
+    if not is_new:
+        monkeypatch.setattr(dial_module, "_RTO_MAX", (socket.IPPROTO_TCP, 9999, 2000))
+    elif not knows_rto_max():
+        pytest.skip("Linux before 6.15")
+    asyncio.run(connect())
+    assert timeouts == [0 if is_new else 25_000]
+
+
 @pytest.mark.parametrize("ssl_object", [None, "TLS"])
 def test_half_close_that_fails_ends_the_connection(ssl_object):
     """Else nothing would ever end the reserve that waits there."""
