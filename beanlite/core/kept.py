@@ -1,7 +1,6 @@
 """What a tube with rules remembers for them; there is none of this where nothing is set."""
 
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Iterator
 from typing import Final
 
 from beanlite.core.heap import KeyHeap
@@ -19,25 +18,26 @@ _CRC32_BITS: Final = 32
 _CRC32_MASK: Final = (1 << _CRC32_BITS) - 1
 # Shared by all tubes that know no jobs; never added to.
 _NO_KEYS: Final[WideDict[int]] = WideDict()
-_NO_TWINS: Final[WideDict[int | dict[int, None]]] = WideDict()
 _NO_EXPIRIES: Final = KeyHeap()
 
 
 class Kept:
     """How far a tube's rules have come."""
 
-    __slots__ = ("_expiry_keys", "_twin_keys", "_twins", "expiries", "free_ns", "turn")
+    __slots__ = ("_beside", "_expiry_keys", "_twin_keys", "_twins", "expiries", "free_ns", "turn")
 
     def __init__(self) -> None:
         self.free_ns = 0
         """When as many jobs could be reserved at once as ever; 0: not known, as after a restart."""
         self.turn = 0
         """The number of the last reservation from the tube, of all from such tubes; 0: there was none."""
-        self._twins = _NO_TWINS
-        """Ids of the jobs that may be the same as one that is put, by size and checksum of the body. Where only those
-        that wait count, others are hidden: a put does not pass them.
-
-        Mostly there is one; but there may be very many, which are no list to search.
+        self._twins = _NO_KEYS
+        """The id of the job that may be the same as one that is put, by size and checksum of the body: of several the
+        one that is known last. Where only those that wait count, others are hidden: a put does not pass them.
+        """
+        self._beside = _NO_KEYS
+        """For the id of a job, that of the one with the same key that was known before it; for the negative id, that of
+        the one that is known after it. There may be very many with the same key, and any of them may leave.
         """
         self._twin_keys = _NO_KEYS
         self.expiries = _NO_EXPIRIES
@@ -48,8 +48,8 @@ class Kept:
         """Forget all bodies, or when jobs expire, or both, and return what was known of them."""
         taken = Kept()
         if twins:
-            taken._twins, taken._twin_keys = self._twins, self._twin_keys
-            self._twins, self._twin_keys = _NO_TWINS, _NO_KEYS
+            taken._twins, taken._beside, taken._twin_keys = self._twins, self._beside, self._twin_keys
+            self._twins = self._beside = self._twin_keys = _NO_KEYS
         if expiries:
             taken.expiries, taken._expiry_keys = self.expiries, self._expiry_keys
             self.expiries, self._expiry_keys = _NO_EXPIRIES, _NO_KEYS
@@ -57,8 +57,9 @@ class Kept:
 
     def free_part(self) -> bool:
         """Free a part of what is known of jobs, if it is not used any more; returns False if there is nothing left."""
-        if self._twin_keys.free_part() or self._twins.free_part() or self._expiry_keys.free_part():
-            return True
+        for each in (self._twin_keys, self._twins, self._beside, self._expiry_keys):
+            if each.free_part():
+                return True
         keys = self.expiries.keys
         for _ in range(min(PART, len(keys))):
             keys.pop()
@@ -87,43 +88,56 @@ class Kept:
         key = self._twin_keys.get(job_id)
         if key is None:
             return
-        ids = self._twins.get(key)
-        if ids == job_id:
-            self._twins.pop(key)
-        elif isinstance(ids, dict) and job_id in ids:
-            del ids[job_id]
-            if not ids:
+        beside = self._beside
+        if self._twins.get(key) == job_id:
+            before = beside.pop(job_id)
+            if before is None:
                 self._twins.pop(key)
+            else:
+                self._twins.set(key, before)
+                beside.pop(-before)
+            return
+        after = beside.pop(-job_id)
+        if after is None:  # it is hidden already
+            return
+        before = beside.pop(job_id)
+        if before is None:
+            beside.pop(after)
+        else:
+            beside.set(after, before)
+            beside.set(-before, after)
 
     def show_twin(self, job_id: int) -> None:
         """Undo ``hide_twin``."""
         key = self._twin_keys.get(job_id)
         if key is None:
             return
-        ids = self._twins.get(key)
-        if ids is None:
-            self._twins.set(key, job_id)
-        elif isinstance(ids, dict):
-            ids[job_id] = None
-        elif ids != job_id:
-            self._twins.set(key, {ids: None, job_id: None})
+        last = self._twins.get(key)
+        if last is not None:
+            if last == job_id or -job_id in self._beside:  # it is not hidden
+                return
+            if self._beside is _NO_KEYS:
+                self._beside = WideDict()
+            self._beside.set(job_id, last)
+            self._beside.set(-last, job_id)
+        self._twins.set(key, job_id)
 
     def remove_twin(self, job_id: int) -> bool:
         """Forget a job's body; returns whether it was known."""
         self.hide_twin(job_id)
         return self._twin_keys.pop(job_id) is not None
 
-    def twins(self, key: int) -> Iterable[int]:
+    def twins(self, key: int) -> Iterator[int]:
         """Return the ids of the jobs with this key, the one that is known last first, and no more than TWINS_MAX.
 
-        It is the last to become too old; and jobs mostly leave at the other end, where the dict has holes then.
+        It is the last to become too old. Nothing may be changed meanwhile.
         """
-        ids = self._twins.get(key)
-        if ids is None:
-            return ()
-        if not isinstance(ids, dict):
-            return (ids,)
-        return islice(reversed(ids), TWINS_MAX)
+        job_id = self._twins.get(key)
+        for _ in range(TWINS_MAX):
+            if job_id is None:
+                return
+            yield job_id
+            job_id = self._beside.get(job_id)
 
     @property
     def twin_count(self) -> int:

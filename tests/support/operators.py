@@ -122,6 +122,7 @@ def recount_rules(tube, jobs):
         assert known == (ids if rules.unique else set())
         hidden = {job.id for job in jobs if job.state in {RESERVED, BURIED}} if rules.unique == WAITING else set()
         assert {each for key in entries_of(kept._twins) for each in kept.twins(key)} == known - hidden
+        assert len(kept._beside) == 2 * (len(known - hidden) - len(kept._twins))
         expiries = entries_of(kept._expiry_keys)
         assert set(expiries) <= (ids if rules.ttl_ns else set())
         assert keys_of(kept.expiries) == set(expiries.values())
