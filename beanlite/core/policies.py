@@ -28,6 +28,7 @@ _MOVE: Final = "move:"
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,5})([smhd])", re.ASCII)
 _RATE: Final = re.compile(r"([1-9][0-9]{0,5})/([smh])", re.ASCII)
 _SECONDS_IN: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WILDCARD: Final = re.compile(r"[*?]")
 _PATTERN: Final = re.compile(rb"[A-Za-z0-9+/;.$_()*?][A-Za-z0-9+/;.$_()*?-]{0,199}")
 
 
@@ -187,8 +188,8 @@ class Policies:
         self.rows: dict[tuple[bytes, str], PolicyRow] = {}
         """By pattern and key."""
         self._names: dict[bytes, list[PolicyRow]] = {}
-        self._globs: list[tuple[str, re.Pattern[str], list[PolicyRow]]] = []
-        """What each glob begins with, for most tubes have not even that; the least specific glob first."""
+        self._globs: list[tuple[str, str, str, re.Pattern[str], list[PolicyRow]]] = []
+        """The ``literals`` of each glob, for most tubes have not even these; the least specific glob first."""
         self._shared: dict[tuple[PolicyRow, ...], Rules | None] = {}
 
     def change(self, rows: Iterable[PolicyRow], unset: Iterable[tuple[bytes, str]] = ()) -> None:
@@ -203,9 +204,7 @@ class Policies:
         self._names = {pattern: found for pattern, found in by_pattern.items() if not is_glob(pattern)}
         globs = sorted(filter(is_glob, by_pattern), reverse=True)  # of two alike, the smaller text is the last one
         globs.sort(key=specificity)
-        self._globs = [
-            (beginning(glob).decode(), re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs
-        ]
+        self._globs = [(*literals(glob), re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs]
         self._shared = {}
 
     @property
@@ -218,8 +217,8 @@ class Policies:
         found: dict[str, PolicyRow] = {}
         if self._globs:
             text = name.decode()
-            for begins, glob, rows in self._globs:
-                if text.startswith(begins) and glob.match(text) is not None:
+            for start, end, part, glob, rows in self._globs:
+                if text.startswith(start) and text.endswith(end) and part in text and glob.match(text) is not None:
                     for row in rows:
                         found[row.key] = row
         for row in self._names.get(name, ()):
@@ -237,9 +236,10 @@ class Policies:
         return self._shared[key]
 
 
-def beginning(glob: bytes) -> bytes:
-    """Return the characters that stand for themselves at the beginning of a glob."""
-    return glob.partition(b"*")[0].partition(b"?")[0]
+def literals(glob: bytes) -> tuple[str, str, str]:
+    """Return what all that a glob matches begins with, ends with and contains; these are faster to look for."""
+    parts = _WILDCARD.split(glob.decode())
+    return parts[0], parts[-1], max(parts, key=len)
 
 
 def specificity(glob: bytes) -> int:

@@ -12,10 +12,10 @@ from beanlite.core.policies import (
     KEYS,
     OFF,
     ROWS_MAX,
-    beginning,
     check_row,
     is_glob,
     is_pattern,
+    literals,
     specificity,
 )
 
@@ -99,15 +99,17 @@ class _Winners:
         self._values = values
         globs = sorted({pattern for pattern, _ in values if is_glob(pattern)})
         globs.sort(key=specificity, reverse=True)
-        self._globs = [(glob, beginning(glob), re.compile(_covering(glob))) for glob in globs]
+        self._globs = [(glob, *literals(glob), re.compile(_covering(glob))) for glob in globs]
 
     def pattern_of(self, pattern: bytes, key: str) -> bytes | None:
         """Return the most specific pattern that has the key, among this one and those that match all that it does."""
         if (pattern, key) in self._values:
             return pattern
         name = pattern.decode()
-        for glob, begins, covers in self._globs:
-            if pattern.startswith(begins) and (glob, key) in self._values and covers.match(name) is not None:
+        for glob, start, end, part, covers in self._globs:
+            if not (name.startswith(start) and name.endswith(end) and part in name):
+                continue
+            if (glob, key) in self._values and covers.match(name) is not None:
                 return glob
         return None
 

@@ -1,6 +1,9 @@
 """Policies: which values keys take, which pattern wins for a tube, and what is odd in them."""
 
 import os
+import random
+import re
+from fnmatch import fnmatchcase
 
 import pytest
 
@@ -195,6 +198,53 @@ def test_question_mark_matches_one_character_and_a_dollar_itself():
     assert effective("mailde", "mail?de max_tries=1") == {}
     assert effective("mailxde", "mail.d* max_tries=1") == {}
     assert effective("a$(b)", "a$(*) max_tries=1") != {}
+
+
+def test_globs_match_what_those_of_a_shell_match():
+    chance = random.Random(1)
+    for _ in range(500):
+        glob = "".join(chance.choices("ab*?", k=chance.randrange(1, 7)))
+        made = policies(f"{glob}* fair=true", f"*{glob} ttl=1d", f"{glob}? rate=1/s")
+        for _ in range(20):
+            name = "".join(chance.choices("ab", k=chance.randrange(1, 7)))
+            expected = {"fair": f"{glob}*", "ttl": f"*{glob}", "rate": f"{glob}?"}
+            found = set(made.effective(name.encode()))
+            assert found == {key for key, each in expected.items() if fnmatchcase(name, each)}, (glob, name)
+
+
+@pytest.fixture
+def matched(monkeypatch):
+    """The names that expressions were tried with, which takes long where there are many globs."""
+    names = []
+    real = re.compile
+
+    class Expression:
+        def __init__(self, text):
+            self._real = real(text)
+
+        def match(self, name):
+            names.append(name)
+            return self._real.match(name)
+
+    monkeypatch.setattr(re, "compile", Expression)
+    return names
+
+
+def test_glob_is_tried_only_with_names_that_have_its_literals(matched):
+    made = policies("mail.* fair=true", "*-dead ttl=1d", "*.eu.* rate=1/s", "a*c*e max_jobs=1")
+    for name in ("x.mail.y", "mail", "dead-x", "eu", "x.eu", "a.c", "c.e"):
+        assert made.effective(name.encode()) == {}
+    assert matched == []
+    assert len(made.effective(b"mail.eu.x-dead")) == 3
+    assert matched == ["mail.eu.x-dead"] * 3
+
+
+def test_warnings_try_globs_only_where_their_literals_are(matched):
+    found = values("*-dead retry=1s", "*.eu.* retry=1s", *[f"mail{number} max_tries=3" for number in range(9)])
+    assert len(warnings(found, [pattern for pattern, _ in found])) == 9
+    assert matched == []
+    assert warnings(found | values("x-dead max_tries=3"), [b"x-dead"]) == []
+    assert matched == ["x-dead"]
 
 
 # -- changes
