@@ -19,6 +19,8 @@ from beanlite.core.tube import is_tube_name
 ROWS_MAX: Final = 1000
 GLOBS_MAX: Final = 100
 TRIES_MAX: Final = 1_000_000
+# How many answers are remembered: clients choose the names of tubes, and thereby which globs come together.
+_ANSWERS_MAX: Final = 1000
 # The value that exempts tubes from a key that a less specific pattern has.
 OFF: Final = "off"
 BURY: Final = "bury"
@@ -191,6 +193,7 @@ class Policies:
         self._globs: list[tuple[str, str, str, re.Pattern[str], list[PolicyRow]]] = []
         """The ``literals`` of each glob, for most tubes have not even these; the least specific glob first."""
         self._shared: dict[tuple[PolicyRow, ...], Rules | None] = {}
+        """The rules that follow from rows, as long as they are remembered."""
 
     def change(self, rows: Iterable[PolicyRow], unset: Iterable[tuple[bytes, str]] = ()) -> None:
         """Set rows, which ``check_row`` has passed, and remove others, which are there."""
@@ -232,6 +235,8 @@ class Policies:
             return None
         key = tuple(row for each in KEYS if (row := rows.get(each)) is not None and row.value != OFF)
         if key not in self._shared:
+            if len(self._shared) >= _ANSWERS_MAX:
+                self._shared.clear()
             self._shared[key] = _rules(key) if key else None
         return self._shared[key]
 

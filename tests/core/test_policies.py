@@ -4,6 +4,7 @@ import os
 import random
 import re
 from fnmatch import fnmatchcase
+from itertools import product
 
 import pytest
 
@@ -182,6 +183,17 @@ def test_tubes_for_which_the_same_holds_share_their_rules():
     assert made.rules_of(b"x.a") is made.rules_of(b"y.a") is not None
     assert made.rules_of(b"z.a") is not made.rules_of(b"y.a")
     assert made.rules_of(b"x") is None
+
+
+def test_rules_of_very_many_combinations_are_not_all_remembered():
+    values = {"max_tries": 5, "max_reserved": 3, "max_jobs": 7, "rate": "5/s", "ttl": "5s", "retry": "1s"}
+    globs = [(f"*{key}-{number}*", f"{key}={value}") for key, value in values.items() for number in range(3)]
+    made = policies(*(f"{glob} {pair}" for glob, pair in globs))
+    for numbers in product(range(4), repeat=len(values)):
+        name = ".".join(f"{key}-{number}" for key, number in zip(values, numbers, strict=True))
+        rules = made.rules_of(name.encode())
+        assert rules is None or len(rules.values) == len(values) - numbers.count(3)
+    assert len(made._shared) < 2000
 
 
 def test_change_sets_and_unsets_keys():
