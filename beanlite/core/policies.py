@@ -184,7 +184,7 @@ def is_glob(pattern: bytes) -> bool:
 class Policies:
     """All rows, and what follows from them for a tube."""
 
-    __slots__ = ("_globs", "_names", "_shared", "rows")
+    __slots__ = ("_answers", "_globs", "_names", "_shared", "rows")
 
     def __init__(self) -> None:
         self.rows: dict[tuple[bytes, str], PolicyRow] = {}
@@ -194,6 +194,8 @@ class Policies:
         """The ``literals`` of each glob, for most tubes have not even these; the least specific glob first."""
         self._shared: dict[tuple[PolicyRow, ...], Rules | None] = {}
         """The rules that follow from rows, as long as they are remembered."""
+        self._answers: dict[bytes, Rules | None] = {}
+        """The rules of names: those of a new tube are asked for several times before it is there."""
 
     def change(self, rows: Iterable[PolicyRow], unset: Iterable[tuple[bytes, str]] = ()) -> None:
         """Set rows, which ``check_row`` has passed, and remove others, which are there."""
@@ -209,6 +211,7 @@ class Policies:
         globs.sort(key=specificity)
         self._globs = [(*literals(glob), re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs]
         self._shared = {}
+        self._answers = {}
 
     @property
     def globs(self) -> int:
@@ -230,9 +233,16 @@ class Policies:
 
     def rules_of(self, name: bytes) -> Rules | None:
         """Return the rules of the tube with this name; None if it has none."""
-        rows = self.effective(name)
-        if not rows:
+        if not self.rows:
             return None
+        if name in self._answers:
+            return self._answers[name]
+        if len(self._answers) >= _ANSWERS_MAX:
+            self._answers.clear()
+        rules = self._answers[name] = self._rules_by(self.effective(name))
+        return rules
+
+    def _rules_by(self, rows: dict[str, PolicyRow]) -> Rules | None:
         key = tuple(row for each in KEYS if (row := rows.get(each)) is not None and row.value != OFF)
         if key not in self._shared:
             if len(self._shared) >= _ANSWERS_MAX:

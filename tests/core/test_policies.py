@@ -196,6 +196,24 @@ def test_rules_of_very_many_combinations_are_not_all_remembered():
     assert len(made._shared) < 2000
 
 
+def test_name_is_matched_once_however_often_its_rules_are_asked_for(matched):
+    made = policies("*-x fair=true", "*-y fair=true")
+    for _ in range(4):
+        assert made.rules_of(b"a-x").fair
+    assert matched == ["a-x"]
+    made.change([PolicyRow(b"*-x", "ttl", "1s", 0.0, "")])
+    assert made.rules_of(b"a-x").ttl_ns == SECOND_NS
+
+
+def test_rules_of_very_many_names_are_not_all_remembered():
+    made = policies("*-x fair=true")
+    for _ in range(2):
+        for number in range(3000):
+            assert made.rules_of(b"%d-x" % number).fair
+            assert made.rules_of(b"%d-y" % number) is None
+    assert len(made._answers) < 2000
+
+
 def test_change_sets_and_unsets_keys():
     made = policies("* max_tries=9 retry=1s")
     made.change([PolicyRow(b"*", "retry", "2s", 0.0, "")], [(b"*", "max_tries")])
