@@ -42,18 +42,19 @@ def print_no_more() -> None:
 
 
 class LineStdout:
-    """The stdout of a process that prints lines there; what all other code prints to it is on stderr meanwhile.
+    """The stdout of a process that prints lines there; what all other code prints to it is on stderr from now on.
 
     That is true of the file descriptor, and so of code in any language, and of the processes that it starts.
     """
 
     def __init__(self) -> None:
-        """Take the stdout of the process until `__exit__`."""
+        """Take the stdout of the process."""
         self._number = os.dup(_STDOUT)
         os.dup2(_STDERR, _STDOUT)
         self._before = sys.stdout, sys.__stdout__
         # Other code may close it. Its lines appear at once, as those of the log do.
-        self._others = open(_STDOUT, "w", 1, sys.stdout.encoding, closefd=False)  # noqa: SIM115 - left open
+        stdout = sys.stdout
+        self._others = open(_STDOUT, "w", 1, stdout.encoding, stdout.errors, closefd=False)  # noqa: SIM115 - left open
         sys.stdout = sys.__stdout__ = self._others  # type: ignore[misc]
         self._thread = ThreadPoolExecutor(1, "stdout")
 
@@ -61,12 +62,11 @@ class LineStdout:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give it back."""
+        """Print what others have printed; what they leave behind may print on, and goes to stderr all the same."""
         for stream in (sys.stdout, self._others):
             with contextlib.suppress(Exception):  # whatever other code has made of it
                 stream.flush()
         sys.stdout, sys.__stdout__ = self._before  # type: ignore[misc]
-        os.dup2(self._number, _STDOUT)
 
     def print_line(self, text: str, failure: str) -> "Future[None]":
         """Print as `print_done` does, behind the lines before it; return at once, however long nobody reads them."""

@@ -267,13 +267,14 @@ class Worker:
             return None
         running, call = self._begin(job)
         began_s = time.monotonic()
-        outcome, error, refusal = GIVEN_BACK, None, None
+        outcome, error, refusal, ends = GIVEN_BACK, None, None, False
         self.jobs_in_hand += 1
         touching = asyncio.create_task(_keep(job, int(stats["ttr"])))
         try:
             done, _ = await asyncio.wait({running}, timeout=self._limits.timeout_s)
             error = running.result() if done else await self._late(running, call)
             touching.cancel()
+            ends = True
             outcome = await finish(job, stats, error, self._limits.tries)
         except NOT_NOW as lost:
             outcome, refusal = LOST, lost.with_traceback(None)
@@ -281,7 +282,7 @@ class Worker:
         except asyncio.CancelledError:
             running.cancel()
             if job.is_finished:  # by a command whose reply we have not heard, unless the function did it
-                outcome = LOST if touching.cancelling() else OWN
+                outcome = LOST if ends else OWN
             raise
         finally:
             touching.cancel()

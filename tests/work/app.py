@@ -179,6 +179,12 @@ def fail_late(job):
     raise ValueError("as it is meant to")
 
 
+def print_on(key):
+    for _ in range(50):
+        print(key)  # noqa: T201 - likewise
+        time.sleep(0.01)
+
+
 def print_oddly(job):
     kind, key = act(job)
     if kind in STREAMS:
@@ -189,6 +195,8 @@ def print_oddly(job):
         print(key)  # noqa: T201 - likewise
     if kind == "print-elsewhere":
         os.write(1, f"{key}\n".encode())
+    if kind == "prints-on":
+        threading.Thread(target=print_on, args=(key,)).start()
     if kind == "print-in-child":
         subprocess.run(["echo", key], check=True)
     while not is_over(kind, key):

@@ -33,6 +33,24 @@ def test_print_of_the_function_is_seen_at_once(work, wire):
     until(lambda: work.outcomes() == ["done"])
 
 
+def test_print_of_what_stdout_has_no_code_for_is_done(work, wire, monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    wire.put("print é".encode())
+    work.begin("print_oddly")
+    until(lambda: work.outcomes() == ["done"])
+    assert "\n\\xe9\n" in work.errors()
+
+
+def test_what_a_function_leaves_behind_prints_nothing_to_stdout(work, wire):
+    wire.put(b"prints-on x")
+    worker = work.begin("print_oddly")
+    until(work.outcomes)
+    worker.terminate()
+    assert worker.wait(60) == 0
+    assert work.outcomes() == ["done"]
+    assert work.errors().count("\nx\n") > 1
+
+
 def test_function_that_closes_stdout_silences_nothing(work, wire):
     for body in (b"closes x", b"quick y"):
         wire.put(body)
