@@ -22,7 +22,7 @@ from beanlite.net.flow import Flow
 from beanlite.net.outbox import Outbox
 from beanlite.net.turns import LATE, Turns
 from beanlite.protocol.blocked import CLOSING, FETCHING, KICKING, LOOKING, REPLETE, WORKING, YIELDING, Blocked
-from beanlite.protocol.framing import FramedSession
+from beanlite.protocol.framing import FramedSession, is_one_put
 from beanlite.protocol.replies import UNAUTHORIZED
 from beanlite.protocol.session import Service
 
@@ -98,7 +98,9 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass received bytes to the session: every command starts here."""
         size = len(data)
-        is_much = size > SHORT_BYTES and (size > SMALL_BYTES or data.count(b"\n") > LINES_MAX)
+        is_much = size > SHORT_BYTES and (
+            size > SMALL_BYTES or (data.count(b"\n") > LINES_MAX and not is_one_put(data))
+        )
         now_ns = self._turns.received(size, is_much=is_much)
         try:
             # Let others go first. A client that waits for each reply is not held back, unless it puts a large body.
@@ -206,7 +208,7 @@ class Connection(asyncio.Protocol):
             self._outbox.release(replies)
             if session.replies and not self._outbox.held:
                 self.settle()  # the journal is in doubt: they wait for the next batch
-            if session.blocked or session.half_closed:
+            if session.blocked or session.half_closed or not self._flow.reading:
                 self._settle_rest()
         except Exception as bug:  # noqa: BLE001 - as above
             self.ending.abandon(bug)
@@ -230,7 +232,7 @@ class Connection(asyncio.Protocol):
         blocked = session.blocked
         # The next slice of a kick waits until the previous one is durable: a batch never has more than one.
         if (blocked is KICKING and not self._outbox.held) or (
-            not self._flow.unread_bytes
+            not self._flow.unread
             and (
                 blocked is LOOKING
                 or blocked is WORKING
@@ -239,7 +241,7 @@ class Connection(asyncio.Protocol):
             )
         ):
             self._resume_later(blocked)
-        elif session.gathering is not None and not self._resuming:
+        elif session.gathering is not None and not self._resuming and not self._flow.unread:
             self._resuming = True
             if self._group.flooded and session.gathering.kind is FETCHING:
                 self._turns.resume_later(self._fetch_bodies, YIELDING)

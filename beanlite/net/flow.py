@@ -28,7 +28,7 @@ class Flow:
         "_waiting_bytes",
         "deaf",
         "reading",
-        "unread_bytes",
+        "unread",
     )
 
     def __init__(
@@ -47,8 +47,8 @@ class Flow:
         self._group = group
         self._turns = turns
         self.reading = True
-        self.unread_bytes = 0
-        """Unread reply bytes when they exceeded the limit; 0 while the client reads its replies fast enough."""
+        self.unread = False
+        """Whether the client has to read replies before it is served again."""
         self._waiting_bytes = 0
         """What is counted of replies that wait, without a journal's need, for those that are held."""
         self.deaf = False
@@ -56,12 +56,12 @@ class Flow:
 
     def hold_back(self) -> None:
         """Note that the client does not read its replies: neither serve it nor read from it until it does."""
-        self.unread_bytes = self._transport.get_write_buffer_size()
+        self.unread = True
         self.update()
 
     def go_on(self) -> None:
         """Note that the client has read its replies, or most of them: serve it again."""
-        self.unread_bytes = 0
+        self.unread = False
         self.update()
 
     def listen_no_more(self) -> None:
@@ -71,7 +71,7 @@ class Flow:
 
     def update(self) -> None:
         """Read from the client unless it is too far ahead, does not read its replies, or the server is stopping."""
-        reading = self._session.wants_more and not self.unread_bytes and not self.deaf
+        reading = self._session.wants_more and not self.unread and not self.deaf
         self.note_buffers()
         if reading != self.reading and not self._transport.is_closing():
             self.reading = reading
@@ -84,7 +84,8 @@ class Flow:
         """Count what is buffered for the client."""
         if not self._ending.leaving:
             session = self._session
-            self._buffers.note(self._ending, session.pending + session.aside_bytes + self.unread_bytes)
+            unread_bytes = self._transport.get_write_buffer_size() if self.unread else 0
+            self._buffers.note(self._ending, session.pending + session.aside_bytes + unread_bytes)
 
     def note_waiting(self, waiting_bytes: int) -> None:
         """Count replies that wait for those that are held; if all clients' are too many, nobody is served for now."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CR: Final = 13
 LF: Final = 10
 BLANK: Final = 32
+_PUT_WORDS: Final = 5  # put PRI DELAY TTR BYTES
 LINE_MAX: Final = 224  # bytes of a command line with its CR LF
 UNSENT_MAX: Final = 10_000  # replies that are not sent yet; with more, the client has to read some first
 # A client may send this many bytes ahead while its session is blocked; beyond that the server stops reading from it.
@@ -32,6 +33,13 @@ SMALL_PART: Final = 1 << 9
 def line_closes_from(max_job_size: int) -> int:
     """Return from which size a line without an end closes the connection; a shorter one may be meant as a body."""
     return max(1 << 20, max_job_size)
+
+
+def is_one_put(data: bytes) -> bool:
+    """Whether data is no more than a put: its body may have any number of lines."""
+    line, _, rest = data.partition(b"\r\n")
+    words = line.split(b" ")
+    return len(words) == _PUT_WORDS and words[0] == b"put" and words[4].isdigit() and int(words[4]) + 2 >= len(rest)
 
 
 class FramedSession(Session):

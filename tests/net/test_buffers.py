@@ -125,22 +125,63 @@ async def test_replies_of_a_client_that_is_cut_off_count_until_it_is_gone(tmp_pa
         assert memory.held_bytes == 0
 
 
+async def narrow(server):
+    """Return a client that reads nothing, its connection, and what has it read: the kernel keeps little in between."""
+    reader, writer = await connect(server)
+    assert await ask((reader, writer), b"list-tube-used\r\n") == b"USING default\r\n"
+    *_, connection = server.parts.roster.connections.values()
+    connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    writer.transport.pause_reading()
+    return (reader, writer), connection, writer.transport.resume_reading
+
+
 async def test_client_that_reads_no_small_replies_is_served_no_more(tmp_path):
-    commands, many = b"list-tube-used\r\n", 5000
     async with serving(tmp_path / "q.db") as (server, _):
-        reader, writer = await connect(server)
-        assert await ask((reader, writer), commands) == b"USING default\r\n"
-        (connection,) = server.parts.roster.connections.values()
-        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-        writer.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        writer.transport.pause_reading()
-        for _ in range(many):
-            connection.data_received(commands)
+        _, connection, read = await narrow(server)
+        for _ in range(5000):
+            connection.data_received(b"list-tube-used\r\n")
             if not connection._flow.reading:
                 break
         assert connection.transport.get_write_buffer_size() <= UNSENT_MAX + 20
-        writer.transport.resume_reading()
+        read()
         await inside.until(lambda: connection._flow.reading)
+
+
+async def test_no_bodies_are_fetched_for_a_client_that_reads_none(tmp_path):
+    body, jobs = b"x" * 20_000, 8
+    async with serving(tmp_path / "q.db") as (server, _):
+        (reader, writer), connection, read = await narrow(server)
+        other = await connect(server)
+        engine = server.parts.engine
+        for job_id in range(1, jobs + 1):
+            assert await ask(other, b"put 0 0 60 20000\r\n%b\r\n" % body) == b"INSERTED %d\r\n" % job_id
+            engine.bodies.unload(engine.jobs.find(job_id))
+        writer.write(b"".join(b"peek %d\r\n" % job_id for job_id in range(1, jobs + 1)))
+        await inside.until(lambda: not connection._flow.reading)
+        assert await inside.is_silent(await connect(server), other)
+        assert connection.transport.get_write_buffer_size() < 2 * len(body)
+        read()
+        for job_id in range(1, jobs + 1):
+            assert await reader.readline() == b"FOUND %d 20000\r\n" % job_id
+            assert await reader.readexactly(len(body) + 2) == body + b"\r\n"
+
+
+async def test_job_for_a_client_that_has_much_to_read_is_counted_too(tmp_path):
+    put = b"put 0 0 60 60000\r\n%b\r\n" % (b"x" * 60_000)
+    async with serving(tmp_path / "q.db") as (server, _):
+        client, _, read = await narrow(server)
+        other = await connect(server)
+        assert await ask(other, put) == b"INSERTED 1\r\n"
+        client[1].write(b"peek 1\r\nuse none\r\nwatch none\r\nignore default\r\nreserve\r\n")
+        memory = server.parts.engine.memory
+        await inside.until(lambda: memory.buffer_bytes)
+        before = memory.buffer_bytes
+        assert await ask(other, b"use none\r\n") == b"USING none\r\n"
+        assert await ask(other, put) == b"INSERTED 2\r\n"
+        await inside.until(lambda: memory.buffer_bytes >= before + 60_000)
+        read()
+        await inside.until(lambda: not memory.buffer_bytes)
 
 
 async def test_replies_that_are_not_read_before_a_quit_count_until_they_are(tmp_path):

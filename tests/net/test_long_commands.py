@@ -9,6 +9,7 @@ from beanlite.core.job import SLICE
 from beanlite.net import turns
 from beanlite.net.turns import LONG_TURN_NS, RESUMED_NS, RESUMED_STEPS, TIMER_MAX_S, TURN_NS, Turns
 from beanlite.protocol.blocked import KICKING, LOOKING, WORKING, YIELDING
+from beanlite.protocol.framing import is_one_put
 from tests.support.inside import connect, serving, until
 from tests.support.simulated import Client, settle, simulated
 from tests.support.step_by_step import StepByStep
@@ -82,6 +83,20 @@ def test_clients_that_send_are_not_put_off_for_what_took_long(loop, client_turns
     assert client_turns.now_unless_late() != turns.LATE
     loop.now_ns += TURN_NS + 1
     assert client_turns.now_unless_late() == turns.LATE
+
+
+@pytest.mark.parametrize(
+    ("data", "is_one"),
+    [
+        (b"put 0 0 10 40\r\n" + b"\n" * 40 + b"\r\n", True),
+        (b"put 0 0 10 100\r\n" + b"\n" * 40, True),
+        (b"put 0 0 10 1\r\nx\r\n" * 2, False),
+        (b"put 0 0 10 x\r\n", False),
+        (b"delete 1\r\n" * 20, False),
+    ],
+)
+def test_put_of_many_lines_is_no_pipeline(data, is_one):
+    assert is_one_put(data) is is_one
 
 
 def test_pipelines_are_put_off_in_a_long_turn(loop, client_turns):
