@@ -8,7 +8,7 @@ from beanlite.core.wide import PART, WideDict
 
 # What this takes in bytes, with most rules, apart from jobs; and each job of which the body is known, or of which it is
 # known when it expires.
-KEPT_BYTES: Final = 700
+KEPT_BYTES: Final = 1000
 TWIN_BYTES: Final = 350
 EXPIRY_BYTES: Final = 220
 # With the bodies of how many jobs one that is put is compared. So many have the same size and checksum only if somebody

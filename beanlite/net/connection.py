@@ -218,6 +218,12 @@ class Connection(asyncio.Protocol):
         """Whether the client has not been sent all replies to what has been carried out for it."""
         return self._outbox.owes
 
+    def tell(self, events: bytes) -> None:
+        """Send events that the client watches."""
+        self.transport.write(events)
+        if self._flow.unread:
+            self._flow.note_buffers()
+
     def listen_no_more(self) -> None:
         """Carry out no more commands, because the server is about to stop."""
         self._flow.listen_no_more()
@@ -279,6 +285,8 @@ class Connection(asyncio.Protocol):
         session = self.session
         if self.ending.leaving or self._flow.deaf or session.blocked is None:
             return
+        if self._flow.unread and session.blocked is not KICKING and session.blocked is not FETCHING:
+            return  # until it has read; a kick says nothing yet, and bodies that have been fetched are not kept
         now_ns = self._turns.now()
         try:
             session.resume(now_ns, self._turns.steps)

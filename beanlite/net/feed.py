@@ -182,7 +182,7 @@ class Feed:
         before = watcher.place
         told = self._take(watcher, connection.session.rights, share)
         if told:
-            connection.transport.write(told)
+            connection.tell(told)
         if watcher.place < self._round_end:
             self._round.append(client)
         return watcher.place - before + SEND_COST if told else 1 + watcher.place - before

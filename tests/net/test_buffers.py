@@ -167,6 +167,35 @@ async def test_no_bodies_are_fetched_for_a_client_that_reads_none(tmp_path):
             assert await reader.readexactly(len(body) + 2) == body + b"\r\n"
 
 
+async def test_client_whose_turn_comes_before_it_has_read_waits_for_another_one(tmp_path):
+    body = b"x" * 60_000
+    async with serving(tmp_path / "q.db") as (server, _):
+        (reader, writer), connection, read = await narrow(server)
+        assert await ask(await connect(server), b"put 0 0 60 60000\r\n%b\r\n" % body) == b"INSERTED 1\r\n"
+        writer.write(b"peek 1\r\n")
+        await inside.until(lambda: connection._flow.unread)
+        unread_bytes = connection.transport.get_write_buffer_size()
+        connection.session.postpone(b"peek 1\r\n")
+        connection.resume()
+        assert connection.transport.get_write_buffer_size() == unread_bytes
+        read()
+        for _ in range(2):
+            assert await reader.readline() == b"FOUND 1 60000\r\n"
+            assert await reader.readexactly(len(body) + 2) == body + b"\r\n"
+
+
+async def test_events_that_are_not_read_are_counted(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        (_, writer), connection, _ = await narrow(server)
+        other = await connect(server)
+        writer.write(b"watch-events 2\r\n{}\r\n")
+        await inside.until(lambda: server.parts.feed._watchers)
+        other[1].write(PUT * 1000)
+        unread_bytes = connection.transport.get_write_buffer_size
+        await inside.until(lambda: unread_bytes() > 50_000)
+        assert server.parts.engine.memory.buffer_bytes == unread_bytes()
+
+
 async def test_job_for_a_client_that_has_much_to_read_is_counted_too(tmp_path):
     put = b"put 0 0 60 60000\r\n%b\r\n" % (b"x" * 60_000)
     async with serving(tmp_path / "q.db") as (server, _):
