@@ -177,25 +177,30 @@ class UseAsk(Ask):
         """Take the reply. The tube was taken for the client's at once unless it is on another server."""
         session = self._session
         if not line.startswith(USING):
-            if session.barrier is not self:
+            if session.barrier is not self and not self._tell_next(lane):
                 if session.used == self._tube:
                     session.use(self.before)
                 if lane.used == self._tube:
                     lane.used = self.before
-                self._tell_next()
         elif session.barrier is self:
             self._take(lane)
             lane.used = self._tube
         self._end(line)
 
-    def _tell_next(self) -> None:
-        """Have the next use fall back on the tube before this one, too. By another file it may be on another server."""
-        for lane in self._session.lanes.values():
-            for ask in lane.asks:
+    def _tell_next(self, lane: Lane) -> bool:
+        """Have the next use fall back on the tube before this one, too; returns whether there is one on this lane.
+
+        By another file it may be on another server.
+        """
+        is_followed = False
+        for each in self._session.lanes.values():
+            for ask in each.asks:
                 if isinstance(ask, UseAsk):
                     if ask.before == self._tube:
                         ask.before = self.before
+                    is_followed = is_followed or (each is lane and self._session.barrier is not ask)
                     break
+        return is_followed
 
     def lose(self, lane: Lane) -> bool:
         """Use it once the server is back."""

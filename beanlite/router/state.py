@@ -25,8 +25,8 @@ class ClientState(Owner):
     """What the router knows of a client."""
 
     __slots__ = (
-        "_counts",
-        "_counts_edition",
+        "_by_number",
+        "_by_number_edition",
         "_home",
         "_home_edition",
         "barrier",
@@ -74,9 +74,9 @@ class ClientState(Owner):
         self.used = DEFAULT
         self.watched: dict[bytes, None] = {DEFAULT: None}
         self._home: Lane | None = None
-        # How many of the tubes that the client watches each server has, by its number.
-        self._counts: dict[int, int] = {}
-        self._home_edition = self._counts_edition = -1
+        # The tubes that the client watches, by the number of each server that has them.
+        self._by_number: dict[int, dict[bytes, None]] = {}
+        self._home_edition = self._by_number_edition = -1
         self.token = b""
         """The token that the client has shown, and that was accepted."""
         self.claim = b""
@@ -177,13 +177,8 @@ class ClientState(Owner):
 
         Of a tube that has moved the old server comes before the new one.
         """
-        if self._counts_edition != self.map.edition:
-            self._counts_edition = self.map.edition
-            self._counts.clear()
-            for tube in self.watched:
-                self._count(tube, 1)
-        by_number = self.map.fleet.by_number
-        lanes = [self.lane_to(by_number[number]) for number, count in self._counts.items() if count]
+        members = self.map.fleet.by_number
+        lanes = [self.lane_to(members[number]) for number, tubes in self._watched_by_number().items() if tubes]
         if len(lanes) == 1:
             return lanes
         at = self.turn % len(lanes)
@@ -200,19 +195,28 @@ class ClientState(Owner):
         """Have the client watch a tube."""
         if tube not in self.watched:
             self.watched[tube] = None
-            self._count(tube, 1)
+            if self._by_number_edition == self.map.edition:
+                self._note_watched(tube)
 
     def ignore_tube(self, tube: bytes) -> None:
         """Have it watch a tube no more."""
         if tube in self.watched:
             del self.watched[tube]
-            self._count(tube, -1)
+            for tubes in self._by_number.values():
+                tubes.pop(tube, None)
 
-    def _count(self, tube: bytes, more: int) -> None:
-        """Count one tube more, or one less, at its servers. After another file all are counted anew."""
-        if self._counts_edition == self.map.edition:
-            for member in self.map.fleet.homes(tube):
-                self._counts[member.number] = self._counts.get(member.number, 0) + more
+    def _note_watched(self, tube: bytes) -> None:
+        for member in self.map.fleet.homes(tube):
+            self._by_number.setdefault(member.number, {})[tube] = None
+
+    def _watched_by_number(self) -> dict[int, dict[bytes, None]]:
+        """Return the tubes that the client watches, by server; after another file, anew."""
+        if self._by_number_edition != self.map.edition:
+            self._by_number_edition = self.map.edition
+            self._by_number.clear()
+            for tube in self.watched:
+                self._note_watched(tube)
+        return self._by_number
 
     def begin_late(self, lane: Lane) -> None:
         """Note that a lane owes one more reply about a job that comes late."""
@@ -235,7 +239,7 @@ class ClientState(Owner):
         if self.used != DEFAULT and self.home is lane:
             lines.append(b"use %b\r\n" % self.used)
             lane.used = self.used
-        wanted = [tube for tube in self.watched if self.has_tube(lane, tube)]
+        wanted = self._watched_by_number().get(lane.number, {})
         lane.placeholder = not wanted
         watches = [b"watch %b\r\n" % tube for tube in wanted if tube != DEFAULT]
         if wanted:
@@ -305,7 +309,7 @@ class ClientState(Owner):
         for lane in self.lanes.values():
             if lane.state == CLOSED or lane.ended or lane.number not in self.map.servers:
                 continue
-            wanted = {tube for tube in self.watched if self.has_tube(lane, tube)}
+            wanted = self._watched_by_number().get(lane.number, {}).keys()
             if not wanted.isdisjoint(lane.watched):  # from now on that is not only in place of another tube
                 lane.placeholder = False
             for tube in wanted - lane.watched:

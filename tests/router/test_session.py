@@ -132,6 +132,13 @@ def test_refused_uses_leave_the_client_with_its_tube(net, client):
     assert stats_of_job(net, 1, 1)["tube"] == '"a"'
 
 
+def test_use_that_is_refused_does_not_undo_the_one_behind_it(net, client):
+    client.send(b"use a\r\n")
+    client.session.receive(b"use x\r\nuse c\r\nuse x\r\n", net.now_s)
+    client.session.came(client.session.lanes[1], b"UNAUTHORIZED\r\nUSING c\r\nUNAUTHORIZED\r\n", net.now_s)
+    assert client.session.used == client.session.lanes[1].used == b"c"
+
+
 def test_client_watches_tubes_of_several_servers(client):
     assert client.send(b"watch a\r\nwatch b\r\nwatch b\r\n") == b"WATCHING 2\r\nWATCHING 3\r\nWATCHING 3\r\n"
     assert client.send(b"list-tubes-watched\r\n") == b"OK 22\r\n---\n- default\n- a\n- b\n\r\n"

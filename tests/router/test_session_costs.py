@@ -19,6 +19,17 @@ def test_reserve_costs_the_same_however_many_tubes_are_watched(net, client):
     assert costs[-1] == costs[10]
 
 
+def test_greeting_costs_the_same_however_many_tubes_other_servers_have(client):
+    session, costs = client.session, []
+    lane = session.lane_to(session.map.fleet.by_number[2])
+    for number in 1, 200:
+        for each in range(number):
+            client.send(b"watch t%d\r\n" % each)
+        session.greeting(lane)
+        costs.append(calls_of(lambda: session.greeting(lane)))
+    assert costs[0] == costs[1]
+
+
 def test_watch_does_not_copy_what_is_watched(client):
     class Watched(set):
         def __sub__(self, other):
