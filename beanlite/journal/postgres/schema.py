@@ -31,7 +31,7 @@ TABLES: Final = ("lease", "batches", "jobs", "pauses", "policies", "schedules", 
 # A dump gives a table its key when its rows are there. The table schema_version has one since there are batches.
 _KEYLESS: Final = """
     SELECT relname FROM pg_class
-    WHERE pg_table_is_visible(oid) AND relkind = 'r'
+    WHERE relnamespace = (SELECT relnamespace FROM pg_class WHERE oid = to_regclass('lease')) AND relkind = 'r'
         AND (relname = ANY ($1) OR relname = 'schema_version' AND to_regclass('batches') IS NOT NULL)
         AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = pg_class.oid AND indisprimary AND indisvalid)
         AND EXISTS (SELECT FROM pg_attribute WHERE attrelid = to_regclass('lease') AND attname = 'epoch')

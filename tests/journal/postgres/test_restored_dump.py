@@ -6,6 +6,8 @@ import pytest
 
 from beanlite.journal.postgres import lease
 from beanlite.journal.postgres.lease import _Waiting
+from beanlite.journal.postgres.link import connect
+from beanlite.journal.postgres.schema import expect_keys
 from tests.journal.postgres.serving import SOON_S, Postgres, ServingPostgres, refusal, served, sql, until
 from tests.support.postgres import _program, _run
 
@@ -30,6 +32,17 @@ async def kept_waiting(waiting, losses):
     losses.clear()
     await until(lambda: waiting.done() or any("has no primary key" in loss for loss in losses))
     assert not waiting.done()
+
+
+async def test_table_of_somebody_else_needs_no_key(postgres, database):
+    """An older version of the tables lacks that of notes, and another schema has one."""
+    await (await served(database)).stop()
+    for statement in ("DROP TABLE notes CASCADE", "CREATE SCHEMA other", "CREATE TABLE other.notes (said text)"):
+        await sql(postgres, database, statement)
+    await sql(postgres, database, f"ALTER DATABASE {database.rpartition('/')[2]} SET search_path = public, other")
+    link = await connect(database, "beanlite")
+    await expect_keys(link)
+    link.drop()
 
 
 async def test_start_waits_until_all_of_a_dump_is_restored(postgres, database, losses, caplog):
