@@ -167,7 +167,7 @@ async def test_no_bodies_are_fetched_for_a_client_that_reads_none(tmp_path):
             assert await reader.readexactly(len(body) + 2) == body + b"\r\n"
 
 
-async def test_client_whose_turn_comes_before_it_has_read_waits_for_another_one(tmp_path):
+async def test_client_whose_turn_comes_before_it_has_read_waits_on(tmp_path):
     body = b"x" * 60_000
     async with serving(tmp_path / "q.db") as (server, _):
         (reader, writer), connection, read = await narrow(server)

@@ -19,7 +19,7 @@ def test_reserve_costs_the_same_however_many_tubes_are_watched(net, client):
     assert costs[-1] == costs[10]
 
 
-def test_greeting_costs_the_same_however_many_tubes_other_servers_have(client):
+def test_greeting_costs_the_same_whatever_tubes_other_servers_have(client):
     session, costs = client.session, []
     lane = session.lane_to(session.map.fleet.by_number[2])
     for number in 1, 200:
