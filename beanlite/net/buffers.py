@@ -12,7 +12,7 @@ from beanlite.net.refusals import Refusals
 COUNTED_FROM: Final = 4096
 # A client to which more bytes of replies are left to be sent, because the kernel has no room for them, is not served
 # until it has read them. There may be as few as a reply has, and each takes some hundred bytes until it is sent.
-UNSENT_MAX: Final = 100
+UNSENT_BYTES_MAX: Final = 100
 # When such a part of the memory has been buffered, or freed, it is seen how much room that leaves for puts: without a
 # journal the next batch, which looks as well, may be some time away.
 MOVED_PART: Final = 256

@@ -16,7 +16,7 @@ from beanlite.core.job import Job
 from beanlite.core.queues import Outcome
 from beanlite.core.tube import Client
 from beanlite.net.addresses import peer_name
-from beanlite.net.buffers import UNSENT_MAX, Buffers
+from beanlite.net.buffers import UNSENT_BYTES_MAX, Buffers
 from beanlite.net.ending import Ending
 from beanlite.net.flow import Flow
 from beanlite.net.outbox import Outbox
@@ -91,7 +91,7 @@ class Connection(asyncio.Protocol):
         self.ending = Ending(session, to, host.buffers, host.turns, host.spare_others)
         self._flow = Flow(session, to, self.ending, host.buffers, host.group, host.turns)
         self._outbox = Outbox(session, to, self.ending, self._flow, host.group, host.turns)
-        to.set_write_buffer_limits(high=UNSENT_MAX)
+        to.set_write_buffer_limits(high=UNSENT_BYTES_MAX)
         if not host.admit(self, transport):
             self.ending.cut_off()
 

@@ -39,7 +39,8 @@ def is_one_put(data: bytes) -> bool:
     """Whether data is no more than a put: its body may have any number of lines."""
     line, _, rest = data.partition(b"\r\n")
     words = line.split(b" ")
-    return len(words) == _PUT_WORDS and words[0] == b"put" and words[4].isdigit() and int(words[4]) + 2 >= len(rest)
+    is_put = len(words) == _PUT_WORDS and words[0] == b"put" and len(line) < LINE_MAX  # int() refuses long numbers
+    return is_put and words[4].isdigit() and int(words[4]) + 2 >= len(rest)
 
 
 class FramedSession(Session):

@@ -12,7 +12,7 @@ from beanlite.commit import group
 from beanlite.core.admission import Admission
 from beanlite.core.memory import PART, Memory
 from beanlite.core.queues import Queues
-from beanlite.net.buffers import COUNTED_FROM, UNSENT_MAX, Buffers
+from beanlite.net.buffers import COUNTED_FROM, UNSENT_BYTES_MAX, Buffers
 from beanlite.net.refusals import Refusals
 from tests.support import inside
 from tests.support.inside import PUT, ask, connect, serving
@@ -143,7 +143,7 @@ async def test_client_that_reads_no_small_replies_is_served_no_more(tmp_path):
             connection.data_received(b"list-tube-used\r\n")
             if not connection._flow.reading:
                 break
-        assert connection.transport.get_write_buffer_size() <= UNSENT_MAX + 20
+        assert connection.transport.get_write_buffer_size() <= UNSENT_BYTES_MAX + 20
         read()
         await inside.until(lambda: connection._flow.reading)
 

@@ -92,6 +92,7 @@ def test_clients_that_send_are_not_put_off_for_what_took_long(loop, client_turns
         (b"put 0 0 10 100\r\n" + b"\n" * 40, True),
         (b"put 0 0 10 1\r\nx\r\n" * 2, False),
         (b"put 0 0 10 x\r\n", False),
+        (b"put 0 0 10 " + b"9" * 5000 + b"\r\n", False),
         (b"delete 1\r\n" * 20, False),
     ],
 )
