@@ -12,8 +12,8 @@ from typing import Final
 from beanlite.core import findings
 from beanlite.core.engine import Engine
 from beanlite.core.findings import NOTE, URGENT, WARNING, Case, Finding, Group
-from beanlite.core.job import BURIED, GONE, ID_BITS, ID_MASK, READY, SECOND_NS
-from beanlite.core.pulse import CRASHES_NS, GROWN_NS, IDLE_NS, MINUTE_NS, Pulse
+from beanlite.core.job import ID_BITS, ID_MASK, READY, SECOND_NS
+from beanlite.core.pulse import GROWN_NS, IDLE_NS, MINUTE_NS, Pulse
 from beanlite.core.queues import DEFAULT_TUBE
 from beanlite.core.snapshot import first_s, shut_words
 from beanlite.core.tube import PAUSED, Tube
@@ -261,7 +261,8 @@ class Diagnosis:
         cases: dict[bytes, Case] = {}
         for job_id, crash in self._pulses.crashes.items():
             job = self._engine.jobs.find(job_id)
-            if job is None or job.state is GONE or job.state is BURIED or self._now_ns - crash.at_ns > CRASHES_NS:
+            losses = crash.losses(job, self._now_ns)
+            if job is None or not losses:
                 continue
             name = job.tube.name
             if self._fits is not None and not self._fits(name):
@@ -270,8 +271,8 @@ class Diagnosis:
             if case is None:
                 case = cases[name] = Case(name.decode(), URGENT, 0, 0)
             case.jobs += 1
-            if crash.losses > case.losses:
-                case.job_id, case.losses, case.client = job_id, crash.losses, crash.peer.address
+            if losses > case.losses:
+                case.job_id, case.losses, case.client = job_id, losses, crash.peer.address
                 case.seconds = (self._now_ns - crash.at_ns) // SECOND_NS
         for case in cases.values():
             self._add(findings.CRASH_LOOP, case)

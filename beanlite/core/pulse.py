@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
-from beanlite.core.job import SECOND_NS, Job
+from beanlite.core.job import BURIED, GONE, RESERVED, SECOND_NS, Job
 from beanlite.core.totals import Tally
 from beanlite.core.tube import Peer, Tube
 
@@ -159,21 +159,26 @@ class Pulse:
 class Crash:
     """A job whose clients have left again and again while they had it."""
 
-    __slots__ = ("at_ns", "losses", "peer")
+    __slots__ = ("at_ns", "peer")
 
-    def __init__(self, at_ns: int, peer: Peer, losses: int) -> None:
+    def __init__(self, at_ns: int, peer: Peer) -> None:
         self.at_ns = at_ns
         """When a client last left."""
         self.peer = peer
         """That client."""
-        self.losses = losses
-        """How many have left."""
+
+    def losses(self, job: Job | None, now_ns: int) -> int:
+        """Return how many clients have left that had the job; 0 if it is no crash loop any more."""
+        if job is None or job.state is GONE or job.state is BURIED or now_ns - self.at_ns > CRASHES_NS:
+            return 0
+        losses = losses_of(job) - (job.state is RESERVED)
+        return losses if losses >= LOSSES else 0
 
 
 def losses_of(job: Job) -> int:
     """Return how many reservations of a job ended because a client left, or have not ended, at most.
 
-    Those that a stop of the server ended are forgiven, as are all before a kick.
+    Those that a stop of the server ended are forgiven, as are all before a kick or a move.
     """
     past = job.past
     return min(job.reserves - past.timeouts - past.releases - past.buries, job.tries)
@@ -219,11 +224,10 @@ class Pulses:
 
     def note_loss(self, job: Job, peer: Peer, now_ns: int) -> None:
         """Note that a client has left that had this job."""
-        losses = losses_of(job)
-        if losses < LOSSES:
+        if losses_of(job) < LOSSES:
             return
         crashes = self.crashes
-        crashes[job.id] = Crash(now_ns, peer, losses)
+        crashes[job.id] = Crash(now_ns, peer)
         crashes.move_to_end(job.id)
         while len(crashes) > CRASHES_MAX or now_ns - crashes[next(iter(crashes))].at_ns > CRASHES_NS:
             crashes.popitem(last=False)

@@ -5,11 +5,18 @@ import pytest
 from beanlite.core.job import SECOND_NS
 from tests.support.core import stored_job
 from tests.support.diagnosed import Diagnosed
+from tests.support.operators import Operator
+from tests.support.ruled_core import policy
 
 
 @pytest.fixture
 def core():
     return Diagnosed()
+
+
+@pytest.fixture
+def operator(core):
+    return Operator(core)
 
 
 def test_touches_show_that_the_worker_does_not_hang(core):
@@ -130,6 +137,42 @@ def test_worker_kept_busy_by_another_tube_does_not_hang(core):
     core.send(worker, b"reserve\r\n")
     core.live(62)
     assert core.findings()["hung"].tubes == 2
+
+
+# -- jobs that do not kill their workers any more
+
+
+@pytest.mark.parametrize("how", ["kick", "move", "max_tries"])
+def test_crash_loop_is_over_for_a_job_whose_tries_begin_anew(core, operator, how):
+    if how == "max_tries":
+        policy(core, b"mail", max_tries=5, then="move:other")
+    core.fill(b"mail", 1)
+    for _ in range(5):
+        worker = core.worker()
+        core.send(worker, b"reserve\r\n")
+        core.close(worker)
+    if how != "max_tries":
+        assert core.findings()["crash loop"].worst[0].job == 1
+        assert operator.ask("diagnose", tube="mail")["tube"]["crashes"][0]["losses"] == 5
+    if how == "kick":
+        operator.ask("change-jobs", ids=[1], do="bury")
+        operator.ask("change-jobs", ids=[1], do="kick")
+    elif how == "move":
+        operator.ask("change-jobs", ids=[1], do="move", to="other")
+    assert "crash loop" not in core.findings()
+    tube = "mail" if how == "kick" else "other"
+    assert (core.engine.jobs[1].state.value, core.engine.jobs[1].tube.name.decode()) == ("ready", tube)
+    assert operator.ask("diagnose", tube=tube)["tube"]["crashes"] == []
+
+
+def test_client_that_has_the_job_has_not_left_yet(core):
+    core.fill(b"mail", 1)
+    for _ in range(5):
+        worker = core.worker()
+        core.send(worker, b"reserve\r\n")
+        core.close(worker)
+    core.send(core.worker(), b"reserve\r\n")
+    assert core.findings()["crash loop"].text.startswith("job 1 of mail was lost by 5 clients")
 
 
 # -- tubes that nobody consumes, and whose jobs are not looked at

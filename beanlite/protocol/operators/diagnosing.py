@@ -100,9 +100,10 @@ class Examination:
         crashes: list[Record] = []
         for job_id, crash in pulses.crashes.items():
             lost = self._engine.jobs.find(job_id)
-            if lost is not None and lost.tube is tube:
+            losses = crash.losses(lost, now_ns)
+            if losses and lost is not None and lost.tube is tube:
                 ago_s = (now_ns - crash.at_ns) // SECOND_NS
-                crashes.append({"id": job_id, "losses": crash.losses, "last_s": ago_s, "by": peer_record(crash.peer)})
+                crashes.append({"id": job_id, "losses": losses, "last_s": ago_s, "by": peer_record(crash.peer)})
         return {
             **tube_record(self._engine, tube, asker, now_ns),
             "coming_per_s": None if coming is None else round(coming, 3),
