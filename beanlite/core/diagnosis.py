@@ -16,7 +16,7 @@ from beanlite.core.job import ID_BITS, ID_MASK, READY, SECOND_NS
 from beanlite.core.pulse import GROWN_NS, IDLE_NS, MINUTE_NS, Pulse
 from beanlite.core.queues import DEFAULT_TUBE
 from beanlite.core.snapshot import first_s, shut_words
-from beanlite.core.tube import PAUSED, Tube
+from beanlite.core.tube import PAUSED, Client, Tube
 
 # How many tubes of each kind are named.
 NAMED: Final = 5
@@ -33,6 +33,8 @@ STILL_S: Final = 60
 GRAVE_S: Final = 600
 # So many names of watched tubes are looked at to find those whose clients are given jobs of other tubes.
 WATCHED_MAX: Final = 10_000
+# And at so many of the jobs that each of these has.
+HELD_MAX: Final = 10
 LATE_S: Final = 3600
 # So many jobs that come due within this time, and so many times more than the tube works off, are a storm.
 STORM_LEAST: Final = 1000
@@ -55,8 +57,9 @@ class Diagnosis:
         self._fits = fits
         self._named = named
         self._groups: dict[str, Group] = {}
-        self._served: set[Tube] | None = None
-        """The tubes whose clients have been given jobs recently, of whatever tube; None: not known yet."""
+        self._busy: dict[Tube, bool] | None = None
+        """The tubes whose clients are kept busy by jobs of whatever tube, and whether that is certain; None: not known
+        yet."""
         self.looked = 0
         """Tubes that were examined."""
         self._jobs = 0
@@ -188,13 +191,14 @@ class Diagnosis:
     def _cause_of_open(self, tube: Tube, pulse: Pulse | None, waits_s: int) -> tuple[str, str, int]:
         """Return the same of a tube that is watched, and that nothing keeps shut."""
         still_s = 0 if tube.waiting else self._still_s(tube, pulse, waits_s)
-        if still_s and not tube.reserved and self._is_passed_over(tube):
+        is_busy = self._is_passed_over(tube) if still_s and not tube.reserved else None
+        if is_busy:
             still_s = 0
         if still_s and tube.name == DEFAULT_TUBE and not tube.reserved:  # which each client watches that connects
             return findings.NOBODY_CONSUMES, self._severity_of_nobody(tube, waits_s), waits_s
         if still_s:
             # The first of long jobs may be under way.
-            is_known = not tube.reserved or (pulse is not None and pulse.hold_ns >= 0)
+            is_known = (pulse is not None and pulse.hold_ns >= 0) if tube.reserved else is_busy is None
             return findings.HUNG, URGENT if is_known else WARNING, still_s
         if pulse is not None and _grows(pulse, self._now_ns):
             return findings.GROWING, WARNING, (self._now_ns - pulse.older.at_ns) // SECOND_NS
@@ -205,26 +209,51 @@ class Diagnosis:
         tally = tube.tally
         if tally is not None and tally.is_moved:
             return 0
+        still_s = (self._now_ns - max(tube.moved_ns, tube.open_ns)) // SECOND_NS
         if pulse is None:
-            still_s = self._away_s(tube, waits_s)
+            still_s = 0 if tally is not None else min(still_s, waits_s)  # else jobs may have just been moved here
             return still_s if still_s >= STILL_S else 0
-        still_s = (self._now_ns - max(tube.moved_ns, pulse.made_ns)) // SECOND_NS
+        if not pulse.had_ready:
+            return 0
         return still_s if still_s >= max(STILL_S, HOLDS * pulse.hold_ns // SECOND_NS) else 0
 
-    def _is_passed_over(self, tube: Tube) -> bool:
-        """Whether clients that watch a tube have been given more urgent jobs, of other tubes."""
-        served = self._served
-        if served is None:
-            served = self._served = set()
+    def _is_passed_over(self, tube: Tube) -> bool | None:
+        """Whether clients that watch a tube are kept busy by other jobs; None: they are not.
+
+        False: it may be, as it is not known how long the jobs take that they have.
+        """
+        busy = self._busy
+        if busy is None:
+            busy = self._busy = {}
             looks = 0
             for client in self._engine.clients.connected.values():
-                looks += 1
-                if self._now_ns - client.reserved_ns < STILL_S * SECOND_NS:
-                    served.update(client.watched)
+                looks += 1 + min(len(client.deadlines), HELD_MAX)
+                is_certain = self._is_busy(client)
+                if is_certain is not None:
                     looks += len(client.watched)
+                    for watched in client.watched:
+                        if is_certain or watched not in busy:
+                            busy[watched] = is_certain
                 if looks >= WATCHED_MAX:
                     break
-        return tube in served
+        return busy.get(tube)
+
+    def _is_busy(self, client: Client) -> bool | None:
+        """Return the same of a client: one that has a job for many times as long as such jobs take may hang."""
+        if self._now_ns - client.reserved_ns < STILL_S * SECOND_NS:
+            return True
+        is_certain: bool | None = None
+        for key in client.deadlines.keys[:HELD_MAX]:
+            job = self._engine.jobs.find(key & ID_MASK)
+            if job is None or job.holder is not client:  # it has ended it, and a heap may keep a key for a while
+                continue
+            pulse = self._pulses.find(job.tube)
+            hold_ns = job.tube.hold_ns if pulse is None else pulse.hold_ns
+            if self._now_ns - job.since_ns < HOLDS * hold_ns:
+                return True
+            if hold_ns < 0:
+                is_certain = False
+        return is_certain
 
     def _away_s(self, tube: Tube, waits_s: int) -> int:
         """Return for how long the next job has waited and no job of the tube has moved."""

@@ -215,14 +215,14 @@ class Engine:
         job.pri = pri
         job.delay_s = delay_s
         job.own_past().releases += 1
-        self.ledger.tally(job.tube).released += 1
-        self.ledger.note(job)
-        event = None
-        if self.ledger.recording:
-            event = self.ledger.record(job, RELEASE, client.peer, now_ns, delay_s=delay_s)
+        ledger = self.ledger
+        ledger.tally(job.tube).released += 1
+        ledger.note(job)
+        event = ledger.record(job, RELEASE, client.peer, now_ns, delay_s=delay_s) if ledger.recording else None
         if job.tube.rules is not None:
             self.rulings.come_back(job, job.tube.rules, RELEASE, delay_s, now_ns, event)
         elif delay_s:
+            ledger.tally(job.tube).left += 1
             self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS, now_ns)
         else:
             self._queues.make_ready(job, now_ns)

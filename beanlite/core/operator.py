@@ -108,6 +108,9 @@ class Operator:
         else:
             why = job.why
             queues.leave_state(job, now_ns)
+        if state is not DELAYED and state is not BURIED:
+            self._ledger.tally(before).left += 1
+            self._ledger.tally(tube).came += 1
         if before.rules is not None:
             queues.ruled.leave(job)
             queues.timers.set(before, now_ns)  # another one may be reserved from it
@@ -141,6 +144,8 @@ class Operator:
         job.delay_s = delay_s
         self._record(job, what, by, now_ns, delay_s)
         if delay_s:
+            if job.state is not DELAYED:
+                self._ledger.tally(job.tube).left += 1
             self._queues.make_delayed(job, now_ns + delay_s * SECOND_NS, now_ns)
         else:
             self._queues.make_ready(job, now_ns)

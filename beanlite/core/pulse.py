@@ -61,11 +61,11 @@ class Pulse:
         "buried",
         "buries_ns",
         "deleted",
-        "ended",
         "grown_ns",
+        "had_ready",
+        "held",
         "held_ns",
         "hold_before_ns",
-        "made_ns",
         "newer",
         "noted_ns",
         "older",
@@ -76,12 +76,13 @@ class Pulse:
 
     def __init__(self, tube: Tube, tally: Tally, now_ns: int) -> None:
         self.deleted = self.buried = self.refused = 0
-        self.ended = 0
-        """Reservations that ended, and deletions of jobs that were not reserved."""
+        self.held = 0
+        """Reservations that ended."""
         self.held_ns = 0
-        """How long jobs had been reserved when these ended, in total."""
+        """How long jobs had been reserved then, in total."""
         self.hold_before_ns = tube.hold_ns
-        self.made_ns = now_ns
+        self.had_ready = False
+        """Whether jobs were ready when anything last happened."""
         self.noted_ns = now_ns
         """When anything last happened."""
         self.older = self.newer = self.peak = self._level(tube, tally, now_ns)
@@ -102,10 +103,13 @@ class Pulse:
             if self.peak.at_ns < self.older.at_ns:
                 self.peak = level
         self.noted_ns = now_ns
+        if tube.ready.keys and not self.had_ready:
+            tube.open_ns = now_ns
+        self.had_ready = bool(tube.ready.keys)
         self.deleted += tally.deleted
         self.buried += tally.buried
         self.refused += tally.refused
-        self.ended += tally.deleted + tally.released + tally.buried + tally.timed_out + tally.client_gone
+        self.held += tally.held
         self.held_ns += tally.held_ns
         backlog = len(tube.ready) + tube.reserved
         if backlog >= self.peak.backlog:
@@ -145,7 +149,7 @@ class Pulse:
     @property
     def hold_ns(self) -> int:
         """For how long a job is reserved on average; -1: that is not known."""
-        return self.held_ns // self.ended if self.ended else self.hold_before_ns
+        return self.held_ns // self.held if self.held else self.hold_before_ns
 
     def start(self, now_ns: int) -> Level:
         """Return the level to compute rates from: the newer one, unless it has only just been made.

@@ -264,6 +264,7 @@ class Queues:
             job.holder.deadlines.remove(job.key)
             job.holder = None
             tally = tube.tally or self.ledger.tally(tube)
+            tally.held += 1
             tally.held_ns += now_ns - job.since_ns
             if self.ledger.measures is not None:
                 self.ledger.measures.holds.note(now_ns - job.since_ns)

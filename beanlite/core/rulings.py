@@ -77,6 +77,7 @@ class Rulings:
             job.delay_s = (due_ns - now_ns) // SECOND_NS
             if event is not None:
                 event.delay_s = job.delay_s
+            self._ledger.tally(job.tube).left += 1
             self._queues.make_delayed(job, due_ns, now_ns)
             return 1
         return self._queues.make_ready(job, now_ns)
@@ -103,6 +104,7 @@ class Rulings:
         if not rules.ttl_ns or job.past.kicks or job.created_ns + rules.ttl_ns > now_ns:
             return False
         self._queues.ruled.enter(job, None)
+        self._ledger.tally(job.tube).left += 1
         self._queues.make_delayed(job, now_ns + SECOND_NS, now_ns)  # so that nobody gets it before
         return True
 
@@ -179,6 +181,8 @@ class Rulings:
         checksum = queues.ruled.checksum_for(tube.rules, job)
         self._bodies.unload_ahead(job)
         queues.ruled.leave(job)
+        self._ledger.tally(job.tube).left += job.state is not DELAYED
+        self._ledger.tally(tube).came += 1
         job.tube = tube
         job.forgive()
         self._note(job, MOVE, by, now_ns, deferred=deferred)

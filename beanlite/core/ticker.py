@@ -144,6 +144,7 @@ class Ticker:
             tube.pause_until_ns = tube.pause_s = 0
             self._ledger.pauses[tube.name] = tube
         tube.shut = shut
+        tube.open_ns = now_ns
         cost = self._queues.serve_waiting(tube, SLICE, now_ns)
         if not tube.shut and tube.waiting and tube.ready.keys:
             tube.shut = OPENING

@@ -20,14 +20,17 @@ class Tally:
     __slots__ = (
         "_chance",
         "buried",
+        "came",
         "client_gone",
         "dead",
         "delay_over",
         "deleted",
         "duplicates",
         "expired",
+        "held",
         "held_ns",
         "kicked",
+        "left",
         "name",
         "put",
         "refused",
@@ -62,8 +65,14 @@ class Tally:
         """Reservations that ended because their client left."""
         self.delay_over = 0
         """Delayed jobs that became ready by themselves."""
+        self.came = 0
+        """Ready or reserved jobs that were moved here."""
+        self.left = 0
+        """Ready or reserved jobs that were moved to another tube, or delayed."""
         self.waited_ns = 0
         """How long the jobs that were reserved had been ready before, in total."""
+        self.held = 0
+        """How many reservations ended, in whatever way."""
         self.held_ns = 0
         """How long jobs had been reserved when their reservations ended, in total."""
         self.waits: list[int] = []
@@ -113,5 +122,8 @@ class Tally:
         self.duplicates += other.duplicates
         self.client_gone += other.client_gone
         self.delay_over += other.delay_over
+        self.came += other.came
+        self.left += other.left
         self.waited_ns += other.waited_ns
+        self.held += other.held
         self.held_ns += other.held_ns

@@ -100,6 +100,7 @@ class Tube(TimerOwner):
         "kept",
         "moved_ns",
         "name",
+        "open_ns",
         "pause_s",
         "pause_until_ns",
         "ready",
@@ -148,6 +149,8 @@ class Tube(TimerOwner):
         self.moved_ns = 0
         """When a job was last reserved, touched, deleted, released or buried, or when the server was started with jobs
         of the tube; within a second or two. 0: never."""
+        self.open_ns = 0
+        """Since when it has had ready jobs and has not been shut, within a second or two; 0: not known."""
         self.hold_ns = -1
         """For how long jobs were reserved on average, when something last happened for some minutes; -1: not known."""
 

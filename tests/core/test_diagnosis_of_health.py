@@ -175,6 +175,101 @@ def test_client_that_has_the_job_has_not_left_yet(core):
     assert core.findings()["crash loop"].text.startswith("job 1 of mail was lost by 5 clients")
 
 
+# -- since when jobs could have been reserved
+
+
+@pytest.fixture
+def busy(core):
+    """A worker of mail and report that has the first report, which takes long, and has been at mail before."""
+    worker = core.worker()
+    core.send(worker, b"watch report\r\n")
+    core.fill(b"mail", 1)
+    core.work(worker)
+    core.fill(b"report", 1, ttr_s=3600)
+    core.send(worker, b"reserve\r\n")
+    core.live(63)
+    return worker
+
+
+@pytest.mark.usefixtures("busy")
+def test_time_in_which_a_tube_was_empty_is_no_stillness(core):
+    core.fill(b"mail", 1)
+    assert core.findings() == {}
+    core.live(60)
+    assert core.findings() == {}
+    core.live(1)
+    hung = core.findings()["hung"]
+    assert (hung.severity, hung.seconds) == ("warning", 60)  # it is not known how long reports take
+
+
+def test_worker_with_a_long_job_of_another_tube_does_not_hang(core, busy):
+    core.send(busy, b"delete 2\r\n")
+    core.fill(b"report", 1, ttr_s=3600)
+    core.send(busy, b"reserve\r\n")
+    core.fill(b"mail", 1)
+    core.live(3 * 63 - 1)
+    assert core.findings() == {}
+    core.live(2)
+    assert core.findings()["hung"].severity == "urgent"
+
+
+def test_flushed_jobs_do_not_shorten_the_time_that_jobs_take(core, operator, busy):
+    core.send(busy, b"delete 2\r\n")
+    flushed = core.fill(b"report", 100, ttr_s=3600)
+    core.live(2)
+    operator.change("delete", ids=flushed)
+    core.fill(b"report", 2, ttr_s=3600)
+    core.send(busy, b"reserve\r\n")
+    core.live(150)
+    assert core.findings() == {}
+
+
+def test_time_in_another_tube_is_no_stillness(core, operator):
+    core.worker(b"right")
+    core.fill(b"wrong", 9)
+    core.live(200)
+    operator.change("move", tube="wrong", to="right")
+    assert core.findings() == {}
+    core.live(60)
+    assert core.findings() == {}
+    core.live(2)
+    assert core.findings()["hung"].seconds == 61
+
+
+def test_time_before_a_policy_moved_the_jobs_is_no_stillness(core):
+    policy(core, b"mail", ttl="10m", expired="move:old")
+    worker = core.worker(b"old")
+    core.fill(b"mail", 9)
+    core.live(400)
+    core.fill(b"old", 1)
+    core.work(worker)
+    core.live(199)
+    core.wait(2)
+    assert len(core.engine.tubes[b"old"].ready) == 9
+    assert core.findings() == {}
+    core.live(58)
+    assert core.findings() == {}
+
+
+@pytest.mark.parametrize("why", ["pause", "rate"])
+def test_time_in_which_a_tube_was_shut_is_no_stillness(core, why):
+    worker = core.worker()
+    core.fill(b"mail", 9)
+    if why == "pause":
+        core.send(worker, b"pause-tube mail 900\r\n")
+    else:
+        policy(core, b"mail", rate="4/h")
+        core.live(900)
+        core.work(worker)
+    core.live(899)
+    assert "hung" not in core.findings()
+    core.live(2)
+    assert not core.engine.tubes[b"mail"].shut
+    assert "hung" not in core.findings()
+    core.live(60)
+    assert core.findings()["hung"].seconds == 61
+
+
 # -- tubes that nobody consumes, and whose jobs are not looked at
 
 

@@ -32,7 +32,7 @@ def all_facts(core):
         facts(engine.jobs[1]),
         facts(tube.tally),
         facts(engine.counts, "clients", "workers", "watched"),
-        facts(tube, "watching", "using", "waiting", "timer_ns"),
+        facts(tube, "watching", "using", "waiting", "timer_ns", "open_ns"),
         tube.kept and (tube.kept.free_ns, tube.kept.turn),
         [each.counts for each in (ledger.measures.waits, ledger.measures.holds)],
         (len(ledger.events), len(ledger.deferred), dict(ledger.pulses.crashes)),
