@@ -11,7 +11,18 @@ from beanlite.console.filters import Record
 from beanlite.console.live import Live
 from beanlite.console.names import Meant
 from beanlite.console.several import Servers
-from beanlite.core.findings import HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, NOTE, PAUSED, SHUT, URGENT, WARNING
+from beanlite.core.findings import (
+    HUNG,
+    LATE,
+    LEFT_BURIED,
+    NOBODY_CONSUMES,
+    NOTE,
+    PAUSED,
+    SET_ASIDE,
+    SHUT,
+    URGENT,
+    WARNING,
+)
 from beanlite.core.phrases import named, rates_text, shell_word
 
 STYLES: Final = {URGENT: "bold red", WARNING: "yellow", NOTE: "dim"}
@@ -21,7 +32,7 @@ _LOOKED_FOR: Final = (
     " buried jobs, storms of delayed jobs, "
 )
 # The findings that tell for how long something has been so.
-LASTING: Final = frozenset({HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, PAUSED, SHUT})
+LASTING: Final = frozenset({HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, PAUSED, SET_ASIDE, SHUT})
 # A reservation is told as a long one if it has lasted for so long, and so many times as long as others do.
 _LONG_S: Final = 60
 _LONG_TIMES: Final = 10

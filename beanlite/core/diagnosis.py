@@ -13,8 +13,10 @@ from beanlite.core import findings
 from beanlite.core.engine import Engine
 from beanlite.core.findings import NOTE, URGENT, WARNING, Case, Finding, Group
 from beanlite.core.job import ID_BITS, ID_MASK, READY, SECOND_NS
+from beanlite.core.policies import KEYS, OFF
 from beanlite.core.pulse import GROWN_NS, IDLE_NS, MINUTE_NS, Pulse
 from beanlite.core.queues import DEFAULT_TUBE
+from beanlite.core.rules import Rules
 from beanlite.core.snapshot import first_s, shut_words
 from beanlite.core.tube import PAUSED, Client, Tube
 
@@ -57,6 +59,8 @@ class Diagnosis:
         self._fits = fits
         self._named = named
         self._groups: dict[str, Group] = {}
+        self._set_aside = _set_aside(engine)
+        """The names of the tubes to which policies move jobs."""
         self._busy: dict[Tube, bool] | None = None
         """The tubes whose clients are kept busy by jobs of whatever tube, and whether that is certain; None: not known
         yet."""
@@ -131,7 +135,7 @@ class Diagnosis:
         To read from memory what is far apart takes most of the time, and a job is far from its tube. So only the first
         job of the worst tubes is looked at, and the oldest one of all others, once these are known.
         """
-        if tube.watching or tube.shut or tube.tally is not None:
+        if tube.watching or tube.shut or tube.tally is not None or tube.name in self._set_aside:
             return False
         group = self._groups.get(findings.NOBODY_CONSUMES)
         if group is None or not group.has_worse(len(tube.ready)):
@@ -180,6 +184,8 @@ class Diagnosis:
         if tube.shut & PAUSED:
             paused_s = tube.pause_s - max(0, tube.pause_until_ns - self._now_ns) // SECOND_NS
             return findings.PAUSED, WARNING if waits_s >= LATE_S else NOTE, paused_s
+        if not tube.watching and tube.name in self._set_aside:
+            return findings.SET_ASIDE if self._away_s(tube, waits_s) >= AWAY_S else "", NOTE, waits_s
         if not tube.watching:
             kind = findings.NOBODY_CONSUMES if self._away_s(tube, waits_s) >= AWAY_S else ""
             return kind, self._severity_of_nobody(tube, waits_s), waits_s
@@ -335,6 +341,17 @@ class Diagnosis:
                 "mend that, and make one by hand meanwhile", "beanlite backup DEST",
             ))  # fmt: skip
         return found
+
+
+def _set_aside(engine: Engine) -> set[bytes]:
+    """Return the names of the tubes to which policies move jobs: nobody need consume these."""
+    rules = Rules()
+    names: set[bytes] = set()
+    for row in engine.policies.rows.values():
+        if row.key in {"then", "expired"} and row.value != OFF:
+            KEYS[row.key](rules, row.value)
+            names |= {name for name in (rules.then_to, rules.expired_to) if name is not None}
+    return names
 
 
 def rates(tube: Tube, pulse: Pulse, now_ns: int) -> tuple[float, float]:

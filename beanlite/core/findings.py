@@ -27,9 +27,10 @@ PAUSED: Final = "paused"
 BACKUP: Final = "backup"
 DRAINING: Final = "draining"
 LEFT_BURIED: Final = "left buried"
+SET_ASIDE: Final = "set aside"
 KINDS: Final = (
     DISK, MEMORY, HUNG, CRASH_LOOP, NOBODY_CONSUMES, REFUSED, GROWING, BURIED, SHUT, LATE, STORM_DUE, PAUSED, BACKUP,
-    DRAINING, LEFT_BURIED,
+    DRAINING, LEFT_BURIED, SET_ASIDE,
 )  # fmt: skip
 
 # How many tubes a sentence names.
@@ -255,6 +256,15 @@ def _left_buried(group: Group, worst: Case) -> _Words:
     )
 
 
+def _set_aside(group: Group, worst: Case) -> _Words:
+    verb = "is" if group.jobs == 1 else "are"
+    return (
+        f"{jobs_text(group.jobs)} set aside by policies {verb} in {group.names}, the next one for {age(group.seconds)}",
+        "see why they failed, mend that, and move them back, or delete them",
+        f"beanlite jobs --tube {shell_word(worst.tube)}",
+    )
+
+
 def _shut(group: Group, worst: Case) -> _Words:
     by = f" by {worst.why}" if group.tubes == 1 else " by policies"
     held = f"held back{by}, the next one for {age(group.seconds)}"
@@ -305,6 +315,7 @@ _WORDS: Final = {
     GROWING: _growing,
     BURIED: _buried,
     LEFT_BURIED: _left_buried,
+    SET_ASIDE: _set_aside,
     SHUT: _shut,
     LATE: _late,
     STORM_DUE: _storm_due,

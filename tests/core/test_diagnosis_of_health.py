@@ -139,6 +139,33 @@ def test_worker_kept_busy_by_another_tube_does_not_hang(core):
     assert core.findings()["hung"].tubes == 2
 
 
+# -- tubes to which policies move jobs
+
+
+@pytest.mark.parametrize("way", ["then", "expired"])
+def test_jobs_that_policies_set_aside_are_a_note(core, way):
+    if way == "then":
+        policy(core, b"mail", max_tries=1, then="move:mail-dead")
+    else:
+        policy(core, b"mail", ttl="1h", expired="move:mail-dead")
+    core.fill(b"other", 99)
+    for number in range(5):
+        core.fill(b"t%d" % number, 9)
+    core.fill(b"mail", 2)
+    worker = core.worker()
+    core.live(3600 if way == "expired" else 1)
+    core.work(worker, 2, b"release %d 0 0")
+    core.live(700)
+    findings = core.findings()
+    assert findings["nobody consumes"].tubes == 6
+    note = findings["set aside"]
+    assert (note.severity, note.tubes, note.jobs) == ("note", 1, 2)
+    assert note.text.startswith("2 jobs set aside by policies are in mail-dead, the next one for 11 min")
+    assert note.command == "beanlite jobs --tube mail-dead"
+    core.worker(b"mail-dead")
+    assert "set aside" not in core.findings()
+
+
 # -- jobs that do not kill their workers any more
 
 
