@@ -321,12 +321,13 @@ class Diagnosis:
                 findings.DISK, URGENT, "the disk is full: puts are refused until there is room again",
                 "make room on the disk of the database; deletes go on, unless it is PostgreSQL",
             ))  # fmt: skip
-        used, most = memory.used_bytes, memory.max_bytes
-        if used > MEMORY_SHARE * most:
+        most = memory.max_bytes
+        needed = most - memory.free_bytes  # bodies that can leave memory are not counted
+        if needed > MEMORY_SHARE * most:
             full = memory.room_bytes < 0
             found.append(findings.of_server(
                 findings.MEMORY, URGENT if full else WARNING,
-                f"{used * 100 // most} % of the memory that may be used is taken; puts are refused "
+                f"{needed * 100 // most} % of the memory that may be used is needed; puts are refused "
                 + ("until there is room again" if full else "when all of it is"),
                 "have jobs worked off, or raise max_memory", "beanlite tubes --sort ready",
             ))  # fmt: skip

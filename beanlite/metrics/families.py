@@ -158,6 +158,11 @@ def _memory(source: Measured) -> Iterator[Metric]:
     )
     yield _gauge("memory_bodies_bytes", "The part of the used memory that bodies take.", memory.shown_body_bytes)
     yield _gauge("memory_limit_bytes", "Puts are refused beyond this (the setting max_memory).", memory.max_bytes)
+    yield _gauge(
+        "memory_free_bytes",
+        "Memory left for jobs, with that of bodies that the database has, too; puts are refused when it is used up.",
+        max(0, memory.free_bytes),
+    )
     yield _gauge("unloaded_jobs", "Jobs whose body is in the database only.", memory.unloaded)
 
 

@@ -139,6 +139,20 @@ def test_worker_kept_busy_by_another_tube_does_not_hang(core):
     assert core.findings()["hung"].tubes == 2
 
 
+# -- memory
+
+
+def test_bodies_that_can_leave_memory_do_not_fill_it(core):
+    most = 16 << 20
+    core.engine.bound_memory(most, most, fetches=True)
+    core.engine.memory.body_bytes = most * 3 // 4
+    assert core.engine.memory.used_bytes > 0.93 * most
+    assert core.findings() == {}
+    core.engine.bound_memory(most, most, fetches=False)
+    said = "93 % of the memory that may be used is needed; puts are refused when all of it is"
+    assert core.findings()["memory"].text == said
+
+
 # -- tubes to which policies move jobs
 
 

@@ -76,6 +76,9 @@ def test_what_clients_do_is_in_the_metrics(tmp_path):
     assert found["process_start_time_seconds",] == found["beanlite_start_time_seconds",]
     assert found["process_virtual_memory_bytes",] > found["process_resident_memory_bytes",] > 1 << 20
     assert found["process_cpu_seconds_total",] > 0
+    assert (
+        0 < found["beanlite_memory_free_bytes",] < found["beanlite_memory_limit_bytes",] * 15 / 16
+    )  # the rest: bodies
     assert abs(time.time() - found["beanlite_start_time_seconds",]) < 60
 
 
