@@ -13,6 +13,8 @@ from beanlite.core.job import SECOND_NS
 from beanlite.core.totals import WAITS_MAX, Tally
 from tests.support.core import put
 from tests.support.diagnosed import Diagnosed
+from tests.support.operators import Operator
+from tests.support.ruled_core import policy
 
 
 @pytest.fixture
@@ -71,6 +73,25 @@ def test_silence_is_no_gap_and_ready_jobs_stay(core):
     assert known.ready[-1] == 9
     core.live(400)
     assert set(series(core, "5min", b"mail").ready) == {9}
+
+
+@pytest.mark.parametrize("do", ["move", "delay", "policy"])
+def test_ready_jobs_change_when_they_are_moved_or_delayed(core, do):
+    if do == "policy":
+        policy(core, b"mail", ttl="10m", expired="move:other")
+    core.producer(b"mail")
+    core.fill(b"mail", 9)
+    core.live(590)
+    if do == "move":
+        Operator(core).change("move", tube="mail", to="other")
+    elif do == "delay":
+        Operator(core).change("delay", tube="mail", delay_s=3600)
+    core.live(40)
+    ready = series(core, "5min", b"mail").ready[-20:]
+    assert (set(ready[:6]), set(ready[-9:])) == ({9}, {0})
+    if do != "delay":
+        ready = series(core, "5min", b"other").ready[-20:]
+        assert (set(ready[:6]), set(ready[-9:])) == ({None}, {9})
 
 
 def test_points_go_when_the_range_is_over(core):
