@@ -7,7 +7,7 @@ other than the first of a queue.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from beanlite.core import findings
 from beanlite.core.engine import Engine
@@ -173,8 +173,10 @@ class Diagnosis:
         elif kind == findings.SHUT:
             case.why = " and ".join([word for word in shut_words(tube) if word != "paused"])
         elif pulse is not None:
-            case.coming, case.going = rates(tube, pulse, self._now_ns)
-            case.left_s = empty_in_s(tube, case.coming, case.going)
+            paces = rates(tube, pulse, self._now_ns)
+            if paces is not None:
+                case.coming, case.going = paces.coming, paces.deleted
+                case.left_s = empty_in_s(tube, paces)
             if kind == findings.GROWING and case.left_s is not None and case.left_s < LATE_S:
                 case.severity = NOTE
         self._add(kind, case)
@@ -269,7 +271,7 @@ class Diagnosis:
         return URGENT if self._away_s(tube, waits_s) >= GRAVE_S else WARNING
 
     def _examine_buried(self, tube: Tube, pulse: Pulse | None) -> None:
-        if pulse is not None and pulse.buries_ns:
+        if pulse is not None and pulse.buries_more(self._now_ns):
             seconds = (self._now_ns - pulse.buries_ns) // SECOND_NS
             jobs = min(len(tube.buried), pulse.buried - pulse.spared)
             self._add(findings.BURIED, Case(tube.name.decode(), WARNING, jobs, seconds))
@@ -282,7 +284,8 @@ class Diagnosis:
         if first_ns > self._now_ns + STORM_NS:
             return 0
         jobs = tube.delayed.about_up_to((self._now_ns + STORM_NS + 1) << ID_BITS, STORM_LEAST)
-        going = 0.0 if pulse is None else rates(tube, pulse, self._now_ns)[1]
+        paces = None if pulse is None else rates(tube, pulse, self._now_ns)
+        going = 0.0 if paces is None else paces.deleted
         if jobs >= max(STORM_LEAST, going * (STORM_TIMES * STORM_NS // SECOND_NS)):
             case = Case(tube.name.decode(), WARNING, jobs, 0)
             case.left_s = max(0, first_ns - self._now_ns) // SECOND_NS
@@ -355,18 +358,30 @@ def _set_aside(engine: Engine) -> set[bytes]:
     return names
 
 
-def rates(tube: Tube, pulse: Pulse, now_ns: int) -> tuple[float, float]:
-    """Return how many jobs have come, and how many were deleted, in a second of the last minutes."""
-    level = pulse.start(now_ns)
-    took_s = max(1.0, (now_ns - level.at_ns) / SECOND_NS)
-    deleted = pulse.deleted - level.deleted
-    more = len(tube.ready) + tube.reserved - level.backlog
-    return max(0, more + deleted) / took_s, deleted / took_s
+class Rates(NamedTuple):
+    """What comes into a tube and leaves it, in jobs a second of the last minutes."""
+
+    coming: float
+    deleted: float
+    left: float
+    """Those that were deleted, buried, delayed or moved to another tube."""
 
 
-def empty_in_s(tube: Tube, coming: float, going: float) -> int | None:
+def rates(tube: Tube, pulse: Pulse, now_ns: int) -> Rates | None:
+    """Return the rates of a tube; None if none has come or left."""
+    backlog = len(tube.ready) + tube.reserved
+    level = pulse.start(backlog, now_ns)
+    if level is None:
+        return None
+    took_s = max(1.0, (now_ns - level.end_ns) / SECOND_NS)
+    left = pulse.left - level.end_left
+    coming = max(0, backlog - level.end_backlog + left)
+    return Rates(coming / took_s, (pulse.deleted - level.end_deleted) / took_s, left / took_s)
+
+
+def empty_in_s(tube: Tube, paces: Rates) -> int | None:
     """Return in how long a tube will be empty at these rates; None: never."""
-    return int(len(tube.ready) / (going - coming)) if going > coming else None
+    return int(len(tube.ready) / (paces.left - paces.coming)) if paces.left > paces.coming else None
 
 
 def _grows(pulse: Pulse, now_ns: int) -> bool:

@@ -27,7 +27,7 @@ NOTE_BYTES: Final = 200
 # Bodies of many sizes fragment the heap: for every four bytes of bodies one more is taken.
 GAPS: Final = 4
 # What is known of a tube in which something has happened recently.
-PULSE_BYTES: Final = 500
+PULSE_BYTES: Final = 650
 # Clients' buffers may take a quarter of the memory, replies that are held another one. So may notes, and so may tubes,
 # which may also take more as long as there is room.
 PART: Final = 4

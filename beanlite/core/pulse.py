@@ -36,14 +36,19 @@ PAST_LEAST: Final = 100
 LOSSES: Final = 5
 CRASHES_MAX: Final = 1000
 CRASHES_NS: Final = 10 * MINUTE_NS
+# Rates are computed from so many jobs that came or left, if there are as many.
+MOVES_LEAST: Final = 5
 # So many more pulses are examined than tallies are taken, to find those that are not needed any more.
 EXAMINED: Final = 10
 
 
 class Level:
-    """The counts of a pulse at one moment."""
+    """The counts of a pulse before a second in which something happened, and some of them after it.
 
-    __slots__ = ("at_ns", "backlog", "buried", "deleted", "refused")
+    Rates are computed from the end of that second: what happened in it may have been long in coming.
+    """
+
+    __slots__ = ("at_ns", "backlog", "buried", "deleted", "end_backlog", "end_deleted", "end_left", "end_ns", "refused")
 
     def __init__(self, at_ns: int, backlog: int, deleted: int, buried: int, refused: int) -> None:
         self.at_ns = at_ns
@@ -52,6 +57,7 @@ class Level:
         self.deleted = deleted
         self.buried = buried
         self.refused = refused
+        self.end_ns = self.end_backlog = self.end_deleted = self.end_left = 0
 
 
 class Pulse:
@@ -66,6 +72,7 @@ class Pulse:
         "held",
         "held_ns",
         "hold_before_ns",
+        "left",
         "newer",
         "noted_ns",
         "older",
@@ -76,6 +83,8 @@ class Pulse:
 
     def __init__(self, tube: Tube, tally: Tally, now_ns: int) -> None:
         self.deleted = self.buried = self.refused = 0
+        self.left = 0
+        """Jobs that ceased to be ready or reserved, in whatever way."""
         self.held = 0
         """Reservations that ended."""
         self.held_ns = 0
@@ -90,7 +99,7 @@ class Pulse:
         self.grown_ns = 0
         """Since when it has grown; 0: it has not."""
         self.buries_ns = 0
-        """Since when more jobs are buried than the past explains; 0: no more are."""
+        """The level since which more jobs are buried than the past explains, as its time; 0: no more are."""
         self.spared = 0
         """How many were buried before that."""
 
@@ -109,26 +118,37 @@ class Pulse:
         self.deleted += tally.deleted
         self.buried += tally.buried
         self.refused += tally.refused
+        self.left += tally.deleted + tally.buried + tally.left
         self.held += tally.held
         self.held_ns += tally.held_ns
         backlog = len(tube.ready) + tube.reserved
+        if not self.newer.end_ns:
+            self._end(self.newer, backlog, now_ns)
         if backlog >= self.peak.backlog:
             self.peak = Level(now_ns, backlog, self.deleted, self.buried, self.refused)
+            self._end(self.peak, backlog, now_ns)
         if not self._has_grown(tube, backlog):
             self.grown_ns = 0
         elif not self.grown_ns:
             self.grown_ns = now_ns
+        self._note_buried(tube, tally, now_ns)
+
+    def _note_buried(self, tube: Tube, tally: Tally, now_ns: int) -> None:
         if self.buries_ns:
             # Those that were there before this second are gone, or it is long ago.
-            if len(tube.buried) <= tally.buried or now_ns - self.buries_ns > BURIED_NS:
+            if len(tube.buried) <= tally.buried or not self.buries_more(now_ns):
                 self.buries_ns = 0
-        elif tally.buried and self._buries_more(tube):
-            self.buries_ns = now_ns
+        elif tally.buried and self._has_buried_more(tube):
+            self.buries_ns = self.older.at_ns
             self.spared = self.older.buried
+
+    def _end(self, level: Level, backlog: int, now_ns: int) -> None:
+        level.end_ns, level.end_backlog, level.end_deleted, level.end_left = now_ns, backlog, self.deleted, self.left
 
     def _level(self, tube: Tube, tally: Tally, now_ns: int) -> Level:
         """Return a level of the moment before the last second; jobs that were put with a delay are not known there."""
-        more = tally.put + tally.kicked + tally.delay_over - tally.deleted - tally.buried
+        came = tally.put + tally.kicked + tally.delay_over + tally.came
+        more = came - tally.deleted - tally.buried - tally.left
         backlog = max(0, len(tube.ready) + tube.reserved - more)
         return Level(now_ns - SECOND_NS, backlog, self.deleted, self.buried, self.refused)
 
@@ -138,7 +158,7 @@ class Pulse:
         least = max(GROWN_LEAST, GROWN_SHARE * (self.deleted - self.older.deleted))
         return len(tube.ready) >= GROWN_LEAST and more >= least
 
-    def _buries_more(self, tube: Tube) -> bool:
+    def _has_buried_more(self, tube: Tube) -> bool:
         """Whether a larger share of the jobs has been buried since the older level than before it."""
         buried, deleted = self.buried - self.older.buried, self.deleted - self.older.deleted
         past_buried = max(self.older.buried, len(tube.buried) - buried)
@@ -146,18 +166,32 @@ class Pulse:
         least = max(BURIED_SHARE, BURIED_TIMES * past_buried / past if past >= PAST_LEAST else 0.0)
         return buried >= BURIED_LEAST and buried >= least * (buried + deleted)
 
+    def buries_more(self, now_ns: int) -> bool:
+        """Whether it is to be told that more jobs are buried than the past explains."""
+        return self.buries_ns > 0 and now_ns - self.buries_ns <= BURIED_NS
+
     @property
     def hold_ns(self) -> int:
         """For how long a job is reserved on average; -1: that is not known."""
         return self.held_ns // self.held if self.held else self.hold_before_ns
 
-    def start(self, now_ns: int) -> Level:
+    def start(self, backlog: int, now_ns: int) -> Level | None:
         """Return the level to compute rates from: the newer one, unless it has only just been made.
 
-        If the backlog has become smaller since a peak after that, it is the peak: what came at once comes no more.
+        If the backlog has become smaller since a peak after that, it is the peak: what came at once comes no more. With
+        few jobs that came or left since, it is an older one; None: none has even since the oldest one.
         """
         level = self.newer if now_ns - self.newer.at_ns >= MINUTE_NS else self.older
-        return self.peak if level.at_ns < self.peak.at_ns <= now_ns - GROWN_NS else level
+        first = self.peak if level.at_ns < self.peak.at_ns <= now_ns - GROWN_NS else level
+        for each in (first, level):
+            if self._moves(each, backlog) >= MOVES_LEAST:
+                return each
+        return self.older if self._moves(self.older, backlog) else None
+
+    def _moves(self, level: Level, backlog: int) -> int:
+        """Return how many jobs have come and left since the end of a level."""
+        left = self.left - level.end_left
+        return max(0, backlog - level.end_backlog + left) + left
 
 
 class Crash:
@@ -241,4 +275,4 @@ def _is_needed(tube: Tube, pulse: Pulse, now_ns: int) -> bool:
     if now_ns - pulse.noted_ns <= IDLE_NS:
         return tube.holds_jobs or tube.using > 0 or tube.watching > 0
     # Nothing happens: its clients may hang, or its jobs be buried still.
-    return bool((tube.ready.keys and tube.watching) or (tube.buried.keys and pulse.buries_ns))
+    return bool((tube.ready.keys and tube.watching) or (tube.buried.keys and pulse.buries_more(now_ns)))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.core.diagnosis import rates
+from beanlite.core.diagnosis import Rates, rates
 from beanlite.core.findings import KINDS, SEVERITIES, order
 from beanlite.core.job import SECOND_NS
 from beanlite.core.memory import PULSE_BYTES
@@ -258,7 +258,7 @@ def test_jobs_buried_beyond_the_past_are_found_until_they_are_kicked(core):
     assert (buried.severity, buried.jobs) == ("warning", 21)
     core.live(7200)
     buried = core.findings()["buried"]
-    assert buried.text == "21 jobs of mail were buried within the last 2 h, more than its past explains"
+    assert buried.text == "21 jobs of mail were buried within the last 2 h 2 min, more than its past explains"
     assert "left buried" not in core.findings()
     core.send(core.producer(), b"kick 100\r\n")
     assert "buried" not in core.findings()
@@ -356,7 +356,7 @@ def test_rates_are_known_of_a_tube_that_is_worked_off_at_once(core):
     tube = core.engine.tubes[b"mail"]
     pulse = core.engine.ledger.pulses.find(tube)
     assert pulse is not None
-    assert rates(tube, pulse, core.now_ns) == (3, 3)
+    assert rates(tube, pulse, core.now_ns) == Rates(3, 3, 3)
 
 
 def test_tube_that_is_gone_and_made_again_has_no_past(core):

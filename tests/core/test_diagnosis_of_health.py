@@ -139,6 +139,25 @@ def test_worker_kept_busy_by_another_tube_does_not_hang(core):
     assert core.findings()["hung"].tubes == 2
 
 
+# -- buried jobs
+
+
+def test_burials_are_told_for_a_day_also_if_nothing_follows(core):
+    worker = core.worker()
+    core.live(400, each=lambda: (core.fill(b"mail", 1), core.work(worker)))
+    core.live(20, each=lambda: (core.fill(b"mail", 1), core.work(worker, 1, b"bury %d 0")))
+    buried = core.findings()["buried"]
+    assert buried.jobs == 20
+    assert 20 < buried.seconds < 420
+    core.now_ns += 23 * 3600 * SECOND_NS
+    core.live(10)
+    assert "buried" in core.findings()
+    core.now_ns += 3600 * SECOND_NS
+    assert list(core.findings()) == ["left buried"]
+    core.live(10)
+    assert len(core.engine.ledger.pulses) == 0
+
+
 # -- memory
 
 

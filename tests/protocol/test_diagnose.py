@@ -56,9 +56,7 @@ def test_all_that_is_told_of_a_tube(core, operator, monkeypatch):
     assert (reply["tubes"], reply["jobs"]) == (1, 10)
     facts = {key: reply["tube"][key] for key in ("name", "ready", "reserved", "watching", "holders", "moved_s")}
     assert facts == {"name": "mail", "ready": 7, "reserved": 3, "watching": 3, "holders": 2, "moved_s": 61}
-    assert {key: reply["tube"][key] for key in ("coming_per_s", "deleted_per_s", "empty_in_s")} == {
-        "coming_per_s": pytest.approx(0, abs=0.1), "deleted_per_s": 0, "empty_in_s": None
-    }  # fmt: skip
+    assert [reply["tube"][key] for key in ("coming_per_s", "deleted_per_s", "empty_in_s")] == [None, None, None]
     holder = {"address": workers[0].client.peer.address, "number": workers[0].client.peer.number, "name": None}
     assert reply["tube"]["oldest_hold"] == {"id": 1, "seconds": 122, "holder": holder}
     (crash,) = reply["tube"]["crashes"]

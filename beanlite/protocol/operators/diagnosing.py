@@ -95,7 +95,7 @@ class Examination:
         """Describe the tube, what happens in it, and who has its jobs."""
         pulses = self._engine.ledger.pulses
         pulse = pulses.find(tube)
-        coming, going = (None, None) if pulse is None else rates(tube, pulse, now_ns)
+        paces = None if pulse is None else rates(tube, pulse, now_ns)
         job = self._oldest
         crashes: list[Record] = []
         for job_id, crash in pulses.crashes.items():
@@ -106,9 +106,9 @@ class Examination:
                 crashes.append({"id": job_id, "losses": losses, "last_s": ago_s, "by": peer_record(crash.peer)})
         return {
             **tube_record(self._engine, tube, asker, now_ns),
-            "coming_per_s": None if coming is None else round(coming, 3),
-            "deleted_per_s": None if going is None else round(going, 3),
-            "empty_in_s": None if coming is None or going is None else empty_in_s(tube, coming, going),
+            "coming_per_s": None if paces is None else round(paces.coming, 3),
+            "deleted_per_s": None if paces is None else round(paces.deleted, 3),
+            "empty_in_s": None if paces is None else empty_in_s(tube, paces),
             "hold_s": None if pulse is None or pulse.hold_ns < 0 else round(pulse.hold_ns / SECOND_NS, 3),
             "moved_s": (now_ns - tube.moved_ns) // SECOND_NS if tube.moved_ns else None,
             "holders": self._holders,
