@@ -299,6 +299,12 @@ async def test_a_server_that_goes_and_comes_back(own_queue):
         await shown(pilot, lambda text: "mail" in text)
         own_queue.server.kill()
         await shown(pilot, lambda text: "Trying again every second." in text)
+        table = app.screen.query_one(Table)
+        assert table.opacity < 1
+        await pilot.press("s")
+        await pilot.resize_terminal(*LARGE)
+        await shown(pilot, lambda text: "paused for" in text)
+        assert "Trying again every second." in "\n".join(lines(app))
         await pilot.press("enter")
         await shown(pilot, lambda text: "no server can be reached" in text)
 
@@ -314,6 +320,7 @@ async def test_server_that_does_not_answer_is_told_soon_and_tried_again(own_queu
         finally:
             own_queue.server.signal(signal.SIGCONT)
         await shown(pilot, lambda text: "rates" in text and "Trying again" not in text)
+        assert app.screen.query_one(Table).opacity == 1
 
 
 def test_single_server_has_no_longer_to_answer_than_one_of_several(queue):

@@ -22,6 +22,7 @@ class Top(App[None]):
     ModalScreen { align: center middle; }
     .above { width: 90%; height: auto; padding: 0 1; background: $surface; border-left: thick $primary; }
     Table { height: 1fr; }
+    .past Table, .past #tube { opacity: 50%; }
     """
 
     def __init__(self, places: Places) -> None:

@@ -50,7 +50,7 @@ class TubesScreen(ToldScreen):
         self._away: dict[str, str] = {}
         """Why the others do not."""
         self._sample: Sample | None = None
-        """What is shown: the samples as one."""
+        """What is shown: the samples as one; if no server answers any more, the last one."""
         self._sort = TUBES[1]
         self._largest = True
         self._over = threading.Event()
@@ -120,17 +120,17 @@ class TubesScreen(ToldScreen):
         if self._samples.pop(server, None) is not None and self._samples:
             self._sample = merged(self._samples.values())
             self._show()
-        elif self._samples:
-            self._summarize()
         else:
-            text = "\n".join(f"{name}: {each}" if name else each for name, each in self._away.items())
-            self._say(Text(f"{text}\nTrying again every second.", style="bold red"))
+            self._summarize()
 
     def _summarize(self) -> None:
-        if self._sample is not None:
-            self._say(summary(self._sample, self._where, away=self._away))
-
-    def _say(self, text: Text) -> None:
+        """Tell how the servers do; if none answers, why, and dim what the last one said."""
+        self.set_class(not self._samples, "past")
+        if self._samples and self._sample is not None:
+            text = summary(self._sample, self._where, away=self._away)
+        else:
+            why = "\n".join(f"{name}: {each}" if name else each for name, each in self._away.items())
+            text = Text(f"{why}\nTrying again every second.", style="bold red")
         self.query_one("#summary", Static).update(text)
 
     def _show(self) -> None:
