@@ -15,8 +15,8 @@ from beanlite.net.tls import Tls
 # Connections at a time, and as many whose handshake is not over; for a further one the one is closed that has kept us
 # waiting longest.
 CONNECTIONS_MAX: Final = 200
-# How long a handshake, a request, or the next one on the same connection, may take; and in which time this much of a
-# response has to be read, if there is so much.
+# How long a handshake, the head of a request, its body, or the next head on the same connection, may take; and in which
+# time this much of a response has to be read, if there is so much.
 REQUEST_S: Final = 30.0
 READ_MIN: Final = 1 << 20
 # How many handshakes of one address there may be.
@@ -38,7 +38,8 @@ class Visit(H11Protocol):
         self.app = self._answer
 
     async def _answer(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - likewise
-        """Answer a request."""
+        """Answer a request, for whose body there is time from now on."""
+        self._wait()
         cycle, self._task = self.cycle, asyncio.current_task()
         try:
             await self.config.loaded_app(scope, receive, send)

@@ -85,6 +85,31 @@ async def test_what_does_not_come_is_not_waited_for(monkeypatch, half):
         writer.close()
 
 
+async def test_time_for_a_body_begins_with_its_request(monkeypatch):
+    monkeypatch.setattr(visits, "CONNECTIONS_MAX", 2)
+    begun = asyncio.Event()
+
+    async def app(scope, receive, send):
+        if scope["method"] == "POST":
+            begun.set()
+        await answer(scope, receive, send)
+
+    async with asyncio.timeout(60), serving(app=app) as place:
+        reader, writer = await begin(place, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await reader.readuntil(b"ok")
+        silent, silent_writer = await begin(place, b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        await silent.readuntil(b"ok")
+        writer.write(b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nha")
+        await begun.wait()
+        assert await status_of(place) == b"200"
+        with suppress(ConnectionResetError):
+            assert not await silent.read()  # it has kept us waiting longer
+        writer.write(b"lf")
+        await reader.readuntil(b"ok")
+        for each in (writer, silent_writer):
+            each.close()
+
+
 @pytest.mark.parametrize(("method", "ends"), [("GET", True), ("POST", False)])
 async def test_what_only_looks_ends_when_its_browser_has_gone(caplog, method, ends):
     begun, gone, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
