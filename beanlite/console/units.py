@@ -4,6 +4,7 @@ import math
 import re
 import time
 from datetime import datetime, time as time_of_day, timedelta, tzinfo
+from typing import NoReturn
 
 from beanlite.core import phrases
 
@@ -20,6 +21,24 @@ quantity = phrases.quantity
 jobs = phrases.jobs_text
 # Characters that make a terminal move the cursor, change colours or reverse the writing direction.
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+class NoSuchZone(ValueError):
+    """A moment is to be in a zone that is not known here."""
+
+
+class _UnknownZone(tzinfo):
+    """A zone that is not known here, so that no moment can be told that is in it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def utcoffset(self, _: datetime | None) -> NoReturn:
+        raise NoSuchZone(
+            f"the zone {self._name} is not known on the machine of this page; write the time in UTC, with a Z behind"
+        )
+
+    dst = tzname = utcoffset
 
 
 class StillToCome(ValueError):
@@ -50,11 +69,19 @@ def zone_of(name: str) -> tzinfo | None:
         return None
 
 
+def zone_of_reader(name: str) -> tzinfo | None:
+    """Return the zone of this name, for ``parse_moment``: if there is none here, one in which it reads no moment.
+
+    None: the reader has told none.
+    """
+    return zone_of(name) or _UnknownZone(on_one_line(name[:_ZONE_MAX])) if name else None
+
+
 def parse_moment(text: str, now_s: float, zone: tzinfo | None = None, *, is_end: bool = False) -> float:
     """Return the UTC timestamp of "02:00" (the last time it was so), "24h" (ago), "2026-11-27" or "2026-11-27 14:30".
 
     The zone is that of the process if none is given, or UTC with a Z at the end. ValueError: it is something else, or
-    before 1970. StillToCome: so is a time of day with ``is_end``, by which few mean yesterday's.
+    before 1970. StillToCome: so is a time of day with ``is_end``, by which few mean yesterday's. NoSuchZone.
     """
     text = text.strip()
     last = ""
@@ -80,6 +107,8 @@ def parse_moment(text: str, now_s: float, zone: tzinfo | None = None, *, is_end:
             at_s = moment.replace(tzinfo=moment.tzinfo or zone).timestamp()
         else:
             at_s = max(now_s - parse_age(text), 0.0)
+    except NoSuchZone:
+        raise
     except ValueError:
         raise ValueError(f"{text!r} is no moment; write it as 02:00, 24h (ago) or 2026-11-27 14:30") from None
     if is_end and last:

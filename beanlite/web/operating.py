@@ -10,7 +10,7 @@ from beanlite.console.folding import without_puts_of_copies
 from beanlite.console.query import values_of
 from beanlite.console.stored import PastView
 from beanlite.console.tables import details
-from beanlite.console.units import parse_moment, zone_of
+from beanlite.console.units import parse_moment, zone_of_reader
 from beanlite.core.access import READER, Rights
 from beanlite.core.events import PAUSE
 from beanlite.errors import ConfigError
@@ -82,7 +82,7 @@ class Asked:
         which: Record = {"operators": True, "by": self.by, "tube": self.tube}
         if self.since:
             try:
-                which["since_at"] = parse_moment(self.since, now_s, zone_of(self.zone))
+                which["since_at"] = parse_moment(self.since, now_s, zone_of_reader(self.zone))
             except ValueError as error:
                 raise Mistake("since", str(error)) from None
         if self.body:

@@ -325,7 +325,7 @@ def filter_of(fields: Mapping[str, str]) -> Filter:
     """
     up_to_id, now_s = number(fields, "up_to_id", U64_MAX), time.time()
     passed_s = asked_ago_s(fields, now_s)
-    zone = units.zone_of(fields.get("zone", ""))
+    zone = units.zone_of_reader(fields.get("zone", ""))
     try:
         which = filter_by(**query.parse(line_of(fields), now_s - passed_s, zone), up_to_id=up_to_id)
     except ConfigError as error:

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from beanlite.console import units
+from beanlite.web.notices import Mistake
 from beanlite.web.operating import Asked
 from beanlite.web.pages import filter_of
 
@@ -26,10 +27,33 @@ def test_times_in_a_filter_are_those_of_the_zone_that_it_names(web, wire):
     assert "Its moments" not in web.get("/jobs?q=state:ready&zone=Asia/Tokyo").text
 
 
-@pytest.mark.parametrize("zone", ["", "Europe", "Atlantis", "../etc/passwd", "/etc/localtime", "x" * 10_000, "\0"])
-def test_zone_that_there_is_not_is_that_of_the_page(zone):
-    assert filter_of({"q": "since:2026-11-27", "zone": zone}) == filter_of({"q": "since:2026-11-27"})
+@pytest.mark.parametrize("zone", ["Europe", "Atlantis", "../etc/passwd", "/etc/localtime", "x" * 10_000, "\0"])
+def test_no_time_is_taken_for_one_in_another_zone(zone):
     assert units.zone_of(zone) is None
+    for moment in ("02:00", "2026-11-27", "2026-11-27 14:30"):
+        with pytest.raises(Mistake, match="is not known on the machine of this page; write the time in UTC") as caught:
+            filter_of({"q": f'until:"{moment}"', "zone": zone})
+        assert caught.value.name == "q"
+        with pytest.raises(Mistake, match="is not known") as caught:
+            Asked.of({"since": moment, "zone": zone}).conditions(0, hides=False)
+        assert caught.value.name == "since"
+    for moment in ("02:00Z", "2026-11-27Z", "2026-11-27T14:30+05:30"):
+        at = filter_of({"q": f"since:{moment}"}).since_at
+        assert filter_of({"q": f"since:{moment}", "zone": zone}).since_at == at
+    assert filter_of({"q": "since:24h", "zone": zone}).since_at
+
+
+def test_zone_of_a_browser_without_scripts_is_that_of_the_page():
+    assert filter_of({"q": "since:2026-11-27", "zone": ""}) == filter_of({"q": "since:2026-11-27"})
+
+
+def test_nothing_is_changed_at_times_in_a_zone_that_is_not_known(web, wire):
+    wire.put(b"job")
+    page = web.get("/jobs?q=since:2026-11-27&zone=Atlantis")
+    assert "the zone Atlantis is not known on the machine of this page" in page.text
+    asked = web.post("/change", {"scope": "all", "q": "since:2026-11-27", "zone": "Atlantis", "do": "bury"})
+    assert "the zone Atlantis is not known" in asked.text
+    assert wire.stats("stats")["current-jobs-ready"] == "1"
 
 
 def test_changes_are_asked_for_in_the_zone_of_the_reader():
