@@ -13,11 +13,12 @@ from beanlite.protocol.arguments import U64_MAX
 from beanlite.web.again import ONCE, delete_old, fields_of, fields_of_deleted
 from beanlite.web.notices import Mistake, WrongForm
 from beanlite.web.pages import form, number, render, text_in, tube_name, whole_seconds
-from beanlite.web.redirects import note, on_behalf, redirect
+from beanlite.web.redirects import note, on_behalf, once, redirect
 from beanlite.web.seeing import check_id, deleted_job
 from beanlite.web.site import person_of, root_of, site_of
 
 
+@once
 async def put(request: Request) -> Response:
     """Put a job by hand, or one that is there again, edited."""
     questions, person = site_of(request).questions, person_of(request)

@@ -37,7 +37,7 @@ from beanlite.web.pages import (
     tube_name,
     whole_seconds,
 )
-from beanlite.web.redirects import back_of, note, on_behalf, redirect, tell
+from beanlite.web.redirects import back_of, note, on_behalf, once, redirect, tell
 from beanlite.web.running import WORDS, description
 from beanlite.web.site import Site, person_of, root_of, site_of
 from beanlite.web.undeleting import JOBS_MAX, PutAgain, is_of, not_kept
@@ -57,6 +57,7 @@ _NO_WAY_BACK: Final = {
 _AS_NEW: Final = "Deleted jobs can be put again as new jobs, with new ids, as long as the history has their bodies."
 
 
+@once
 async def change(request: Request) -> Response:
     """Change the jobs that a form selects; if that can't be undone, ask for confirmation with their number first."""
     site, fields = site_of(request), await form(request)
@@ -272,6 +273,7 @@ async def policy(request: Request) -> Response:
     return redirect(request, back_of(request, fields), "; ".join([*lines, *reply["warnings"]]))
 
 
+@once
 async def schedule(request: Request) -> Response:
     """Set a schedule, have it put its job now, or remove it."""
     site, fields = site_of(request), await form(request)

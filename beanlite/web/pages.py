@@ -1,6 +1,7 @@
 """Renders pages from templates, and reads the fields of forms."""
 
 import json
+import secrets
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -214,6 +215,7 @@ def render(request: Request, template: str, context: Mapping[str, Any], status: 
         "may_everything": rights.everything,
         "may": lambda role, tube: rights.may(role, tube.encode()),
         "notice": notice,
+        "token": secrets.token_urlsafe(16),
         "since": site_of(request).moments.since,
         "undo_label": partial(site_of(request).undos.label, user.name),
         "wrong": notice.wrong,

@@ -1,7 +1,9 @@
 """Where a form leads: back to its page, with a word on what was done, or on what is wrong."""
 
 import re
-from typing import Final
+from collections.abc import Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -9,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from beanlite.console.filters import Record
 from beanlite.console.live import on_behalf_of
 from beanlite.web.notices import Notice, WrongForm
-from beanlite.web.pages import link
+from beanlite.web.pages import form, link
 from beanlite.web.recent import PageChange
 from beanlite.web.running import Running
 from beanlite.web.site import person_of, root_of, site_of
@@ -17,6 +19,21 @@ from beanlite.web.site import person_of, root_of, site_of
 # A page of this site; browsers take \ for /, and leave out blanks and control characters. The longest filters fit in,
 # and no more than the head of a request has room for.
 _BACK: Final = re.compile(r"/(?:[!-.0-\[\]-~][!-\[\]-~]{0,60000})?")
+# What answers a request.
+Page = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+def once(page: Page) -> Page:
+    """Have what a form asks for done once, however often it is sent, if it has a token."""
+
+    @wraps(page)
+    async def answer(request: Request) -> Response:
+        fields = await form(request)
+        if "token" not in fields:
+            return await page(request)
+        return await site_of(request).forms.answer(person_of(request), fields, partial(page, request))
+
+    return answer
 
 
 def on_behalf(request: Request) -> Record:

@@ -18,6 +18,7 @@ from beanlite.web.counting import GroupCounts
 from beanlite.web.guesses import Guesses
 from beanlite.web.moments import Moments
 from beanlite.web.notices import Notices
+from beanlite.web.once import Forms
 from beanlite.web.questions import Questions, Server_co
 from beanlite.web.recent import Recent
 from beanlite.web.running import Ongoing
@@ -85,6 +86,7 @@ class Site(Generic[Server_co]):
     changes: Ongoing = field(init=False, default_factory=Ongoing)
     counts: GroupCounts = field(init=False)
     notices: Notices = field(init=False, default_factory=Notices)
+    forms: Forms = field(init=False, default_factory=Forms)
     undos: Undos = field(init=False, default_factory=Undos)
     recent: Recent = field(init=False, default_factory=Recent)
     moments: Moments = field(init=False, default_factory=Moments)
