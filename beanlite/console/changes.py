@@ -1,5 +1,6 @@
 """Changes many jobs, in slices so that clients are not held up."""
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -121,6 +122,15 @@ def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterat
             place = {"after": reply["next"]}
         outcome.ended = not parts
         yield outcome
+
+
+def count(server: Live, what: Record, which: Filter, until_s: float = math.inf) -> Result:
+    """Return how many jobs a change would change: as far as they are counted by a moment of the monotonic clock."""
+    outcome = Result()
+    for _ in slices(server, {**what, "dry_run": True}, which, outcome):
+        if time.monotonic() >= until_s:
+            break
+    return outcome
 
 
 def _asked(server: Live, what: Record, request: Record, outcome: Result) -> Record:

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from beanlite.beanstalk.client import Unauthorized, Unreachable
 from beanlite.client.calls import NOTE_BYTES_MAX
 from beanlite.console import units
-from beanlite.console.changes import DONE_WORDS, Result, slices
+from beanlite.console.changes import DONE_WORDS, Result, count, slices
 from beanlite.console.expiring import expiring
 from beanlite.console.filters import Record, filter_by, settled
 from beanlite.console.live import Live
@@ -24,6 +24,7 @@ from beanlite.core.job import U32_MAX
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 from beanlite.web.again import ONCE
+from beanlite.web.finding import LOOK_S
 from beanlite.web.looking import from_database
 from beanlite.web.notices import Mistake, WrongForm, field_of
 from beanlite.web.pages import (
@@ -39,9 +40,9 @@ from beanlite.web.pages import (
 )
 from beanlite.web.redirects import back_of, note, on_behalf, once, redirect, tell
 from beanlite.web.running import WORDS, description
-from beanlite.web.site import Site, person_of, root_of, site_of
+from beanlite.web.site import Site, has_gone, person_of, root_of, site_of
 from beanlite.web.undeleting import JOBS_MAX, PutAgain, is_of, not_kept
-from beanlite.web.undoing import UndoJobs, UndoPause, count, pause_left, unrecoverable
+from beanlite.web.undoing import UndoJobs, UndoPause, pause_left, unrecoverable
 
 # How long to wait for a change before its progress is shown: longer than a busy disk takes for a few jobs, or people
 # would be led away from their page for these.
@@ -54,6 +55,7 @@ _NO_WAY_BACK: Final = {
     "note": "The notes that jobs have already are replaced.",
 }
 
+_UNKNOWN: Final = f"They can't be brought back together: it takes more than {LOOK_S:.0f} s to look at all of them."
 _AS_NEW: Final = "Deleted jobs can be put again as new jobs, with new ids, as long as the history has their bodies."
 
 
@@ -62,11 +64,7 @@ async def change(request: Request) -> Response:
     """Change the jobs that a form selects; if that can't be undone, ask for confirmation with their number first."""
     site, fields = site_of(request), await form(request)
     back = back_of(request, fields)
-    if fields.get("scope") != "all" and not fields.get("sure"):  # those that are named are meant, however new
-        for name in ("up_to_id", "asked_ms"):
-            fields.pop(name, None)
-    is_shown = "asked_ms" in fields
-    fields.setdefault("asked_ms", str(round(time.time() * 1000)))
+    is_shown = _set_moment(fields)
     try:
         what, which = _request(fields)
     except Mistake as mistake:
@@ -81,9 +79,11 @@ async def change(request: Request) -> Response:
         return await _carry_out(request, what, which, back, undo if isinstance(undo, PutAgain) else None, shown_s)
     outlook = partial(_outlook, what=what, which=_shown(which, shown_s), kept_bytes=kept_bytes)
     would, lost, why = await site.questions.ask(person_of(request), outlook)
+    if has_gone(request):  # and what it would have been told is not
+        return Response(status_code=204)
     if which.up_to_id is None:
         which = which.model_copy(update={"up_to_id": would.last_id})
-    if not would.done:
+    if would.ended and not would.done:
         return redirect(request, back, _result_text(what["do"], would))
     if not lost:
         if isinstance(undo, UndoJobs):
@@ -92,7 +92,17 @@ async def change(request: Request) -> Response:
     fields |= {"up_to_id": str(which.up_to_id or 0), "sure": "1"}
     context = {"what": what, "described": description(which), "outcome": would, "fields": fields, "back": back}
     why = why or _why_asked(what["do"], lost, would.done, kept_bytes)
-    return render(request, "sure.html", {**context, "why": why})
+    return render(request, "sure.html", {**context, "why": why, "look_s": LOOK_S})
+
+
+def _set_moment(fields: dict[str, str]) -> bool:
+    """Set in a form the moment as of which its jobs are meant, and return whether that is one that a page has told."""
+    if fields.get("scope") != "all" and not fields.get("sure"):  # those that are named are meant, however new
+        for name in ("up_to_id", "asked_ms"):
+            fields.pop(name, None)
+    is_shown = "asked_ms" in fields
+    fields.setdefault("asked_ms", str(round(time.time() * 1000)))
+    return is_shown
 
 
 def _shown(which: Filter, shown_s: float | None) -> Filter:
@@ -372,9 +382,15 @@ def _how(do: str, fields: dict[str, str]) -> Record:
 
 def _outlook(live: Live, what: Record, which: Filter, kept_bytes: int) -> tuple[Result, int, str]:
     """Return how many jobs a change would change, how many of these could not be brought back, and perhaps why."""
-    outcome = count(live, what, which)
+    until_s = time.monotonic() + LOOK_S
+    outcome = count(live, what, which, until_s)
+    if not outcome.ended:
+        return outcome, max(outcome.done, 1), "" if what["do"] in {"delete", *_NO_WAY_BACK} else _UNKNOWN
     if kept_bytes:
-        return outcome, not_kept(live, which, outcome.done, kept_bytes), ""
-    lost = unrecoverable(live, what, which, outcome.done) if outcome.done else 0
-    too_old, why = expiring(live, what, which) if outcome.done and not lost else (0, "")
-    return outcome, lost or too_old, f"They can't be brought back: {why}." if too_old else ""
+        return outcome, not_kept(live, which, outcome.done, kept_bytes, until_s), ""
+    lost = unrecoverable(live, what, which, outcome.done, until_s) if outcome.done else 0
+    too_old, why = expiring(live, what, which, until_s) if outcome.done and not lost else (0, "")
+    if too_old:
+        return outcome, too_old, f"They can't be brought back: {why}."
+    is_unknown = outcome.done and not lost and time.monotonic() >= until_s
+    return (outcome, outcome.done, _UNKNOWN) if is_unknown else (outcome, lost, "")

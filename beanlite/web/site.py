@@ -153,6 +153,12 @@ def root_of(request: Request) -> str:
     return root
 
 
+def has_gone(request: Request) -> bool:
+    """Whether the browser does not wait for the response any more; starlette does not tell that below a middleware."""
+    gone: Callable[[], bool] = request.scope["state"].get("has_gone", bool)
+    return gone()
+
+
 def path_of(request: Request) -> str:
     """Return the path of a request as it was sent: browsers take a/../b for b, but not a%2F..%2Fb."""
     path: bytes = request.scope["raw_path"]

@@ -212,13 +212,16 @@ def jobs_of(live: Live, which: Filter) -> Iterator[list[Record]]:
             request |= after(part, time.monotonic() - began_s).criteria()
 
 
-def not_kept(live: Live, which: Filter, number: int, history_bytes: int) -> int:
-    """Return how many of the ``number`` jobs that are to be deleted could not be put again as they are."""
+def not_kept(live: Live, which: Filter, number: int, history_bytes: int, until_s: float) -> int:
+    """Return how many of the ``number`` jobs that are to be deleted could not be put again as they are.
+
+    What is not known by a moment of the monotonic clock could not be.
+    """
     if number > UNASKED_MAX:
         return number
     size = reserved = 0
     for jobs in jobs_of(live, which):
-        if any(job["size"] > BODY_MAX for job in jobs):
+        if time.monotonic() >= until_s or any(job["size"] > BODY_MAX for job in jobs):
             return number
         size += sum(job["size"] for job in jobs)
         reserved += sum(job["state"] == "reserved" for job in jobs)

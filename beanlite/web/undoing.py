@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
-from beanlite.console.changes import Result, slices
+from beanlite.console.changes import Result, count, slices
 from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.live import Live
 from beanlite.core.operator import CONCERNS
@@ -209,19 +209,11 @@ class Undos:
         return undo
 
 
-def unrecoverable(live: Live, what: Record, which: Filter, number: int) -> int:
-    """Return how many of the ``number`` jobs that a change concerns could not be brought back."""
+def unrecoverable(live: Live, what: Record, which: Filter, number: int, until_s: float) -> int:
+    """Return how many of the ``number`` jobs that a change concerns could not be brought back, as ``count`` does."""
     ways_back = _WAYS_BACK.get(what["do"])
     if ways_back is None or number > JOBS_MAX:
         return number
     states = [state.value for state in CONCERNS[what["do"]]] if which.state is None else [which.state]
     lost = [state for state in states if state not in ways_back]
-    return sum(count(live, what, which.model_copy(update={"state": state})).done for state in lost)
-
-
-def count(live: Live, what: Record, which: Filter) -> Result:
-    """Return how many jobs a change would change."""
-    outcome = Result()
-    for _ in slices(live, {**what, "dry_run": True}, which, outcome):
-        pass
-    return outcome
+    return sum(count(live, what, which.model_copy(update={"state": state}), until_s).done for state in lost)

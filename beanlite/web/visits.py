@@ -41,6 +41,7 @@ class Visit(H11Protocol):
         """Answer a request, for whose body there is time from now on."""
         self._wait()
         cycle, self._task = self.cycle, asyncio.current_task()
+        scope["state"]["has_gone"] = lambda: cycle.disconnected
         try:
             await self.config.loaded_app(scope, receive, send)
         except asyncio.CancelledError:

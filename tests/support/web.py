@@ -150,19 +150,25 @@ def sign_in(user: str) -> dict[str, str]:
     return {"authorization": f"Basic {base64.b64encode(user.encode()).decode()}"}
 
 
-def made_by(site: Site[Live], target: str) -> str:
-    """Return a page, as the application makes it in this process; the site is closed then."""
+def made_by(site: Site[Live], target: str, form: dict[str, object] | None = None, **state: object) -> str:
+    """Return a page, as the application makes it in this process; the site is closed then.
+
+    With a ``form``, the response to that.
+    """
+    body = urllib.parse.urlencode(form or {}).encode()
+    headers = {"host": "localhost", "sec-fetch-site": "same-origin", "content-length": str(len(body))}
 
     async def make() -> str:
         path, _, query = target.encode().partition(b"?")
         scope = {
-            "type": "http", "method": "GET", "path": path.decode(), "raw_path": path, "query_string": query,
-            "headers": [(b"host", b"localhost")], "client": None, "server": None, "scheme": "http", "root_path": "",
+            "type": "http", "method": "GET" if form is None else "POST", "path": path.decode(), "raw_path": path,
+            "query_string": query, "headers": [(key.encode(), value.encode()) for key, value in headers.items()],
+            "client": None, "server": None, "scheme": "http", "root_path": "", "state": state,
         }  # fmt: skip
         sent: list[bytes] = []
 
         async def receive() -> Message:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": body, "more_body": False}
 
         async def send(message: Message) -> None:
             sent.append(message.get("body", b""))

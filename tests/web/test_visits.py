@@ -141,6 +141,27 @@ async def test_what_only_looks_ends_when_its_browser_has_gone(caplog, method, en
     assert not caplog.text
 
 
+async def test_what_changes_something_is_told_that_its_browser_has_gone():
+    told = []
+    begun, gone = asyncio.Event(), asyncio.Event()
+
+    async def app(scope, receive, _send):
+        await receive()
+        has_gone = scope["state"]["has_gone"]
+        told.append(has_gone())
+        begun.set()
+        while not has_gone():
+            await asyncio.sleep(0.01)
+        gone.set()
+
+    async with asyncio.timeout(60), serving(app=app) as place:
+        _, writer = await begin(place, b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\nform")
+        await begun.wait()
+        writer.close()
+        await gone.wait()
+    assert told == [False]
+
+
 LARGE = 8 << 20
 
 
