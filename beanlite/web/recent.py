@@ -1,8 +1,10 @@
 """The changes that were made on the page lately, by whom and from where."""
 
+import secrets
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 
 from beanlite.web.running import Running
 from beanlite.web.undoing import CHANGES_MAX
@@ -25,6 +27,8 @@ class PageChange:
     """The progress of a change of jobs."""
     undone: bool = False
     at: float = field(default_factory=time.time)
+    key: str = field(default_factory=partial(secrets.token_urlsafe, 9))
+    """What no other change has, not even one of before a restart of the page."""
 
 
 class Recent:

@@ -68,7 +68,7 @@ def page_of(server, number):
 
 def rows(page):
     """The name and the age of each that is listed."""
-    return re.findall(r'<tr><td class="name lead">([^<]*)</td>.*?data-label="Age">([^<]*)</td>', page.html)
+    return re.findall(r'<tr [^>]*><td class="name lead">([^<]*)</td>.*?data-label="Age">([^<]*)</td>', page.html)
 
 
 def test_the_backups_are_listed_with_age_and_size(web, folder):

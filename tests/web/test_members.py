@@ -115,7 +115,7 @@ def test_findings_of_all_servers_come_worst_first(page, servers):
     """A server that drains is worse than jobs that were left buried."""
     servers["two"].signal(signal.SIGUSR1)
     until(lambda: "two: the server is draining" in re.sub(" +", " ", refreshed(page).text).replace(" :", ":"))
-    found = re.findall(r'<li class="(\w+)"><a href="/on/(\w+)/">(\w+)</a>: ([^<]*)', refreshed(page).html)
+    found = re.findall(r'<li class="(\w+)"[^>]*><a href="/on/(\w+)/">(\w+)</a>: ([^<]*)', refreshed(page).html)
     assert found[0][:3] == ("warning", "two", "two")
     assert {(severity, server) for severity, server, _, text in found[1:]} == {("note", name) for name in NAMES}
     assert rows(refreshed(page), "servers")[1].startswith("two draining 2")

@@ -42,7 +42,7 @@ def rows(web):
     page = web.get("/changes")
     assert page.status == 200
     body = page.html.partition("<tbody>")[2].partition("</tbody>")[0]
-    found = [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in body.split("<tr>")[1:]]
+    found = [" ".join(re.sub("<[^>]*>", " ", row).split()) for row in body.split("<tr ")[1:]]
     return [row.partition(" UTC ")[2] for row in found], re.findall('name="undo" value="([^"]*)"', body)
 
 
