@@ -25,7 +25,8 @@ from beanlite.core.access import NOTHING
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.web import by_hand, changing, finding, seeing
 from beanlite.web.guesses import EVERY_S, TooMany
-from beanlite.web.pages import render
+from beanlite.web.pages import form, render
+from beanlite.web.redirects import back_of
 from beanlite.web.safety import HEADERS, User, is_own_host, is_own_origin
 from beanlite.web.site import Site, site_of
 
@@ -116,15 +117,19 @@ def _refusal_of_change(request: Request, user: User) -> Response | None:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     """Return a page that shows an error."""
-    if isinstance(error, Unreachable):
-        context = {"title": "The server can't be reached", "why": str(error), "retry": True}
-        return render(request, "error.html", context, 503)
-    if isinstance(error, HTTPException):
-        return render(request, "error.html", {"title": error.detail, "why": "", "retry": False}, error.status_code)
-    if isinstance(error, Unauthorized):
-        return render(request, "error.html", {"title": "Not allowed", "why": str(error), "retry": False}, 403)
+    context = {"title": "That can't be done", "why": str(error), "retry": False, "back": ""}
     status = 400 if isinstance(error, ConfigError) else 409
-    return render(request, "error.html", {"title": "That can't be done", "why": str(error), "retry": False}, status)
+    if isinstance(error, Unreachable):
+        context["title"], status = "The server can't be reached", 503
+        # A form is not sent again, and what became of it is told here alone.
+        context["retry"] = request.method in {"GET", "HEAD"}
+        if not context["retry"]:
+            context["back"] = back_of(request, await form(request))
+    elif isinstance(error, HTTPException):
+        context["title"], context["why"], status = error.detail, "", error.status_code
+    elif isinstance(error, Unauthorized):
+        context["title"], status = "Not allowed", 403
+    return render(request, "error.html", context, status)
 
 
 def make_app(site: Site[Live]) -> Starlette:

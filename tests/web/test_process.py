@@ -175,6 +175,12 @@ def test_a_server_that_goes_is_told_and_found_again(tmp_path):
         server.kill()
         page = web.get("/clients")
         assert (page.status, "can't be reached" in page.text) == (503, True)
+        assert "This page tries again by itself" in page.text
+        page = web.post("/schedule", {"do": "run", "name": "nightly", "back": "/policies?a=1"})
+        assert (page.status, "can't be reached" in page.text) == (503, True)
+        assert "tries again" not in page.text  # a form is not sent again
+        assert "data-live" not in page.html
+        assert '<a href="/policies?a=1">Go back</a>' in page.html
         command = [sys.executable, "-m", "beanlite", "serve", "--no-journal", "-l", "127.0.0.1", "-p", str(server.port)]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL) as again:
             until(lambda: web.get("/clients").status == 200)

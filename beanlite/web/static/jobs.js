@@ -99,7 +99,7 @@ const KEYS = {
 };
 
 function onTableKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isTyping()) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || isInField()) return;
   if (help.open || !Object.hasOwn(KEYS, event.key)) return;
   KEYS[event.key]();
   offer();

@@ -3,9 +3,21 @@
 "use strict";
 
 const EVERY_MS = 2000;
+const SELDOM_MS = 15_000;
 const TRY_AGAIN_MS = 5000;
+const LATE_MS = 10_000;
+// For how long after the last letter somebody is said to type.
+const TYPING_MS = 10_000;
 // After a reply that took long, for how many times as long nothing is asked.
 const REST = 10;
+
+// Says that the page is old, while it is.
+const old = Object.assign(document.createElement("p"), { role: "alert", className: "notice bad" });
+let title = document.title; // without what tellOld() adds
+let freshAt = new Date();
+let typedAt = -Infinity;
+let refreshing = null;
+let planned = 0; // the next refresh
 
 const TIME = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
 
@@ -30,10 +42,13 @@ function showTimes(part) {
   }
 }
 
+function isInField() {
+  return document.activeElement.matches("textarea, select, input:not([type=checkbox], [type=radio])");
+}
+
 // Whether something is being typed, which a refresh would disturb.
 function isTyping() {
-  const active = document.activeElement;
-  return active.matches("textarea, select, input:not([type=checkbox], [type=radio])");
+  return isInField() && performance.now() < typedAt + TYPING_MS;
 }
 
 // The children of a list by their ids.
@@ -103,29 +118,73 @@ function refreshPart(part, page) {
   merge(part, next);
 }
 
-async function refresh() {
-  const parts = document.querySelectorAll("[data-live]");
-  if (!parts.length) return;
-  let wait = EVERY_MS;
-  if (!document.hidden && !isHalted() && !isTyping()) {
-    let page = null;
-    const began = performance.now();
-    try {
-      const reply = await fetch(location.href, { headers: { Accept: "text/html", "Beanlite-Live": "1" } });
-      if (reply.status !== 503) page = new DOMParser().parseFromString(await reply.text(), "text/html");
-    } catch {
-      // The page can't be reached: what it shows is stale.
-    }
-    // The page of several servers has to say soon that one is away.
-    const rest = document.querySelector("[data-soon]") ? 0 : REST;
-    wait = page ? Math.max(EVERY_MS, rest * (performance.now() - began)) : TRY_AGAIN_MS;
-    if (!isHalted() && !isTyping()) {
-      for (const part of parts) refreshPart(part, page);
-      if (page) document.title = page.title;
-      document.dispatchEvent(new Event("refreshed"));
-    }
+// Asks for this page again; returns it, or why there is none.
+async function ask() {
+  try {
+    const reply = await fetch(location.href, { headers: { Accept: "text/html", "Beanlite-Live": "1" } });
+    const page = new DOMParser().parseFromString(await reply.text(), "text/html");
+    const told = page.querySelector("main > .notice.bad, main > .empty");
+    const why = told ? told.textContent.trim() : `beanlite web answers ${reply.status}`;
+    return { page: reply.status < 500 ? page : null, why };
+  } catch {
+    return { page: null, why: "beanlite web can't be reached" };
   }
-  setTimeout(refresh, wait);
+}
+
+// Says why what the page shows is not updated; or, if there is no reason, that it is.
+function tellOld(why) {
+  document.title = why ? `Not updated: ${title}` : title;
+  if (old.dataset.why === why) return; // or it would be read out each time
+  const since = document.createElement("time");
+  since.dateTime = freshAt.toISOString();
+  old.replaceChildren("Not updated since ", since, `: ${why}`);
+  old.dataset.why = why;
+  showTimes(old);
+  if (why) document.querySelector(".low").append(old);
+  else old.remove();
+}
+
+// Shows what a page has that was asked for; returns whether it has anything of what is shown here.
+function show(page, why) {
+  const parts = [...document.querySelectorAll("[data-live]")];
+  const isOld = !parts.some((part) => page?.getElementById(part.id));
+  if (!isOld) title = page.title;
+  if (!isOld && document.hidden) {
+    document.title = title;
+    return true;
+  }
+  if (!isOld) freshAt = new Date();
+  tellOld(isOld ? why : "");
+  for (const part of parts) refreshPart(part, page);
+  document.dispatchEvent(new Event("refreshed"));
+  return !isOld;
+}
+
+// Refreshes the page, or loads it if it is one that says that the server is away; returns when to do so again. In a tab
+// that is hidden, only what its title tells is asked for.
+async function refreshOnce() {
+  const [concerned, often] = document.hidden ? ["data-title", SELDOM_MS] : ["data-live", EVERY_MS];
+  const isError = document.querySelector("[data-retry]");
+  if (!(isError || document.querySelector(`[${concerned}]`)) || isHalted() || isTyping()) return EVERY_MS;
+  const began = performance.now();
+  const late = isError ? 0 : setTimeout(() => tellOld("there is no answer yet"), LATE_MS);
+  const { page, why } = await ask();
+  clearTimeout(late);
+  if (isHalted() || isTyping()) return EVERY_MS;
+  if (isError && page) location.reload();
+  if (isError || !show(page, why)) return Math.max(often, TRY_AGAIN_MS);
+  // The page of several servers has to say soon that one is away.
+  const rest = document.querySelector("[data-soon]") ? 0 : REST;
+  return Math.max(often, rest * (performance.now() - began));
+}
+
+function refresh() {
+  clearTimeout(planned);
+  refreshing ??= refreshOnce().then((wait) => {
+    refreshing = null;
+    planned = setTimeout(refresh, wait);
+  });
+  return refreshing;
 }
 
 // Whether the reader has halted the refreshes, to read what moves.
@@ -198,7 +257,7 @@ const helpButton = document.querySelector("[data-help]");
 helpButton.hidden = false;
 helpButton.addEventListener("click", () => help.showModal());
 help.querySelector("[data-close]").addEventListener("click", () => help.close());
-halter.hidden = !document.querySelector("[data-live]");
+halter.hidden = !document.querySelector("[data-live], [data-retry]");
 halter.addEventListener("click", () => {
   const halts = halter.classList.toggle("halted");
   halter.firstElementChild.textContent = halts ? "Halted: refresh again" : "Halt refreshes";
@@ -207,4 +266,10 @@ for (const button of document.querySelectorAll("[data-copy]")) {
   button.hidden = false;
   button.addEventListener("click", () => copy(button));
 }
-setTimeout(refresh, EVERY_MS);
+document.addEventListener("input", () => {
+  typedAt = performance.now();
+});
+if (!halter.hidden) {
+  planned = setTimeout(refresh, EVERY_MS);
+  document.addEventListener("visibilitychange", () => document.hidden || refresh());
+}

@@ -1,5 +1,6 @@
 """Debian's Chromium, and pages in which any error fails the test."""
 
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -72,8 +73,16 @@ def visit(chromium: Browser) -> Iterator[Visit]:
     assert not wrong
 
 
+def stop_clock(page: Page, path: str) -> None:
+    """Open a page in which time stands still but for what a test lets pass, and which refreshes itself at no other."""
+    page.clock.install(time=0)
+    page.goto(path)
+    page.clock.pause_at(60)
+    page.evaluate("refresh()")
+
+
 def _is_no_fault(page: Page, message: ConsoleMessage) -> bool:
-    """Return whether it reports only that the page was answered with 404 or the like, or that keys came very early."""
+    """Return whether it reports only that the page was answered with 404, or 503, or that keys came very early."""
     if message.text.startswith("Autofocus processing was blocked because a document already has a focused element"):
         return True
-    return message.location["url"] == page.url and "responded with a status of 4" in message.text
+    return message.location["url"] == page.url and bool(re.search("responded with a status of (4|503)", message.text))

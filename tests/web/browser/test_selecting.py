@@ -4,6 +4,8 @@ import re
 
 from playwright.sync_api import expect
 
+from tests.web.browser.conftest import stop_clock
+
 
 def put(wire, tube, number):
     wire.ask(f"use {tube}")
@@ -113,7 +115,8 @@ def test_a_table_refreshes_and_keeps_selection_and_focus(web, wire, visit):
 
 def test_nothing_refreshes_while_something_is_typed(web, wire, visit):
     put(wire, "typing", 2)
-    page = visit(web, "/tube/typing")
+    page = visit(web, "/clients")
+    stop_clock(page, "/tube/typing")
     asked = []
     page.on("request", lambda request: asked.append(request.headers.get("beanlite-live")))
     page.evaluate("refresh()")
