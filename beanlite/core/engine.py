@@ -369,12 +369,12 @@ class Engine:
         self.jobs.make_room()
         if self.memory.note_bytes:
             self.notes.begin_batch()
-        ledger = self.ledger
-        jobs = self.last_id - ledger.taken_id
+        ledger, jobs = self.ledger, self.last_id - self.ledger.taken_id
         self.memory.body_bytes += self.admission.take(jobs) + jobs * BODY_BYTES
-        self.admission.grant()
         ready, tubes = self.ready if totals else 0, len(self.tubes)
-        return ledger.take(self.last_id, deferred=deferred, totals=totals, now_ns=now_ns, ready=ready, tubes=tubes)
+        changes = ledger.take(self.last_id, deferred=deferred, totals=totals, now_ns=now_ns, ready=ready, tubes=tubes)
+        self.admission.grant()
+        return changes
 
     @property
     def ready(self) -> int:

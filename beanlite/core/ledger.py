@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import Final
 
-from beanlite.core.events import PAUSE, POLICY, RESTART, TOUCH, Event
+from beanlite.core.events import DELETE, PAUSE, POLICY, RESTART, SCHEDULE, TOUCH, Event
 from beanlite.core.flows import Flows
 from beanlite.core.job import GONE, SLICE, Job
 from beanlite.core.measures import Measures
@@ -26,6 +26,8 @@ UNCOUNTED_EACH: Final = 2
 # The most tubes whose totals a batch contains, unless it has several slices, or more wait for theirs than there are:
 # clients may make and leave tubes faster than any fixed number a batch.
 TALLIES: Final = 200
+# With so many bytes of bodies in the batch being gathered, what no client waits for is left to the next one.
+BYTES_AT_ONCE: Final = 4 << 20
 
 
 class Changes:
@@ -88,8 +90,10 @@ class Ledger:
         "batch",
         "changed",
         "deferred",
+        "event_bytes",
         "events",
         "flows",
+        "keeps_bodies",
         "measures",
         "notes",
         "pauses",
@@ -134,6 +138,10 @@ class Ledger:
         """How many need everything recorded that happens to a job: the history, and each client that watches."""
         self.events: list[Event] = []
         """What has been recorded since the last batch was taken."""
+        self.event_bytes = 0
+        """The size of the bodies and notes in these events, and of the bodies that the journal copies for them."""
+        self.keeps_bodies = False
+        """Whether the history has the bodies of deleted jobs."""
         self._waiting: WideDict[list[Event]] = WideDict()
         """Events of deferred changes, by job."""
         self._waste: list[WideDict[list[Event]]] = []
@@ -189,12 +197,20 @@ class Ledger:
     ) -> Event:
         """Record an event for a change that a client waits for, and return it.
 
-        To be called while ``recording``, and by operators' commands always. ``body`` is given for a deletion.
+        To be called while ``recording``, and by operators' commands always. ``body`` is given for a deletion, and for a
+        note.
         """
         if job.id in self._waiting:
             self._take_waiting(job.id)
         if self._touches:
             self._touches.pop(job.id, None)
+        if what is DELETE:
+            if self.keeps_bodies:
+                self.event_bytes += job.size
+            else:
+                body = None
+        elif body is not None:
+            self.event_bytes += len(body)
         event = Event(now_ns, job.id, job.tube, what, by, job.pri, delay_s, job.size, body, by_operator=by_operator)
         self.events.append(event)
         return event
@@ -234,6 +250,11 @@ class Ledger:
         """Record that an operator, or the file of policies, has changed what holds for the tubes of a pattern."""
         tube = Tube(pattern, 0)  # for its name
         self.events.append(Event(now_ns, 0, tube, POLICY, by, 0, 0, 0, change, by_operator=True))
+
+    def record_schedule(self, tube: Tube, pri: int, change: bytes, by: Peer, now_ns: int) -> None:
+        """Record that an operator has changed a schedule, which puts into this tube."""
+        self.event_bytes += len(change)
+        self.events.append(Event(now_ns, 0, tube, SCHEDULE, by, pri, 0, 0, change, by_operator=True))
 
     def tally(self, tube: Tube) -> Tally:
         """Return the tally of a tube, made if need be."""
@@ -285,6 +306,7 @@ class Ledger:
         if totals:
             changes.tallies = self._take_tallies(ready, tubes, now_ns)
         self.events = []
+        self.event_bytes = 0
         self._touches.clear()  # an event that has been taken does not change any more
         if self.pauses:
             changes.pauses, self.pauses = list(self.pauses.values()), {}

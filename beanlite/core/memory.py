@@ -137,9 +137,10 @@ class Memory:
 
     @property
     def other_bytes(self) -> int:
-        """Bytes taken by tubes, flows, clients, buffers, replies, schedules and notes."""
+        """Bytes taken by tubes, flows, clients, buffers, replies, schedules, notes and events."""
         clients_bytes = self._counts.clients * CLIENT_BYTES + self.tls_clients * TLS_BYTES
-        kept_bytes = self.schedule_bytes + self.note_bytes + self._queues.ledger.flows.used_bytes
+        ledger = self._queues.ledger
+        kept_bytes = self.schedule_bytes + self.note_bytes + ledger.event_bytes + ledger.flows.used_bytes
         return self.tube_bytes + clients_bytes + self.client_buffer_bytes + kept_bytes
 
     @property

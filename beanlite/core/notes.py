@@ -34,7 +34,7 @@ def first_line(text: bytes) -> str:
 class Notes:
     """All notes, by the ids of the jobs that have one. Other jobs pay nothing, not even when they are deleted."""
 
-    __slots__ = ("_admission", "_ledger", "_memory", "_queues", "_recorded_bytes", "_texts")
+    __slots__ = ("_admission", "_ledger", "_memory", "_queues", "_texts")
 
     def __init__(self, queues: Queues, memory: Memory, admission: Admission) -> None:
         self._queues = queues
@@ -42,8 +42,6 @@ class Notes:
         self._memory = memory
         self._admission = admission
         self._texts: WideDict[bytes] = WideDict()
-        self._recorded_bytes = 0
-        """What the notes in events take that are still to be stored."""
 
     def text(self, job: Job) -> bytes:
         """Return the note of a job; empty if it has none."""
@@ -63,8 +61,6 @@ class Notes:
         if ledger.recording or by_operator:
             delay_s = job.delay_s if job.state is DELAYED else 0
             ledger.record(job, NOTE, by, now_ns, delay_s=delay_s, body=text, by_operator=by_operator)
-            self._recorded_bytes += len(text)
-            self._memory.note_bytes += len(text)
         self._admission.use_disk(len(text))
 
     def restore(self, notes: Iterable[tuple[int, bytes]]) -> None:
@@ -82,10 +78,6 @@ class Notes:
 
     def begin_batch(self) -> None:
         """Forget the notes of jobs that are gone, and have that written with the batch that is about to be taken."""
-        self._memory.note_bytes -= self._recorded_bytes
-        self._recorded_bytes = 0
-        if not self._texts:
-            return
         ledger, find = self._ledger, self._queues.jobs.find
         gone = [job_id for job_id, job in ledger.changed.items() if job.state is GONE]
         gone += [job_id for job_id in ledger.notes if find(job_id) is None]  # put and deleted within the batch

@@ -21,6 +21,7 @@ from beanlite.core.job import (
     U32_MAX,
     Job,
 )
+from beanlite.core.ledger import BYTES_AT_ONCE
 from beanlite.core.queues import Queues
 from beanlite.core.ruled import BYTES_PER_JOB
 from beanlite.core.rules import WAITING, Rules
@@ -31,8 +32,8 @@ BY_MAX_TRIES: Final = Peer("policy max_tries", 0)
 BY_TTL: Final = Peer("policy ttl", 0)
 # Of what is added to a delay, at most a tenth, so that jobs that failed together do not come back together.
 _SPREAD: Final = 10
-# With so many jobs in the batch that is gathered, no more are deleted, or all that expire while a slow disk syncs would
-# be one batch; and how long until that is looked at again.
+# With so many jobs in the batch being gathered, or BYTES_AT_ONCE, no more are deleted, or all that expire while a slow
+# disk syncs would be one batch; and how long until that is looked at again.
 EXPIRING_MAX: Final = 4 * SLICE
 _LOOK_NS: Final = SECOND_NS // 100
 # Doubled as often as this, any delay is longer than all that are allowed.
@@ -132,7 +133,8 @@ class Rulings:
         return cost
 
     def _puts_off(self, rules: Rules) -> bool:
-        return rules.expired_deletes and len(self._ledger.changed) >= EXPIRING_MAX
+        ledger = self._ledger
+        return rules.expired_deletes and (len(ledger.changed) >= EXPIRING_MAX or ledger.event_bytes >= BYTES_AT_ONCE)
 
     def _expire(self, job: Job, rules: Rules, now_ns: int) -> int:
         self._ledger.tally(job.tube).expired += 1

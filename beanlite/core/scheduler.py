@@ -11,7 +11,6 @@ from typing import Final
 
 from beanlite.core.admission import Admission
 from beanlite.core.clients import Clients, Refusal
-from beanlite.core.events import SCHEDULE, Event
 from beanlite.core.job import SECOND_NS, Job
 from beanlite.core.memory import Memory
 from beanlite.core.queues import Queues
@@ -138,9 +137,7 @@ class Scheduler(Chore):
 
     def _record(self, schedule: Schedule, by: Peer, text: bytes, now_ns: int) -> None:
         tube = self._queues.tubes.get(schedule.tube) or Tube(schedule.tube, 0)
-        self._queues.ledger.events.append(
-            Event(now_ns, 0, tube, SCHEDULE, by, schedule.pri, 0, 0, text, by_operator=True)
-        )
+        self._queues.ledger.record_schedule(tube, schedule.pri, text, by, now_ns)
 
     # -- time
 

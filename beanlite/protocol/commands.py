@@ -13,6 +13,7 @@ from beanlite.core.access import WORKER
 from beanlite.core.clients import Refusal
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import ID_BITS, ID_MASK, SECOND_NS, Job
+from beanlite.core.ledger import BYTES_AT_ONCE
 from beanlite.core.queues import Outcome
 from beanlite.core.snapshot import job_snapshot, server_snapshot, tube_snapshot
 from beanlite.core.ticker import is_deadline_soon
@@ -20,7 +21,7 @@ from beanlite.core.timers import NEVER_NS
 from beanlite.core.tube import is_tube_name
 from beanlite.protocol import replies
 from beanlite.protocol.arguments import Put
-from beanlite.protocol.blocked import KICKING, WAITING, WORKING
+from beanlite.protocol.blocked import KICKING, WAITING, WORKING, YIELDING
 from beanlite.protocol.noting import NoteLine, finish_note
 from beanlite.protocol.operators.commands import finish_request
 from beanlite.protocol.ruled_puts import put_by_rules
@@ -177,6 +178,8 @@ def delete(session: Session, job_id: int, now_ns: int) -> bytes:
     if not session.engine.delete(session.client, job_id, now_ns):
         return replies.NOT_FOUND
     session.waits = True
+    if session.engine.ledger.event_bytes >= BYTES_AT_ONCE:
+        session.blocked = YIELDING  # the line was short, but the body that the history keeps was not
     return replies.DELETED
 
 

@@ -90,6 +90,7 @@ async def _apply(before: Settings, now: Settings, access: Access | None, parts: 
             parts.engine.ledger.start_recording()
         if now.history is None and before.history is not None:
             parts.engine.ledger.stop_recording()
+        parts.engine.ledger.keeps_bodies = now.history_bodies
         parts.journal.reconfigure(now.history_s, now.history_bytes, history_bodies=now.history_bodies)
     most = most_pending(now.max_connections)
     if parts.handshakes is not None:

@@ -74,6 +74,7 @@ def make_parts(
     set_bounds(settings, engine, refusals, limit, fetches=journal.fetches)
     if settings.history is not None and settings.journal:
         engine.ledger.start_recording()
+    engine.ledger.keeps_bodies = settings.journal and settings.history_bodies
     addresses = Addresses(settings.connections_per_address, spare_local=settings.max_connections_per_address is None)
     most = most_pending(settings.max_connections)
     gate = ClientGate(loop, Operators(settings.operators), access, refusals.note_unauthorized, most)

@@ -5,6 +5,7 @@ from zlib import crc32
 import pytest
 
 from beanlite.core.job import SECOND_NS, SLICE
+from beanlite.core.ledger import BYTES_AT_ONCE
 from tests.support.core import Core, put
 from tests.support.ruled_core import change, policy, state
 
@@ -112,6 +113,25 @@ def test_expired_jobs_are_not_deleted_faster_than_batches_are_taken():
         core.store()
         core.wait(0.01)
     assert engine.counts.expiries == 0
+
+
+def test_expired_jobs_with_large_bodies_are_deleted_a_few_a_batch():
+    core = Core()
+    core.engine.ledger.start_recording()
+    core.engine.ledger.keeps_bodies = True
+    producer = core.client()
+    size, jobs = 60_000, 5 * BYTES_AT_ONCE // 60_000
+    for _ in range(jobs):
+        put(core, producer, body=b"x" * size)
+    core.store()
+    policy(core, ttl="1s", expired="delete")
+    left = len(core.engine.jobs)
+    while left:
+        core.wait(1.1)
+        changes = core.store()
+        assert 0 < sum(event.size for event in changes.events) < BYTES_AT_ONCE + size
+        assert len(core.engine.jobs) < left
+        left = len(core.engine.jobs)
 
 
 def test_what_a_tube_knew_of_many_jobs_is_freed_in_slices():

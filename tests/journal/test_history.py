@@ -56,7 +56,7 @@ async def keep(tmp_path):
         writers[-1].prepare()
         await writers[-1].start()
         kept = Kept(writers[-1])
-        kept.core.engine.ledger.recording = recording
+        kept.core.engine.ledger.recording, kept.core.engine.ledger.keeps_bodies = recording, bounds.bodies
         return kept
 
     yield begin

@@ -75,6 +75,34 @@ async def test_many_small_replies_one_by_one_fill_a_batch_as_well(tmp_path, disk
         assert await asyncio.wait_for(client[0].readexactly(len(told)), 10) == told
 
 
+@pytest.mark.parametrize("fetched", [False, True])
+async def test_bodies_that_the_history_keeps_fill_a_batch_as_well(tmp_path, disk, fetched):
+    size = 60_000
+    jobs = 3 * group.BATCH_BYTES // size
+    async with serving(tmp_path / "q.db", history="1d", history_bodies=True) as (server, _):
+        client, other = await connect(server), await connect(server)
+        engine = server.parts.engine
+        client[1].write((b"put 0 0 10 %d\r\n" % size + b"y" * size + b"\r\n") * jobs)
+        for _ in range(jobs):
+            assert (await asyncio.wait_for(client[0].readline(), 30)).startswith(b"INSERTED ")
+        if fetched:
+            for job_id in range(1, jobs + 1):
+                engine.bodies.unload(engine.jobs[job_id])
+        disk.free.clear()
+        other[1].write(PUT)
+        await until(lambda: server.wiring.group_commit.syncing)
+        client[1].write(b"".join(b"delete %d\r\n" % job_id for job_id in range(1, jobs + 1)))
+        await until(lambda: server.wiring.group_commit.full)
+        assert await is_silent(client, await connect(server))
+        events = engine.ledger.events
+        assert group.BATCH_BYTES < sum(event.size for event in events) < group.BATCH_BYTES + 2 * size
+        assert {event.body is None for event in events} == {fetched}
+        assert engine.memory.other_bytes > group.BATCH_BYTES
+        disk.free.set()
+        for _ in range(jobs):
+            assert await asyncio.wait_for(client[0].readline(), 30) == b"DELETED\r\n"
+
+
 @pytest.mark.parametrize("in_pieces", [False, True])
 async def test_clients_with_a_large_body_each_do_not_overfill_a_batch(tmp_path, disk, in_pieces):
     size = 60_000

@@ -9,6 +9,7 @@ from beanlite.core import operator_find
 from beanlite.core.events import RESERVE
 from beanlite.core.job import READY, RESERVED
 from beanlite.core.operator import CONCERNS
+from beanlite.protocol.operators import changes
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
 from tests.support.operators import Operator, all_jobs, recount
@@ -264,6 +265,22 @@ def test_slices_change_each_job_once(core, operator, monkeypatch):
     assert operator.change("reprioritise", pri=7, pri_max=1, limit=5) == (67, 0)
     assert operator.change("move", to="b", pri_min=7, limit=5, tube="default") == (67, 0)
     assert operator.change("delete", tube="b", limit=7, text="x") == (67, 0)
+    recount(core.engine)
+
+
+def test_slice_of_deletes_ends_with_the_bodies_that_the_history_keeps(core, operator, monkeypatch):
+    monkeypatch.setattr(changes, "BYTES_AT_ONCE", 1000)
+    core.engine.ledger.keeps_bodies = True
+    for _ in range(10):
+        put(core, operator.session, body=b"x" * 400)
+    core.store()
+    ids = list(range(1, 11))
+    reply = operator.ask("change-jobs", do="delete", ids=ids)
+    assert reply["changed"] == [1, 2, 3]
+    core.store()
+    assert operator.ask("change-jobs", do="delete", ids=ids, after=reply["next"])["changed"] == [4, 5, 6]
+    core.store()
+    assert operator.change("delete", ids=ids) == (4, 0)
     recount(core.engine)
 
 

@@ -5,6 +5,7 @@ from beanlite.core.clients import Refusal
 from beanlite.core.engine import Engine
 from beanlite.core.events import BURY, COPY, DELAY, DELETE, KICK, MOVE, NOTE, RELEASE
 from beanlite.core.job import Job
+from beanlite.core.ledger import BYTES_AT_ONCE
 from beanlite.core.operator import concerns
 from beanlite.core.operator_find import Filter, Matches, find
 from beanlite.core.tube import Tube
@@ -146,7 +147,7 @@ class Change:
                 return False
             operator.move(job, tube, by, now_ns)
         elif do == DELETE:
-            engine.delete(acting_in(job.tube, by), job.id, now_ns, by_operator=True)
+            return self._delete(job, now_ns)
         elif do == KICK:
             operator.kick(job, by, now_ns)
         elif do == BURY:
@@ -159,6 +160,13 @@ class Change:
             return self._note(job, request.note or b"", now_ns)
         else:
             operator.reprioritise(job, pri, by, now_ns)
+        return True
+
+    def _delete(self, job: Job, now_ns: int) -> bool:
+        """Delete a job, unless the slice has deleted enough; returns whether that was done."""
+        if self._changed_ids and self._engine.ledger.event_bytes >= BYTES_AT_ONCE:
+            return False
+        self._engine.delete(acting_in(job.tube, self._by), job.id, now_ns, by_operator=True)
         return True
 
     def _note(self, job: Job, text: bytes, now_ns: int) -> bool:
