@@ -20,6 +20,7 @@ from beanlite.core.bodies import Bodies
 from beanlite.core.clients import Clients
 from beanlite.core.copy import Copy
 from beanlite.core.events import BURY, DELETE, KICK, PUT, RELEASE, TOUCH
+from beanlite.core.fairness import Fairness
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import (
     BURIED,
@@ -44,7 +45,7 @@ from beanlite.core.rulings import Rulings
 from beanlite.core.scheduler import Scheduler
 from beanlite.core.schedules import Schedule
 from beanlite.core.ticker import Ticker
-from beanlite.core.tube import OPENING, PAUSED, Client, Peer, Tube
+from beanlite.core.tube import Client, Peer, Tube
 
 
 class Engine:
@@ -59,7 +60,8 @@ class Engine:
         self.bodies = Bodies(queues, self.memory)
         self.rulings = Rulings(queues, self.bodies, self.delete)
         self._ticker = ticker = Ticker(queues, self.rulings)
-        self.offering = Offering(queues, self.rulings, self.bodies, self._fairest)
+        self._fairness = Fairness(queues, ticker)
+        self.offering = Offering(queues, self.rulings, self.bodies, self._fairness)
         self._applying = Applying(queues)
         self.clients = Clients(queues, ticker, self.memory)
         self.jobs = queues.jobs
@@ -105,13 +107,13 @@ class Engine:
         best: Tube | None = None
         best_key = 0
         if self.counts.fair_tubes:
-            best = self._fairest(client, now_ns)
+            best = self._fairness.choose(client, now_ns)
         else:
             for tube in client.watched:
                 keys = tube.ready.keys
                 if keys and (best is None or keys[0] < best_key):
                     if tube.shut:
-                        if self._stays_shut(tube, now_ns):
+                        if self._ticker.stays_shut(tube, now_ns):
                             continue
                         if best is not None and keys[0] > best_key:  # clients that waited have got the first ones
                             continue
@@ -129,37 +131,6 @@ class Engine:
             self.counts.urgent -= 1
         self._queues.make_reserved(job, client, now_ns)
         return job
-
-    def _fairest(self, client: Client, now_ns: int) -> Tube | None:
-        """Return the tube to reserve from, also where some tubes share out the reservations.
-
-        Of those whose first job has the same pri, it is the one with the fewest jobs reserved, then the one from which
-        none has been for longest. Other tubes count as those from which none is, and none ever was.
-        """
-        best: Tube | None = None
-        best_rank = (0, 0, 0, 0)
-        for tube in client.watched:
-            keys = tube.ready.keys
-            if not keys or (tube.shut and self._stays_shut(tube, now_ns)):
-                continue
-            pri, job_id = keys[0] >> ID_BITS, keys[0] & ID_MASK
-            rules, kept = tube.rules, tube.kept
-            rank = (pri, 0, 0, job_id)
-            if rules is not None and rules.fair and kept is not None:
-                rank = (pri, tube.reserved, kept.turn, job_id)
-            if best is None or rank < best_rank:
-                best = tube
-                best_rank = rank
-        return best
-
-    def _stays_shut(self, tube: Tube, now_ns: int) -> bool:
-        """Whether no job of a shut tube can be handed out, even once clients that have waited longer are served.
-
-        A client may end one reservation and begin the next before the tube's timer expires.
-        """
-        if not tube.shut & (PAUSED | OPENING):
-            self._ticker.reopen(tube, now_ns)
-        return tube.shut != 0 or not tube.ready.keys
 
     def reserve_job(self, client: Client, job_id: int, now_ns: int) -> Job | None:
         """Reserve one job if it is ready, delayed or buried. Its tube need not be watched, and may be paused."""

@@ -30,7 +30,7 @@ class Kept:
         self.free_ns = 0
         """When as many jobs could be reserved at once as ever; 0: not known, as after a restart."""
         self.turn = 0
-        """The number of the last reservation from the tube, of all from such tubes; 0: there was none."""
+        """The number of the last reservation from the tube, of all; 0: there was none."""
         self._twins = _NO_KEYS
         """The id of the job that may be the same as one that is put, by size and checksum of the body: of several the
         one that is known last. Where only those that wait count, others are hidden: a put does not pass them.

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from beanlite.core.bodies import Bodies
+from beanlite.core.fairness import Fairness
 from beanlite.core.job import ID_MASK, Job
 from beanlite.core.queues import Queues
 from beanlite.core.rulings import Rulings
-from beanlite.core.tube import Client, Tube
+from beanlite.core.tube import Client
 
 
 class Offering:
     """What a client can do about offers; ``Ticker.end_offers`` ends those that it does not answer."""
 
-    __slots__ = ("_bodies", "_choose", "_queues", "_rulings")
+    __slots__ = ("_bodies", "_fairness", "_queues", "_rulings")
 
-    def __init__(
-        self, queues: Queues, rulings: Rulings, bodies: Bodies, choose: Callable[[Client, int], Tube | None]
-    ) -> None:
-        """``choose`` returns the tube from which a client would reserve now; None if there is no job for it."""
+    def __init__(self, queues: Queues, rulings: Rulings, bodies: Bodies, fairness: Fairness) -> None:
         self._queues = queues
         self._rulings = rulings
         self._bodies = bodies
-        self._choose = choose
+        self._fairness = fairness
 
     def offer(self, client: Client, now_ns: int) -> Job | None:
         """Offer a client the job that it would reserve now, if any."""
-        tube = self._choose(client, now_ns)
+        tube = self._fairness.choose(client, now_ns)
         if tube is None:
             return None
         job = self._queues.jobs[tube.ready.keys[0] & ID_MASK]

@@ -203,9 +203,9 @@ class Queues:
             self.timers.set(client, deadline_ns)
         tube.reserved += 1
         self.counts.reserved += 1
-        if tube.rules is not None:
+        if tube.rules is not None or self.counts.fair_tubes:
             self.ruled.hold_back(tube, now_ns)
-            if tube.rules.unique == WAITING and tube.kept is not None:
+            if tube.rules is not None and tube.rules.unique == WAITING and tube.kept is not None:
                 tube.kept.hide_twin(job.id)
         ledger.deferred[job.id] = job
         if ledger.recording:

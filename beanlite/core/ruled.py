@@ -18,13 +18,15 @@ BYTES_PER_JOB: Final = 4096
 class Ruled:
     """The policies, and the rules of tubes that follow from them."""
 
-    __slots__ = ("_counts", "_offered", "_timers", "_turn", "policies", "waste")
+    __slots__ = ("_counts", "_offered", "_timers", "_turn", "other_turn", "policies", "waste")
 
     def __init__(self, timers: Timers, counts: Counts) -> None:
         self._timers = timers
         self._counts = counts
         self._turn = 0
-        """The number of the last reservation from a tube whose rules share them out."""
+        """The number of the last reservation, counted while the rules of any tube share them out."""
+        self.other_turn = 0
+        """The number of the last one from a tube whose rules do not."""
         self._offered: dict[Tube, int] = {}
         """How many jobs each tube has that are offered to clients, which use up a token only once they are taken."""
         self.policies = Policies()
@@ -71,11 +73,14 @@ class Ruled:
     def hold_back(self, tube: Tube, now_ns: int) -> None:
         """Shut a tube from which a job has been reserved if its rules want no other one to be reserved yet."""
         rules, kept = tube.rules, tube.kept
-        assert rules is not None
-        assert kept is not None
-        if rules.fair:
+        if self._counts.fair_tubes:
             self._turn += 1
-            kept.turn = self._turn
+            if rules is not None and rules.fair and kept is not None:
+                kept.turn = self._turn
+            else:
+                self.other_turn = self._turn
+        if rules is None or kept is None:
+            return
         if rules.token_ns:
             kept.free_ns = max(now_ns, _free_ns(kept, rules, now_ns)) + rules.token_ns
         if rules.max_reserved or rules.token_ns:

@@ -151,6 +151,15 @@ class Ticker:
             self._timers.set(tube, now_ns)
         return cost
 
+    def stays_shut(self, tube: Tube, now_ns: int) -> bool:
+        """Whether no job of a shut tube can be handed out, even once clients that have waited longer are served.
+
+        A client may end one reservation and begin the next before the tube's timer expires.
+        """
+        if not tube.shut & (PAUSED | OPENING):
+            self.reopen(tube, now_ns)
+        return tube.shut != 0 or not tube.ready.keys
+
     def _end_waits(self, until_ns: int, now_ns: int) -> None:
         """End the waits of a slice of the clients that are overdue since then or longer."""
         overdue = self._overdue

@@ -290,6 +290,28 @@ def test_small_tube_is_empty_soon_beside_a_large_one(core, workers):
     assert not core.engine.tubes[b"t.b"].ready.keys
 
 
+@pytest.mark.parametrize("workers", [1, 8])
+@pytest.mark.parametrize("others", [{}, {"max_tries": "5"}])
+def test_tubes_with_and_without_fair_share_the_reservations(core, workers, others):
+    policy(core, b"t.*", fair="true")
+    policy(core, b"m*", **others)
+    producer = core.client()
+    tubes = (b"m1", b"m2", b"t.a", b"t.b")
+    for tube in tubes:
+        fill(core, producer, tube, 100)
+    crowd = [core.client() for _ in range(workers)]
+    for worker in crowd:
+        core.send(worker, b"".join(b"watch %b\r\n" % tube for tube in tubes) + b"ignore default\r\n")
+    held, served = {}, dict.fromkeys(tubes, 0)
+    for turn in range(90):
+        worker = crowd[turn % workers]
+        if worker in held:
+            core.send(worker, b"delete %d\r\n" % held[worker])
+        held[worker] = reserve(core, worker)
+        served[core.engine.jobs[held[worker]].tube.name] += 1
+    assert served == {b"m1": 30, b"m2": 0, b"t.a": 30, b"t.b": 30}  # m2 has the last jobs of those without
+
+
 def test_fair_tubes_keep_the_order_of_pri(core):
     policy(core, b"t.*", fair="true")
     worker = core.client()

@@ -116,7 +116,7 @@ class Queues(Rulings):
         self.counts = Counter()
         self.timeouts = self.total_jobs = self.total_clients = 0
         self.draining = self.full = False
-        self.serial = self.turns = self.last_known = 0
+        self.serial = self.turns = self.other_turn = self.last_known = 0
         self.tubes = []
         self.default = self._tube(b"default")
 

@@ -121,9 +121,12 @@ class Rulings(Rest):  # type: ignore[misc]
     def _hold_back(self, tube):
         """Count a reservation, and shut the tube if it was the last one for now."""
         rules = self._rules(tube)
-        if rules.get("fair"):
+        if self._is_fair:
             self.turns += 1
-            tube.turn = self.turns
+            if rules.get("fair"):
+                tube.turn = self.turns
+            else:
+                self.other_turn = self.turns
         if rate := rules.get("rate"):
             tube.debt_ns = max(0, tube.debt_ns - (self.now_ns - tube.debt_at_ns)) + rate.job_ns
             tube.debt_at_ns = self.now_ns
@@ -138,10 +141,15 @@ class Rulings(Rest):  # type: ignore[misc]
         tube.shut = self._may_not_open(tube)
         self._serve()
 
+    @property
+    def _is_fair(self):
+        return any(self._rules(tube).get("fair") for tube in self.tubes)
+
     def _choose(self, client, *, looks_at_all):
         """Return the job that a reserve gets, if any; clients that wait at a tube that opens get theirs first."""
-        is_fair = any(self._rules(tube).get("fair") for tube in self.tubes)
-        best = None
+        is_fair = self._is_fair
+        best: Any = None
+        best_other: Any = None
         for tube in client.watched:
             ready = self._ready([tube])
             if not ready or (best and not is_fair and not looks_at_all and best < (ready[0].pri, ready[0].id)):
@@ -151,11 +159,16 @@ class Rulings(Rest):  # type: ignore[misc]
             ready = self._ready([tube])
             if tube.shut or not ready:
                 continue
-            job, rank = ready[0], (0, 0)
-            if self._rules(tube).get("fair"):
-                rank = (len(self._in(tube, "reserved", "offered")), tube.turn)
-            place = (job.pri, *rank, job.id) if is_fair else (job.pri, job.id)
-            best = min(best or place, place)
+            job, reserved = ready[0], len(self._in(tube, "reserved", "offered"))
+            if not is_fair:
+                best = min(best or (job.pri, job.id), (job.pri, job.id))
+            elif self._rules(tube).get("fair"):
+                place = (job.pri, reserved, tube.turn, job.id)
+                best = min(best or place, place)
+            elif best_other is None or (job.pri, job.id) < (best_other[0], best_other[-1]):
+                best_other = (job.pri, reserved, self.other_turn, job.id)
+        if best_other:
+            best = min(best or best_other, best_other)
         return best and next(job for job in self.jobs if job.id == best[-1])
 
     # -- what comes back
