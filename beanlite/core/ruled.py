@@ -4,7 +4,7 @@ from typing import Final
 from zlib import crc32
 
 from beanlite.core.counts import Counts
-from beanlite.core.job import BURIED, ID_BITS, RESERVED, SLICE, Job
+from beanlite.core.job import BURIED, ID_BITS, RESERVED, SECOND_NS, SLICE, Job
 from beanlite.core.kept import EXPIRY_BYTES, KEPT_BYTES, TWIN_BYTES, Kept
 from beanlite.core.policies import Policies
 from beanlite.core.rules import WAITING, Rules
@@ -13,6 +13,9 @@ from beanlite.core.tube import FULL, PAUSED, SLOWED, Tube
 
 # To work out the checksum of this many bytes costs as much as to move a job.
 BYTES_PER_JOB: Final = 4096
+# Reservations that a rate does not hold back, such as by reserve-job, shut a tube for no longer than this or, with a
+# rate so slow, than those of a burst do.
+DEBT_MAX_NS: Final = 60 * SECOND_NS
 
 
 class Ruled:
@@ -82,7 +85,8 @@ class Ruled:
         if rules is None or kept is None:
             return
         if rules.token_ns:
-            kept.free_ns = max(now_ns, _free_ns(kept, rules, now_ns)) + rules.token_ns
+            free_ns = max(now_ns, _free_ns(kept, rules, now_ns)) + rules.token_ns
+            kept.free_ns = min(free_ns, now_ns + max(DEBT_MAX_NS, rules.burst * rules.token_ns))
         if rules.max_reserved or rules.token_ns:
             tube.shut |= self._reasons(tube, rules, now_ns)
 

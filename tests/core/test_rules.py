@@ -155,6 +155,22 @@ def test_reserve_job_in_a_new_tube_makes_no_others_available(core):
     assert reserve(core, worker) is None  # the next one makes up for what was reserved without a token
 
 
+@pytest.mark.parametrize(("rate", "most_s"), [("300/m", 60), ("6/h", 600)])
+def test_reserve_job_shuts_a_tube_with_a_rate_for_a_while_at_most(core, rate, most_s):
+    policy(core, rate=rate)
+    worker = core.client()
+    put(core, worker)
+    put(core, worker)
+    core.wait(most_s)
+    for _ in range(500):
+        assert core.send(worker, b"reserve-job 1\r\nrelease 1 1 0\r\n").endswith(b"RELEASED\r\n")
+    assert reserve(core, worker) is None
+    core.wait(most_s - 2)
+    assert reserve(core, worker) is None
+    core.wait(2)
+    assert reserve(core, worker) is not None
+
+
 def test_client_that_waits_is_served_when_the_rate_permits(core):
     policy(core, rate="60/m")
     worker = core.client()

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
+from beanlite.core.ruled import DEBT_MAX_NS
 from tests.simulator.loop import SECOND_NS
 
 Values = Mapping[tuple[bytes, str], str]
@@ -75,7 +76,8 @@ class Bucket:
         return self._level_ns >= self.rate.token_ns
 
     def take(self) -> None:
-        self._level_ns -= self.rate.token_ns
+        full_ns = self.rate.burst * self.rate.token_ns
+        self._level_ns = max(self._level_ns - self.rate.token_ns, full_ns - max(full_ns, DEBT_MAX_NS))
 
 
 class Known:

@@ -128,7 +128,8 @@ class Rulings(Rest):  # type: ignore[misc]
             else:
                 self.other_turn = self.turns
         if rate := rules.get("rate"):
-            tube.debt_ns = max(0, tube.debt_ns - (self.now_ns - tube.debt_at_ns)) + rate.job_ns
+            debt_ns = max(0, tube.debt_ns - (self.now_ns - tube.debt_at_ns)) + rate.job_ns
+            tube.debt_ns = min(debt_ns, max(rate.most_ns, 60 * SECOND_NS))
             tube.debt_at_ns = self.now_ns
         tube.shut = tube.shut or self._may_not_open(tube)
 
