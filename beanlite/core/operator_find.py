@@ -4,15 +4,14 @@ A slice looks at a bounded number of jobs and bytes, and returns where the next 
 slices. Everything here only reads.
 """
 
-import fnmatch
-import re
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import DELAYED, ID_MASK, READY, RESERVED, SECOND_NS, U32_MAX, Job, State
+from beanlite.core.like import COST_MAX, Like
 from beanlite.core.tube import Tube, is_of_host
 from beanlite.core.where import PARSED_MAX, Where
 
@@ -30,6 +29,8 @@ FEW_TUBES_MAX: Final = 1000
 SCANNED_EACH: Final = 1024
 PARSED_EACH: Final = 4096
 PARSED_FACTOR: Final = 32
+# A longer text may have to be compared with most places of a body: for each so many of its bytes the body counts again.
+TEXT_EACH: Final = 20
 # Bytes of notes and bodies that a slice searches, copies or has fetched, which the last one may exceed; and how much of
 # each body is searched.
 BYTES_MAX: Final = 2 << 20
@@ -70,7 +71,7 @@ class Filter:
         self.is_in_vain = tube is not None and self.tube is None
         """Whether there is no such tube."""
         like: str | None = criteria.get("tube_like")
-        self.tubes = None if like is None else Tubes(like)
+        self.tubes = None if like is None else Tubes(Like(like))
         self.state = None if "state" not in criteria else State(criteria["state"])
         self.created_by_ns = _ago(now_ns, criteria.get("older_s"), _LATEST_NS)
         self.created_after_ns = _ago(now_ns, criteria.get("newer_s"), _EARLIEST_NS)
@@ -132,37 +133,60 @@ class Filter:
             return False
         return self.where is None or (len(body) <= PARSED_MAX and self.where.fits(body))
 
+    @property
+    def tubes_cost(self) -> int:
+        """The bytes that it counts for to have found out which tubes match."""
+        return 0 if self.tubes is None else self.tubes.cost
+
     def note_cost_of(self, job: Job) -> int:
         """Return the bytes that looking into a job's note counts for."""
-        return 0 if self.note is None else len(self._engine.notes.text(job))
+        return 0 if self.note is None else _search_cost(self.note, len(self._engine.notes.text(job)))
 
     def cost_of(self, job: Job) -> int:
         """Return the bytes that looking into a job's body counts for."""
         body = job.body
+        cost = 0 if self.text is None else _search_cost(self.text, min(job.size, SEARCHED_MAX))
         if not self.parses or job.size > PARSED_MAX:
-            return job.size
+            return max(cost, job.size)
         looks = 0 if body is None or self.where is None else self.where.looks(body)
         if looks:
-            return SCANNED_EACH + looks * job.size
-        return PARSED_EACH + PARSED_FACTOR * job.size
+            return cost + SCANNED_EACH + looks * job.size
+        return cost + PARSED_EACH + PARSED_FACTOR * job.size
 
 
 class Tubes:
-    """The tubes whose names match a pattern, in which * is any text and ? any character."""
+    """The tubes whose names match a pattern."""
 
-    __slots__ = ("_all", "_fits")
+    __slots__ = ("_all", "_like", "cost")
 
-    def __init__(self, like: str) -> None:
-        self._fits = re.compile(fnmatch.translate(like).encode()).match
+    def __init__(self, like: Like) -> None:
+        self._like = like
         self._all: dict[Tube, bool] = {}
         """Whether each tube is one of them, as far as this has been asked."""
+        self.cost = 0
+        """What it has cost to find that out, in bytes compared."""
 
     def have(self, tube: Tube) -> bool:
         """Whether a tube is one of them."""
         fits = self._all.get(tube)
         if fits is None:
-            fits = self._all[tube] = self._fits(tube.name) is not None
+            fits = self._all[tube] = self._like.fits(tube.name)
+            self.cost += self._like.cost(tube.name)
         return fits
+
+    def among(self, tubes: Iterable[Tube]) -> list[Tube] | None:
+        """Return those among these; None if it costs too much to try them all."""
+        found: list[Tube] = []
+        for tube in tubes:
+            if self.have(tube):
+                found.append(tube)
+            if self.cost > COST_MAX // 2:
+                return None
+        return found
+
+
+def _search_cost(text: bytes, size: int) -> int:
+    return size * (1 + len(text) // TEXT_EACH)
 
 
 def _at(now_ns: int, now_s: float, at_s: float | None, otherwise_ns: int) -> int:
@@ -221,7 +245,7 @@ def find(
                 matches.jobs.append(job)
                 if need_bodies and body is not None:
                     matches.bodies[job] = body
-        if len(matches.jobs) == limit or budget <= 0:
+        if len(matches.jobs) == limit or budget <= conditions.tubes_cost:
             more = more or place != places[-1]
             break
     matches.next = places[matches.looks - 1] if more and places else None
@@ -273,9 +297,10 @@ def _few_queues(engine: Engine, conditions: Filter) -> list[KeyHeap] | None:
         state = RESERVED
     tubes = [] if conditions.tube is None else [conditions.tube]
     if not tubes and conditions.tubes is not None and len(engine.tubes) <= FEW_TUBES_MAX:
-        tubes = list(filter(conditions.tubes.have, engine.tubes.values()))
-        if not tubes:
+        found = conditions.tubes.among(engine.tubes.values())
+        if found is not None and not found:
             return []
+        tubes = found or []
     queues: list[KeyHeap] = []
     if state is RESERVED or (state is None and any(tube.reserved for tube in tubes)):
         queues += [client.deadlines for client in engine.clients.connected.values()]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from beanlite.core import diagnosis
+from beanlite.core import diagnosis, like
 from beanlite.core.access import READER
 from beanlite.protocol.operators import diagnosing
 from tests.support.diagnosed import Diagnosed
@@ -85,6 +85,25 @@ def test_tubes_are_examined_in_slices_so_that_others_are_served(core, operator, 
     reply = told(operator.session.take_replies())
     assert slices == 9
     assert (reply["tubes"], reply["findings"][0]["tubes"]) == (101, 100)
+
+
+def test_few_tubes_are_tried_with_a_long_pattern_at_once(core, operator, monkeypatch):
+    monkeypatch.setattr(like, "COST_MAX", 5 * 50 * 50)
+    for number in range(40):
+        core.fill(b"%02d" % number + b"a" * 48, 1)
+    core.live(20)
+
+    def slices(pattern):
+        request = b'{"like": "%b"}' % pattern
+        operator.session.receive(b"diagnose %d\r\n%b\r\n" % (len(request), request), core.now_ns)
+        turns = 0
+        while operator.session.blocked:
+            operator.session.resume(core.now_ns)
+            turns += 1
+        assert told(operator.session.take_replies())["tubes"] == 4
+        return turns
+
+    assert (slices(b"*7aa*"), slices(b"*7" + b"a" * 47 + b"*")) == (1, 8)
 
 
 def test_pattern_narrows_the_tubes_down(core, operator):

@@ -158,6 +158,29 @@ def test_slice_parses_few_bodies_and_passes_over_many(core, operator, monkeypatc
     assert operator.ids(where="a=1") == [2, 4, 6, 8, 10]
 
 
+def test_slice_compares_few_bodies_with_a_long_text(core, operator, monkeypatch):
+    for _ in range(10):
+        put(core, operator.session, b"x" * 100)
+    monkeypatch.setattr(operator_find, "BYTES_MAX", 800)
+    looks = [operator.ask("list-jobs", text=text)["looked"] for text in ("y", "y" * 19, "y" * 20, "y" * 70)]
+    assert looks == [8, 8, 4, 2]
+    core.send(operator.session, b"note 1 200\r\n" + b"x" * 200 + b"\r\n")
+    assert [operator.ask("list-jobs", note_text="y" * size)["looked"] for size in (1, 80)] == [10, 1]
+
+
+@pytest.mark.parametrize("few_tubes", [1000, 0])
+def test_slice_tries_few_names_with_a_long_pattern(core, operator, monkeypatch, few_tubes):
+    monkeypatch.setattr(operator_find, "FEW_TUBES_MAX", few_tubes)
+    tubes = [b"%02d" % number + b"a" * 48 for number in range(40)]
+    jobs = [in_tube(core, operator.session, tube, 1)[0] for tube in tubes]
+    monkeypatch.setattr(operator_find, "BYTES_MAX", 5 * 50 * 50)
+    monkeypatch.setattr(operator_find, "COST_MAX", 10 * 50 * 50)
+    short, long = "*7aa*", "*7" + "a" * 47 + "*"
+    assert operator.ask("list-jobs", tube_like=short)["looked"] == (4 if few_tubes else 40)
+    assert operator.ask("list-jobs", tube_like=long)["looked"] < 6
+    assert operator.ids(tube_like=short) == operator.ids(tube_like=long) == jobs[7::10]
+
+
 def test_text_is_looked_for_in_the_first_part_of_a_body(operator, core, monkeypatch):
     monkeypatch.setattr(operator_find, "SEARCHED_MAX", 10)
     put(core, core.client(), b"x" * 8 + b"ab" + b"cd")

@@ -2,6 +2,7 @@
 
 import pytest
 
+from beanlite.core import like
 from beanlite.protocol.operators import lists as operator_lists
 from tests.support.core import in_tube, put
 
@@ -90,6 +91,18 @@ def test_tubes_in_slices(core, operator, monkeypatch):
     few = operator.ask("list-tube-stats", only=["ready", "first_ready_s"], like="t?")
     assert few["tubes"] == [[counts[name], 0] for name in names[:6] if len(name) == 2]
     assert few["looked"] == 7
+
+
+def test_slice_tries_few_tubes_with_a_long_pattern(core, operator, monkeypatch):
+    monkeypatch.setattr(like, "COST_MAX", 5 * 50 * 50)
+    for number in range(40):
+        in_tube(core, operator.session, b"%02d" % number + b"a" * 48, 1)
+    short, long = "*7aa*", "*7" + "a" * 47 + "*"
+    looks = [operator.ask("list-tube-stats", like=pattern)["looked"] for pattern in (short, "?" * 50, long)]
+    assert looks == [41, 41, 6]
+    found = [operator.all("list-tube-stats", "tubes", like=pattern) for pattern in (short, long)]
+    assert len(found[0]) == 4
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize(

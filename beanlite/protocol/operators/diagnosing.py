@@ -1,14 +1,13 @@
 """The operators' command that tells what is wrong. ``docs/protocol.md`` describes it and its reply."""
 
-import fnmatch
-import re
 from collections.abc import Callable
 from typing import Final
 
 from beanlite.core.access import READER
 from beanlite.core.diagnosis import Diagnosis, empty_in_s, rates
 from beanlite.core.findings import Finding
-from beanlite.core.job import ID_MASK, SECOND_NS, Job
+from beanlite.core.job import ID_MASK, SECOND_NS, SLICE, Job
+from beanlite.core.like import Like, tubes_at_once
 from beanlite.core.snapshot import HOLDS_MAX
 from beanlite.core.tube import Client, Tube
 from beanlite.protocol.blocked import LOOKING
@@ -30,12 +29,24 @@ def diagnose(session: Session, request: Diagnose, now_ns: int) -> bytes | None:
 class Examination:
     """A diagnosis for a client, slice by slice, and what is known of the tube if it asks for one."""
 
-    __slots__ = ("_clients", "_diagnosis", "_engine", "_holders", "_named", "_oldest", "_place", "_tube", "_tubes")
+    __slots__ = (
+        "_clients",
+        "_diagnosis",
+        "_engine",
+        "_holders",
+        "_like",
+        "_named",
+        "_oldest",
+        "_place",
+        "_tube",
+        "_tubes",
+    )
 
     def __init__(self, session: Session, request: Diagnose, now_ns: int) -> None:
         engine = session.engine
         self._engine = engine
-        self._diagnosis = Diagnosis(engine, now_ns, fits=_fits(session, request))
+        self._like = None if request.like is None else Like(request.like)
+        self._diagnosis = Diagnosis(engine, now_ns, fits=_fits(session, request, self._like))
         self._named = request.tube is not None
         """The client asks for one tube."""
         self._tube: Tube | None = None
@@ -58,7 +69,8 @@ class Examination:
     def go_on(self, session: Session, now_ns: int) -> bytes | None:
         """Do a slice; returns the reply, or None if there is more to do, which is set aside."""
         if self._place < len(self._tubes):
-            self._place = self._diagnosis.look(self._tubes, self._place, now_ns)
+            tubes = tubes_at_once(self._tubes, self._place, SLICE, self._like)
+            self._place += self._diagnosis.look(tubes, 0, now_ns)
         else:
             self._look_for_holders()
         if self._place < len(self._tubes) or self._clients:
@@ -126,15 +138,14 @@ def _go_on(session: Session, examination: Examination, now_ns: int) -> bytes | N
     return examination.go_on(session, now_ns)
 
 
-def _fits(session: Session, request: Diagnose) -> Callable[[bytes], bool] | None:
+def _fits(session: Session, request: Diagnose, like: Like | None) -> Callable[[bytes], bool] | None:
     """Return what says whether a tube is one that the client asks for, and may look at; None if all are."""
     allowed = permits_for(session, READER)
     if request.tube is not None:
         return lambda name: name == request.tube
-    if request.like is None:
+    if like is None:
         return allowed
-    like = re.compile(fnmatch.translate(request.like).encode()).match
-    return lambda name: like(name) is not None and (allowed is None or allowed(name))
+    return lambda name: like.fits(name) and (allowed is None or allowed(name))
 
 
 def finding_record(finding: Finding) -> Record:

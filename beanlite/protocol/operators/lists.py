@@ -1,7 +1,5 @@
 """Operators' commands that look at jobs, tubes and clients. ``docs/protocol.md`` describes them and their replies."""
 
-import fnmatch
-import re
 from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -14,6 +12,7 @@ from beanlite.core.access import ALL_TUBES, READER
 from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import GONE, ID_BITS, ID_MASK, SECOND_NS, Job
+from beanlite.core.like import Like, tubes_at_once
 from beanlite.core.notes import first_line
 from beanlite.core.operator_find import LOOKS_MAX, Filter, Matches, find
 from beanlite.core.snapshot import HOLDS_MAX, client_snapshot, first_s
@@ -184,13 +183,13 @@ def list_tube_stats(session: Session, request: ListTubeStats, now_ns: int) -> by
         names = [name for name in request.names if permits is None or permits(name)]
         tubes = sorted({engine.tubes[name] for name in names if name in engine.tubes}, key=_serial)
     first = 0 if request.place is None else bisect_right(tubes, request.place, key=_serial)
-    tubes_of_slice = tubes[first : first + TUBES_LOOKED_AT]
+    like = None if request.like is None else Like(request.like)
+    tubes_of_slice = tubes_at_once(tubes, first, TUBES_LOOKED_AT, like)
     matches = tubes_of_slice
     if permits is not None:
         matches = [tube for tube in matches if permits(tube.name)]
-    if request.like is not None:
-        fits = re.compile(fnmatch.translate(request.like).encode()).match
-        matches = [tube for tube in matches if fits(tube.name)]
+    if like is not None:
+        matches = [tube for tube in matches if like.fits(tube.name)]
     limit = request.limit or LIMIT
     if request.only is not None:
         limit = len(matches)
