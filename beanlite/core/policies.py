@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from fnmatch import translate
 from typing import Final, NamedTuple
 
 from beanlite.core.job import SECOND_NS, U32_MAX
@@ -190,7 +189,7 @@ class Policies:
         self.rows: dict[tuple[bytes, str], PolicyRow] = {}
         """By pattern and key."""
         self._names: dict[bytes, list[PolicyRow]] = {}
-        self._globs: list[tuple[str, str, str, re.Pattern[str], list[PolicyRow]]] = []
+        self._globs: list[tuple[str, str, str, Glob, list[PolicyRow]]] = []
         """The ``literals`` of each glob, for most tubes have not even these; the least specific glob first."""
         self._shared: dict[tuple[PolicyRow, ...], Rules | None] = {}
         """The rules that follow from rows, as long as they are remembered."""
@@ -209,7 +208,7 @@ class Policies:
         self._names = {pattern: found for pattern, found in by_pattern.items() if not is_glob(pattern)}
         globs = sorted(filter(is_glob, by_pattern), reverse=True)  # of two alike, the smaller text is the last one
         globs.sort(key=specificity)
-        self._globs = [(*literals(glob), re.compile(translate(glob.decode())), by_pattern[glob]) for glob in globs]
+        self._globs = [(*literals(glob), Glob(glob), by_pattern[glob]) for glob in globs]
         self._shared = {}
         self._answers = {}
 
@@ -224,7 +223,7 @@ class Policies:
         if self._globs:
             text = name.decode()
             for start, end, part, glob, rows in self._globs:
-                if text.startswith(start) and text.endswith(end) and part in text and glob.match(text) is not None:
+                if text.startswith(start) and text.endswith(end) and part in text and glob.fits(text):
                     for row in rows:
                         found[row.key] = row
         for row in self._names.get(name, ()):
@@ -255,6 +254,48 @@ def literals(glob: bytes) -> tuple[str, str, str]:
     """Return what all that a glob matches begins with, ends with and contains; these are faster to look for."""
     parts = _WILDCARD.split(glob.decode())
     return parts[0], parts[-1], max(parts, key=len)
+
+
+class Glob:
+    """A glob, ready to be compared with names of which it has the ``literals``.
+
+    To compile a regular expression takes a millisecond for a long one, and many may be set at once.
+    """
+
+    __slots__ = ("_any", "_end", "_least", "_stars", "_takes")
+
+    def __init__(self, glob: bytes) -> None:
+        text = glob.decode()
+        self._least = len(text) - 1 if text.count("*") == 1 and "?" not in text else -1
+        """The size of the shortest text that it matches, where ``literals`` and that decide; else -1."""
+        self._any = self._stars = 0
+        self._takes: dict[str, int] = {}
+        """For each character the places of those in the glob that match it, one bit each; the same of other ones in
+        ``_any``; and in ``_stars`` before which there is a star."""
+        bit = 1
+        for character in text:
+            if character == "*":
+                self._stars |= bit
+                continue
+            if character == "?":
+                self._any |= bit
+            else:
+                self._takes[character] = self._takes.get(character, 0) | bit
+            bit <<= 1
+        for character in self._takes:
+            self._takes[character] |= self._any
+        self._takes["*"] = 0  # it is in no name, and in a pattern it may be any text
+        self._end = bit
+
+    def fits(self, text: str) -> bool:
+        """Whether it matches a name, or all that another pattern matches."""
+        if self._least >= 0:
+            return len(text) >= self._least
+        takes, any_one, stars = self._takes, self._any, self._stars
+        places = 1  # up to which the text so far matches
+        for character in text:
+            places = (places & takes.get(character, any_one)) << 1 | places & stars
+        return places & self._end != 0
 
 
 def specificity(glob: bytes) -> int:

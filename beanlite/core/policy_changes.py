@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
-from fnmatch import translate
 from typing import Final
 
 from beanlite.core.policies import (
@@ -12,6 +10,7 @@ from beanlite.core.policies import (
     KEYS,
     OFF,
     ROWS_MAX,
+    Glob,
     check_row,
     is_glob,
     is_pattern,
@@ -99,17 +98,17 @@ class _Winners:
         self._values = values
         globs = sorted({pattern for pattern, _ in values if is_glob(pattern)})
         globs.sort(key=specificity, reverse=True)
-        self._globs = [(glob, *literals(glob), re.compile(_covering(glob))) for glob in globs]
+        self._globs = [(glob, *literals(glob), Glob(glob)) for glob in globs]
 
     def pattern_of(self, pattern: bytes, key: str) -> bytes | None:
         """Return the most specific pattern that has the key, among this one and those that match all that it does."""
         if (pattern, key) in self._values:
             return pattern
         name = pattern.decode()
-        for glob, start, end, part, covers in self._globs:
+        for glob, start, end, part, shape in self._globs:
             if not (name.startswith(start) and name.endswith(end) and part in name):
                 continue
-            if (glob, key) in self._values and covers.match(name) is not None:
+            if (glob, key) in self._values and shape.fits(name):
                 return glob
         return None
 
@@ -117,8 +116,3 @@ class _Winners:
         """Whether the key has a value other than OFF."""
         winner = self.pattern_of(pattern, key)
         return winner is not None and _is_set(self._values[winner, key])
-
-
-def _covering(glob: bytes) -> str:
-    """Return an expression for the patterns that match no tube that this one does not match."""
-    return translate(glob.decode().replace("?", "[!*]"))

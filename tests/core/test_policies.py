@@ -14,6 +14,7 @@ from beanlite.core.policies import (
     KEYS,
     OFF,
     ROWS_MAX,
+    Glob,
     Policies,
     PolicyRow,
     check_row,
@@ -244,20 +245,38 @@ def test_globs_match_what_those_of_a_shell_match():
 
 @pytest.fixture
 def matched(monkeypatch):
-    """The names that expressions were tried with, which takes long where there are many globs."""
+    """The names that globs were tried with, which takes long where there are many."""
     names = []
-    real = re.compile
+    real = Glob.fits
 
-    class Expression:
-        def __init__(self, text):
-            self._real = real(text)
+    def fits(glob, name):
+        names.append(name)
+        return real(glob, name)
 
-        def match(self, name):
-            names.append(name)
-            return self._real.match(name)
-
-    monkeypatch.setattr(re, "compile", Expression)
+    monkeypatch.setattr(Glob, "fits", fits)
     return names
+
+
+def test_many_long_globs_are_set_without_expressions(monkeypatch):
+    def compiled(*_):
+        raise AssertionError
+
+    monkeypatch.setattr(re, "compile", compiled)
+    monkeypatch.setattr(re, "match", compiled)
+    globs = [f"{number}{'a*b?' * 45}" for number in range(GLOBS_MAX)]
+    made = policies(*[f"{glob} max_tries=3" for glob in globs])
+    assert len(made.effective(b"7" + b"ab." * 44)) == 0
+    assert len(made.effective(b"7" + b"a.b." * 45)) == 1
+    assert len(warnings(values(*[f"{glob} max_tries=3" for glob in globs]), [glob.encode() for glob in globs])) == 100
+
+
+def test_which_patterns_a_glob_holds_for_as_well():
+    chance = random.Random(2)
+    for _ in range(300):
+        glob, other = ("".join(chance.choices("ab*?", k=chance.randrange(2, 6))) for _ in range(2))
+        glob += "*"
+        odd = warnings(values(f"{other} max_tries=3", f"{glob} retry=1s"), [other.encode()])
+        assert (odd == []) is fnmatchcase(other, glob.replace("?", "[!*]")), (glob, other)
 
 
 def test_glob_is_tried_only_with_names_that_have_its_literals(matched):
