@@ -142,7 +142,7 @@ class GroupCommit:
                 or len(self._held) > BATCH_REPLIES
                 or self._memory.gathered_bytes > BATCH_BYTES
                 or engine.admission.used_bytes > BATCH_BYTES
-                or ledger.event_bytes > BATCH_BYTES
+                or ledger.event_bytes + ledger.schedule_bytes > BATCH_BYTES
                 or len(ledger.events) > BATCH_EVENTS
                 or self._tubes_pile_up
             )

@@ -100,6 +100,7 @@ class Ledger:
         "policies",
         "pulses",
         "recording",
+        "schedule_bytes",
         "schedules",
         "slices",
         "stored_batch",
@@ -132,6 +133,8 @@ class Ledger:
         """Policies that were set, and None for those that were unset, by pattern and key."""
         self.schedules: dict[str, Schedule | None] = {}
         """Schedules that were set or have advanced, and None for those that were unset, by name."""
+        self.schedule_bytes = 0
+        """The size of the bodies of these."""
         self.notes: dict[int, bytes] = {}
         """The notes that have changed, by the ids of their jobs; empty for a job that has none any more."""
         self.recording = 0
@@ -256,6 +259,12 @@ class Ledger:
         self.event_bytes += len(change)
         self.events.append(Event(now_ns, 0, tube, SCHEDULE, by, pri, 0, 0, change, by_operator=True))
 
+    def note_schedule(self, schedule: Schedule) -> None:
+        """Have a schedule written with the batch being gathered."""
+        if self.schedules.get(schedule.name) is not schedule:
+            self.schedule_bytes += len(schedule.body)
+        self.schedules[schedule.name] = schedule
+
     def tally(self, tube: Tube) -> Tally:
         """Return the tally of a tube, made if need be."""
         tally = tube.tally
@@ -314,6 +323,7 @@ class Ledger:
             changes.policies, self.policies = list(self.policies.items()), {}
         if self.schedules:
             changes.schedules, self.schedules = list(self.schedules.items()), {}
+            self.schedule_bytes = 0
         if self.notes:
             changes.notes, self.notes = list(self.notes.items()), {}
         return changes

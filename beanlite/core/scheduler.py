@@ -12,6 +12,7 @@ from typing import Final
 from beanlite.core.admission import Admission
 from beanlite.core.clients import Clients, Refusal
 from beanlite.core.job import SECOND_NS, Job
+from beanlite.core.ledger import BYTES_AT_ONCE
 from beanlite.core.memory import Memory
 from beanlite.core.queues import Queues
 from beanlite.core.recurrence import next_after
@@ -28,6 +29,9 @@ GRACE_S: Final = 60.0
 # How long until a put that was refused is tried again, and how often the machine's clock is looked at again.
 RETRY_S: Final = 1.0
 LOOK_S: Final = 60.0
+# How long until the next one has its turn if the batch being gathered has enough bodies; so even those that must wait
+# for a slow disk are carried out before they are missed.
+CROWDED_S: Final = 0.01
 # If the machine's clock has been set back by more, it had been wrong: ticks go on from what it shows now. If by less,
 # it shows ticks again that have been carried out, and they are not repeated.
 BACK_S: Final = 3 * 3600.0
@@ -106,7 +110,7 @@ class Scheduler(Chore):
             if (before.when, before.zone) == (schedule.when, schedule.zone):
                 schedule.next_at = before.next_at
             self._count(before, -1)
-        self._queues.ledger.schedules[schedule.name] = schedule
+        self._queues.ledger.note_schedule(schedule)
         self._record(schedule, by, text, now_ns)
         self.restore(schedule)
         self._admission.use_disk(len(schedule.body))
@@ -159,13 +163,17 @@ class Scheduler(Chore):
         if not (self._doubtful or self._due):
             self._due = [each for each in self.schedules.values() if each.next_at <= utc_s + _EARLY_S]
             self._due.reverse()
-        while self._due and cost < budget:
+        wait_s = 0.0
+        while self._due and cost < budget and not wait_s:
             schedule = self._due.pop()
             if self.schedules.get(schedule.name) is schedule and schedule.next_at <= utc_s + _EARLY_S:
                 cost += _TICK_COST
                 if self._carry_out(schedule, utc_s, now_ns):
                     self._due.append(schedule)  # the next tick may be due as well
-        wait_s = 0.0 if self._doubtful or self._due else self._wait_s(utc_s)
+                if self._admission.used_bytes + self._queues.ledger.schedule_bytes >= BYTES_AT_ONCE:
+                    wait_s = CROWDED_S
+        if not (self._doubtful or self._due):
+            wait_s = self._wait_s(utc_s)
         self._queues.timers.set(self, now_ns + round(wait_s * SECOND_NS))
         return cost
 
@@ -199,7 +207,7 @@ class Scheduler(Chore):
             return False
         self._refused.discard(schedule.name)
         schedule.next_at = next_at
-        self._queues.ledger.schedules[schedule.name] = schedule
+        self._queues.ledger.note_schedule(schedule)
         return True
 
     def _is_present(self, schedule: Schedule, now_ns: int) -> bool:
@@ -239,7 +247,7 @@ class Scheduler(Chore):
             if not ledger.is_stored(job.id):
                 ledger.hasten(job)  # or a crash could leave the tick without a job that waits
         schedule.last_at, schedule.last_job = self.utc_s(now_ns), job.id
-        ledger.schedules[schedule.name] = schedule
+        ledger.note_schedule(schedule)
         return job
 
     def _twin(self, tube: Tube, body: bytes, now_ns: int) -> Job | None:
@@ -258,7 +266,7 @@ class Scheduler(Chore):
             passed_at = next_after(schedule.when, schedule.zone, utc_s + self._back_s)
             if schedule.next_at > passed_at:
                 schedule.next_at = next_after(schedule.when, schedule.zone, utc_s)
-                self._queues.ledger.schedules[schedule.name] = schedule
+                self._queues.ledger.note_schedule(schedule)
         except ValueError:  # as above
             pass
         return _TICK_COST

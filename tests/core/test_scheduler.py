@@ -6,6 +6,7 @@ import random
 import pytest
 
 from beanlite.core.job import SECOND_NS
+from beanlite.core.ledger import BYTES_AT_ONCE
 from beanlite.core.policies import PolicyRow
 from beanlite.core.scheduler import GRACE_S, RETRY_S
 from beanlite.core.tube import Peer
@@ -250,6 +251,34 @@ def test_many_that_are_due_at_once_are_put_in_slices(machine):
     assert max(slices) <= 30
     assert sum(slices) == 1000
     assert core.engine.timers.next_ns > core.now_ns
+
+
+def test_many_with_large_bodies_are_put_a_few_a_batch(machine):
+    size, many = 60_000, 200
+    for number in range(many):
+        machine.set("every 1h", f"number{number}", body=b"%d" % number * (size // len(b"%d" % number)))
+        machine.store()
+    core = machine.core
+    core.now_ns += round((core.engine.schedules["number0"].next_at - machine.now_s) * SECOND_NS)
+    put = 0
+    while put < many:
+        while core.engine.timers.next_ns <= core.now_ns:
+            core.engine.tick(core.now_ns)
+        changes = core.store()
+        put += len(changes.jobs)
+        written = [job.body for job in changes.jobs] + [schedule.body for _, schedule in changes.schedules]
+        assert 0 < sum(map(len, written)) < BYTES_AT_ONCE + 2 * size
+        core.now_ns += SECOND_NS // 100
+    assert machine.now_s - min(machine.puts()) < 1
+
+
+def test_many_with_large_bodies_are_put_soon_though_no_batch_is_taken(machine):
+    body = b"x" * 60_000
+    for number in range(1000):
+        machine.set("every 1h", f"number{number}", body=body)
+    machine.store()
+    machine.core.wait(HOUR_S + 15)
+    assert len(machine.puts()) == 1000
 
 
 def test_many_that_are_refused_are_tried_again_in_slices(machine):

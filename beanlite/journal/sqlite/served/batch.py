@@ -277,7 +277,7 @@ def batch_of(changes: Changes, history: History) -> Batch:
         changes.tallies,
         events,
         frames,
-        body_bytes + large_bytes,
+        body_bytes + settings_bytes + large_bytes,
     )
 
 
