@@ -47,10 +47,13 @@ class Notes:
         """Return the note of a job; empty if it has none."""
         return self._texts.get(job.id) or b""
 
-    def has_room(self, text: bytes) -> bool:
-        """Whether a job can be given this note now, in memory and on the disk."""
+    def has_room(self, job: Job, text: bytes) -> bool:
+        """Whether a job can be given this note now, in place of the one that it has, in memory and on the disk."""
         more_bytes = NOTE_BYTES + len(text)
-        return not text or (self._memory.takes_notes(more_bytes) and more_bytes <= self._admission.room_bytes)
+        before = self._texts.get(job.id)
+        freed_bytes = 0 if before is None else NOTE_BYTES + len(before)
+        takes = more_bytes <= freed_bytes or self._memory.takes_notes(more_bytes - freed_bytes)
+        return not text or (takes and more_bytes <= self._admission.room_bytes)
 
     def set(self, job: Job, text: bytes, by: Peer, now_ns: int, *, by_operator: bool) -> None:
         """Give a job another note, for which there is room, or none if it is empty."""

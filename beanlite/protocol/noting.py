@@ -49,7 +49,7 @@ def finish_note(session: Session, line: NoteLine, text: bytes | None, now_ns: in
     job = engine.jobs.find(line.job_id)
     if job is None or not _may_note(session, job):
         return replies.NOT_FOUND
-    if not engine.notes.has_room(text):
+    if not engine.notes.has_room(job, text):
         return replies.OUT_OF_MEMORY
     engine.notes.set(job, text, client.peer, now_ns, by_operator=job.holder is not client)
     session.waits = True

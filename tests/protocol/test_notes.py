@@ -161,6 +161,11 @@ def test_notes_take_a_quarter_of_the_memory_at_most(core, operator, worker):
     assert replies == [b"NOTED\r\n"] * taken + [b"OUT_OF_MEMORY\r\n"] * (401 - taken)
     assert 100 < taken < 400
     assert engine.memory.note_bytes < engine.memory.max_bytes // PART
+    core.store()
+    assert core.send(operator.session, note(1, "y" * NOTE_MAX)) == b"NOTED\r\n"  # in place of another one
+    assert core.send(operator.session, note(2, "y")) == b"NOTED\r\n"
+    assert core.send(operator.session, note(taken + 1, b"x" * NOTE_MAX)) == b"NOTED\r\n"
+    assert core.send(operator.session, note(2, b"x" * NOTE_MAX)) == b"OUT_OF_MEMORY\r\n"
     assert core.send(operator.session, note(1, "")) == b"NOTED\r\n"
     reply = operator.ask("change-jobs", do="note", note="y" * NOTE_MAX, tube="default", limit=100)
     assert reply["stopped"] == "OUT_OF_MEMORY"

@@ -172,7 +172,7 @@ class Change:
     def _note(self, job: Job, text: bytes, now_ns: int) -> bool:
         """Give a job a note, if there is room; returns whether that was done."""
         notes = self._engine.notes
-        if not notes.has_room(text):
+        if not notes.has_room(job, text):
             self._refusal = OUT_OF_MEMORY
             return False
         notes.set(job, text, self._by, now_ns, by_operator=True)
