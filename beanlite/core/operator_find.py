@@ -12,7 +12,7 @@ from beanlite.core.engine import Engine
 from beanlite.core.heap import KeyHeap
 from beanlite.core.job import DELAYED, ID_MASK, READY, RESERVED, SECOND_NS, U32_MAX, Job, State
 from beanlite.core.like import COST_MAX, Like
-from beanlite.core.tube import Tube, is_of_host
+from beanlite.core.tube import Client, Tube, is_of_host
 from beanlite.core.where import PARSED_MAX, Where
 
 # Jobs looked at in a slice; fewer in queue order, because walking a heap takes longer.
@@ -292,7 +292,7 @@ def _few_queues(engine: Engine, conditions: Filter) -> list[KeyHeap] | None:
     state = conditions.state
     if conditions.holder is not None:
         client = engine.clients.connected.get(conditions.holder)
-        return [] if client is None else [client.deadlines]
+        return [] if client is None else _held_by(client)
     if conditions.holder_host is not None:
         state = RESERVED
     tubes = [] if conditions.tube is None else [conditions.tube]
@@ -303,13 +303,19 @@ def _few_queues(engine: Engine, conditions: Filter) -> list[KeyHeap] | None:
         tubes = found or []
     queues: list[KeyHeap] = []
     if state is RESERVED or (state is None and any(tube.reserved for tube in tubes)):
-        queues += [client.deadlines for client in engine.clients.connected.values()]
+        for client in engine.clients.connected.values():
+            queues += _held_by(client)
         if sum(map(len, queues)) < engine.counts.reserved:  # a disconnected client still has some of the jobs
             return None
     if state is not RESERVED:
         for tube in tubes:
             queues += [tube.ready, tube.delayed, tube.buried] if state is None else [_queue(tube, state)]
     return queues or None
+
+
+def _held_by(client: Client) -> list[KeyHeap]:
+    """Return the queues of the jobs that a client has reserved, and of those that it is offered."""
+    return [client.deadlines] if client.offers is None else [client.deadlines, client.offers.deadlines]
 
 
 def _queue(tube: Tube, state: State) -> KeyHeap:

@@ -91,6 +91,17 @@ def test_next_client_that_waits_is_given_the_job_at_once(core, router, word, end
     assert (tally.reserved, tally.waited_ns > 0) == ((0, False) if word == b"offer" else (1, True))
 
 
+def test_only_jobs_that_clients_have_are_looked_at_beside_an_offer(core, router, operator):
+    for _ in range(20):
+        put(core, router)
+    core.send(router, b"reserve-job 5\r\n")
+    assert offered(core, router) == 1
+    reply = operator.ask("list-jobs", state="reserved")
+    assert ([job["id"] for job in reply["jobs"]], reply["looked"]) == ([1, 5], 2)
+    for held in ({"holder": router.client.peer.number}, {"holder_host": "10.0.0.1"}):
+        assert [job["id"] for job in operator.ask("list-jobs", **held)["jobs"]] == [1, 5]
+
+
 def test_job_that_goes_back_is_offered_no_longer_than_others(core, router):
     put(core, core.client())
     assert offered(core, router) == 1
