@@ -74,6 +74,7 @@ class PolicyLog:
         if now_s >= self._until_s:
             self._until_s = now_s + log.SELDOM_S
             self._lines = 0
+        floods = self._lines >= _LINES_MAX
         for pattern, change in changes.items():
             self._lines += 1
             if self._lines > _LINES_MAX:
@@ -82,3 +83,6 @@ class PolicyLog:
             fields = {"dropped": self._dropped} if self._dropped else {}
             self._dropped = 0
             log.info("policy changed", pattern=pattern.decode(), change=change, by=by, **fields)
+        if self._dropped and not floods:  # nothing may follow that would tell
+            log.info("policies changed", dropped=self._dropped, by=by)
+            self._dropped = 0

@@ -27,7 +27,7 @@ def _examine(file: Path) -> tuple[Values, list[str]]:
     """Return the values that are right, and all mistakes."""
     try:
         tables = read_toml(file, "policies")
-        is_empty = not tables and not file.stat().st_size
+        is_empty = not tables and not file.read_bytes().strip()
     except (ConfigError, OSError) as error:  # it may be gone by now
         return {}, [str(error)]
     if is_empty:  # as it is while it is written

@@ -41,6 +41,7 @@ def test_file_has_a_table_for_each_pattern(file):
     ("text", "said"),
     [
         ("", "the file of policies is empty; a comment alone is a file without policies"),
+        (" \n\n", "the file of policies is empty; a comment alone is a file without policies"),
         ("=", "the file of policies is not TOML: Invalid statement (at line 1, column 1)"),
         ("[a]\n[a]", "the file of policies is not TOML: "),
         ("max_tries = 5", 'max_tries is not in a table, such as ["mail.*"]'),
@@ -252,3 +253,9 @@ def test_flood_of_changes_is_logged_in_part(monkeypatch):
     now_s += 60
     policy_log.note("ann", {b"c": "ttl=1d", b"d": "ttl=1d"})
     assert [fields.get("dropped") for _, fields in lines[20:]] == [82, None]
+    now_s += 60
+    policy_log.note("ann", {b"t%d" % n: "ttl=1d" for n in range(30)})
+    assert lines[-2:] == [
+        ("policy changed", {"pattern": "t19", "change": "ttl=1d", "by": "ann"}),
+        ("policies changed", {"dropped": 10, "by": "ann"}),
+    ]
