@@ -21,6 +21,8 @@ OUT_OF_MEMORY: Final = "OUT_OF_MEMORY"
 TTR_S: Final = 60
 # Tubes looked at by a batch of reserves; each reserve looks at all tubes that the client watches.
 LOOKS_MAX: Final = 100 * SLICE
+# To look whether a tube is still shut costs as much as to look at so many that are not.
+SHUT_LOOKS: Final = 10
 
 
 def refusal_of_puts(engine: Engine, size: int, jobs: int = 1) -> str | None:
@@ -138,7 +140,8 @@ def _reserve_until(session: Session, most: int, until_ns: int, now_ns: int) -> b
     client, engine = session.client, session.engine
     if not client.worker:
         engine.clients.becomes_worker(client)
-    jobs = _reserve(session, min(most, max(1, LOOKS_MAX // len(client.watched))), now_ns)
+    looks = sum([SHUT_LOOKS if tube.shut else 1 for tube in client.watched])
+    jobs = _reserve(session, min(most, max(1, LOOKS_MAX // looks)), now_ns)
     if jobs:
         bodies = {job: job.body for job in jobs}
         missing = [job for job, body in bodies.items() if body is None]

@@ -10,6 +10,7 @@ from beanlite.protocol.session import REPLIES_MAX
 from tests.support.core import Core, put
 from tests.support.fetching import FetchingCore
 from tests.support.operators import recount
+from tests.support.ruled_core import policy
 
 # -- put-jobs
 
@@ -145,6 +146,21 @@ def test_a_batch_from_very_many_tubes_is_smaller(core, operator, monkeypatch):
     for _ in range(5):
         put(core, operator.session)
     assert core.send(operator.session, b"reserve-batch 5 0\r\n").startswith(b"RESERVED_BATCH 2\r\n")
+
+
+def test_a_batch_beside_shut_tubes_is_smaller(core, operator, monkeypatch):
+    monkeypatch.setattr(batches, "LOOKS_MAX", 40)
+    policy(core, b"t*", max_reserved=1)
+    for tube in (b"t1", b"t2"):
+        core.send(operator.session, b"watch %b\r\nuse %b\r\n" % (tube, tube))
+        for _ in range(3):
+            put(core, operator.session, pri=9)
+    core.send(operator.session, b"use default\r\n")
+    for _ in range(50):
+        put(core, operator.session)
+    assert core.send(operator.session, b"reserve-batch 50 0\r\n").startswith(b"RESERVED_BATCH 13\r\n")
+    core.send(operator.session, b"reserve-job 1\r\nreserve-job 4\r\n")
+    assert core.send(operator.session, b"reserve-batch 50 0\r\n").startswith(b"RESERVED_BATCH 1\r\n")
 
 
 def test_a_batch_with_new_jobs_waits_until_they_are_stored(core, operator):
