@@ -134,6 +134,7 @@ def test_filter_by_the_host_of_the_holder(core, operator):
     put(core, operator.session)
     assert operator.ids(holder_host="10.0.0.5") == [1]
     assert operator.ids(holder_host="fe80::1") == operator.ids(holder_host="[fe80::1]") == [3]
+    assert operator.ids(holder_host="FE80:0:0:0:0:0:0:01") == [3]
     assert operator.ids(holder_host="unix") == [4, 5]
     assert operator.ids(holder_host="10.0.0") == operator.ids(holder_host="10.0.0.5", state="ready") == []
     assert operator.ask("list-jobs", holder_host="10.0.0.5")["looked"] == 5

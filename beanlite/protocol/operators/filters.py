@@ -3,6 +3,7 @@
 This file is not compiled, because pydantic inspects the classes. ``docs/protocol.md`` describes the fields.
 """
 
+from ipaddress import ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -63,6 +64,14 @@ _Pri = Annotated[int | None, Field(ge=0, le=U32_MAX)]
 _State = Literal["ready", "delayed", "reserved", "buried"]
 _Why = Literal["client", "operator", "tries", "expired"]
 _Times = Annotated[int | None, Field(ge=0, le=U32_MAX)]
+
+
+def _as_shown(host: str | None) -> str | None:
+    """Return an address of IPv6 as the server spells it."""
+    try:
+        return None if host is None else str(ip_address(host))
+    except ValueError:
+        return host
 
 
 class Filter(BaseModel):
@@ -151,6 +160,7 @@ class Filter(BaseModel):
     holder_host: Annotated[
         str | None,
         Field(min_length=1, max_length=HOST_MAX),
+        AfterValidator(_as_shown),
         Criterion(
             "Held by a client of this host, such as 10.0.0.5; or unix.",
             "held by a client of {}",
