@@ -202,6 +202,35 @@ def test_what_is_refused_and_why(core, operator, word, what, why):
     assert len(core.engine.jobs) == 1
 
 
+LONG = "k" * 1_000_000
+TWICE = {"pattern": "a", "unset": [LONG[:400_000]]}
+
+
+@pytest.mark.parametrize(
+    ("word", "what", "end"),
+    [
+        ("list-jobs", {LONG: 1}, ": unknown key"),
+        ("list-rights", {"\x00" * 100_000: 1}, ": unknown key"),
+        ("set-policy", {"pattern": "a", "set": {LONG: []}}, "a whole number or true"),
+        ("set-policy", {"policies": [TWICE, TWICE]}, "kkkk"),
+        ("set-policy", {"pattern": "a", "set": {LONG[:400_000]: "1"}, "unset": [LONG[:400_000]]}, " for a"),
+        ("set-policy", {"pattern": "a", "set": {LONG: "1"}}, ", expired"),
+    ],
+)
+def test_a_refusal_repeats_no_long_text_of_the_client(operator, word, what, end):
+    why = operator.refusal(word, **what)
+    assert len(why) < 1000
+    assert "…" in why
+    assert why.endswith(end)
+
+
+def test_refusals_that_wait_to_be_sent_are_counted(core, operator):
+    body = json.dumps({"ä" * 1000: 1}).encode()
+    core.receive(operator.session, b"list-rights %d\r\n%b\r\n" % (len(body), body) * 10)
+    (reply,) = set(operator.session.replies)
+    assert operator.session.unsent_bytes > 10 * len(reply) > 0
+
+
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
 def test_any_value_of_any_key_is_taken_or_refused(model):
     for key in model.model_fields:

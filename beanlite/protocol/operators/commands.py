@@ -81,9 +81,11 @@ def _carry_out_request(session: Session, item: tuple[RequestLine, bytes], now_ns
         request = read(line.model, body)
         return replies.BAD_FORMAT if request is None else line.carry_out(session, request, now_ns)
     except Refused as why:
-        return refusal(str(why))
+        reply = refusal(str(why))
     except TooDeep:
-        return refusal("the order of a queue is not known so far from its head; ask for the order of ids")
+        reply = refusal("the order of a queue is not known so far from its head; ask for the order of ids")
+    session.count_bytes(len(reply))
+    return reply
 
 
 def watch_events(session: Session, request: WatchEvents, now_ns: int) -> bytes:

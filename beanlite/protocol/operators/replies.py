@@ -24,6 +24,9 @@ SILENT_S: Final = 600
 # What was set of a schedule is told whole to clients that watch if it has no more bytes.
 SETTING_MAX: Final = 1000
 
+# Of a longer reason the beginning and the end are told, so many characters of each: it may repeat what the client sent.
+REASON_PART: Final = 400
+
 # How the address of a Peer begins that is the policy which did something, and no client.
 _POLICY: Final = "policy "
 
@@ -37,6 +40,8 @@ def as_json(record: Record) -> bytes:
 
 def refusal(why: str) -> bytes:
     """Return the reply to a request that can't be carried out."""
+    if len(why) > 2 * REASON_PART:
+        why = f"{why[:REASON_PART]}…{why[-REASON_PART:]}"
     body = as_json({"error": why})
     return REFUSED % (len(body), body)
 
