@@ -11,7 +11,9 @@ from typing import Final, Protocol
 
 from beanlite.host import log
 from beanlite.net.addresses import Addresses, peer_name
+from beanlite.net.buffers import Buffers
 from beanlite.net.certificates import DAY_S, SOON_S, Certificates, in_words
+from beanlite.net.pace import Pace
 from beanlite.net.refusals import Refusals
 from beanlite.net.tls import Tls
 
@@ -23,7 +25,8 @@ SHARE: Final = 10
 SHARE_LEAST: Final = 8
 # How long a client may take from its connection to the end of its handshake.
 LASTS_S: Final = 10.0
-# How long handshakes may go on in one turn of the loop; each takes up to a millisecond.
+# How long connections may go on in one turn of the loop: each takes up to a millisecond, for its handshake or for bytes
+# that are to be decrypted.
 TURN_S: Final = 0.002
 
 _TOO_MANY: Final = "too many are under way"
@@ -62,17 +65,26 @@ class Handshakes:
         most: int,
         refusals: Refusals,
         memory: TlsCount,
+        buffers: Buffers | None = None,
     ) -> None:
+        """``buffers`` counts what waits for its turn."""
         self._loop = loop
+        self.pace = Pace()
         self.certificates = certificates
         self._refusals = refusals
         self._memory = memory
+        self._buffers = buffers
         self._addresses = Addresses(0, spare_local=True)
         self.limit(most)
         self._pending: dict[Tls, float] = {}
         """Until when each connection may take, the earliest first."""
         self._ready: deque[Tls] = deque()
         """Those whose clients have sent something."""
+        self._late: deque[Tls] = deque()
+        """Known connections with bytes that are still to be decrypted."""
+        self._slow: deque[Tls] = deque()
+        """Likewise, of clients whose bytes take long: others need not wait for them."""
+        self._queues = deque((self._ready, self._late, self._slow))
         self._at_work = False
         """``_work`` is about to be called, or is being."""
         self._timer: asyncio.TimerHandle | None = None
@@ -146,23 +158,33 @@ class Handshakes:
         return session
 
     def go_on(self, tls: Tls) -> None:
-        """Go on with the handshake of a connection when it is its turn."""
-        self._ready.append(tls)
+        """Go on with a connection when it is its turn."""
+        queue = self._ready if tls in self._pending else self._slow if tls.is_slow else self._late
+        queue.append(tls)
         if not self._at_work:
             self._at_work = True
             self._loop.call_soon(self._work)
 
     def _work(self) -> None:
-        until_s = self._loop.time() + TURN_S
+        """Go on with connections of each kind by turns, so that none holds up another."""
+        until_s = time.monotonic() + TURN_S
+        queues = self._queues
         try:
-            while self._ready:
-                self._ready.popleft().shake()
-                if self._loop.time() >= until_s:
-                    break
+            while any(queues):
+                queues.rotate(-1)
+                if queues[0]:
+                    queues[0].popleft().shake()
+                    if time.monotonic() >= until_s:
+                        break
         finally:  # also after a lack of memory, which the server may survive
-            self._at_work = bool(self._ready)
+            self._at_work = any(queues)
             if self._at_work:
                 self._loop.call_soon(self._work)
+
+    def keep(self, tls: Tls, size: int) -> None:
+        """Count what a connection has received, and waits for its turn."""
+        if self._buffers is not None:
+            self._buffers.note(tls, size)
 
     def admit(self, tls: Tls, *, is_kept: bool) -> asyncio.Protocol | None:
         """Return the protocol of a client whose handshake is over; None if OpenSSL keeps its session: it is refused."""
@@ -198,6 +220,7 @@ class Handshakes:
             self._memory.tls_clients -= 1
             if tls in self._pending:
                 self._note(tls, "the client has left")
+        self.keep(tls, 0)
         self._forget(tls)
 
     def _forget(self, tls: Tls) -> None:

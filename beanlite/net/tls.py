@@ -12,18 +12,23 @@ import ssl
 import time
 from typing import Final, Protocol, cast
 
-# So many bytes are given to OpenSSL in one go, as many as one record has: its buffers never shrink.
+from beanlite.net.pace import Pace
+
+# So many bytes are given to OpenSSL in one go, as many as one record has: its buffers never shrink. If they take long,
+# as key updates do, the client's next ones are given to it in smaller slices.
 SLICE: Final = 1 << 14
+SLICE_LEAST: Final = 1 << 10
+LONG_S: Final = 0.0005
 # So many bytes a client may send until its handshake is over: certificates take time to read, whoever has signed them.
 HANDSHAKE_BYTES: Final = 1 << 14
-# How long what is received at once may take before others get their turn: a key update is few bytes, and much work.
-TURN_S: Final = 0.002
 # The first byte of TLS.
 _HANDSHAKE: Final = 22
 
 
 class Reception(Protocol):
-    """What looks after handshakes, as this module sees it."""
+    """What looks after connections until their handshakes are over, and whose turn it is, as this module sees it."""
+
+    pace: Pace
 
     def begin(self, tls: Tls) -> None:
         """Give a new connection some time, in place of an earlier one if too many are pending."""
@@ -33,6 +38,9 @@ class Reception(Protocol):
 
     def go_on(self, tls: Tls) -> None:
         """Call ``shake`` when it is the turn of a connection."""
+
+    def keep(self, tls: Tls, size: int) -> None:
+        """Count what a connection has received, and waits for its turn."""
 
     def admit(self, tls: Tls, *, is_kept: bool) -> asyncio.Protocol | None:
         """Return the protocol of a client whose handshake is over; None if it is refused.
@@ -60,16 +68,19 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         "_handshakes",
         "_incoming",
         "_outgoing",
+        "_pace",
         "_paused",
         "_protocol",
         "_raw",
         "_room_bytes",
+        "_slice_bytes",
         "_tls",
     )
 
     def __init__(self, handshakes: Reception) -> None:
         # Without that of the base, whose dict would stay behind when a compiled object goes.
         self._handshakes = handshakes
+        self._pace = handshakes.pace
         self._raw = _NO_TRANSPORT
         self._protocol: asyncio.Protocol = NOBODY
         """The connection, once there is one."""
@@ -79,6 +90,8 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         self._outgoing = _NONE
         self._room_bytes = HANDSHAKE_BYTES
         """What the client may still send of its handshake."""
+        self._slice_bytes = SLICE
+        """How much is decrypted in one go."""
         self._early = b""
         """What has been received and waits for its turn; while there is something, nothing more is read."""
         self._paused = False
@@ -109,12 +122,11 @@ class Tls(asyncio.Transport, asyncio.Protocol):
                 return
             self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
             self._tls = self._handshakes.new_session(self._incoming, self._outgoing)
-        if self._protocol is NOBODY:
-            self._early = data
-            self._raw.pause_reading()
-            self._handshakes.go_on(self)
+        pace = self._pace
+        if pace.left_s <= 0 or self._protocol is NOBODY or self.is_slow:
+            self._put_off(data)
         else:
-            self._read(data)
+            pace.spend(self._read(data, pace.left_s))
 
     def eof_received(self) -> bool:
         """Pass on that the client sends no more, unless it has said so already; the socket stays open for replies."""
@@ -151,9 +163,10 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         tls = self._tls
         if tls is None or self._ended or self._raw.is_closing():
             return
-        data, self._early = self._early, b""
+        data = self._early
+        self._keep(b"")
         if self._protocol is not NOBODY:
-            self._read(data)
+            self._read(data, 0.0)
             if not self._early and not self._paused:
                 self._raw.resume_reading()
             return
@@ -177,7 +190,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if protocol is not None:
             self._protocol = protocol
             protocol.connection_made(self)
-            self._read(data[at:])
+            self._read(data[at:], 0.0)
 
     def _feed(self, tls: ssl.SSLObject, data: bytes) -> int:
         """Go on with the handshake; return how many bytes it took if it is over, else -1."""
@@ -191,44 +204,62 @@ class Tls(asyncio.Transport, asyncio.Protocol):
 
     # -- bytes
 
-    def _read(self, data: bytes) -> None:
-        """Decrypt what has been received, and pass it on."""
+    @property
+    def is_slow(self) -> bool:
+        """Whether what has come last took long to decrypt."""
+        return self._slice_bytes < SLICE
+
+    def _put_off(self, data: bytes) -> None:
+        """Keep what has been received until its turn comes, and read no more until then."""
+        self._raw.pause_reading()
+        self._handshakes.go_on(self)
+        self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
+        self._early = data
+        self._handshakes.keep(self, len(data))
+
+    def _read(self, data: bytes, left_s: float) -> float:
+        """Decrypt what has been received, or as much of it as there is time for, and pass it on.
+
+        What is left waits for its turn. Returns how long that took.
+        """
         tls = self._tls
         assert tls is not None
         parts: list[bytes] = []
-        ended = False
+        at, size, ended = 0, len(data), False
+        began_s = before_s = time.monotonic()
         try:
-            if len(data) <= SLICE:
-                self._incoming.write(data)
+            while True:
+                slice_bytes = self._slice_bytes
+                self._incoming.write(data if size <= slice_bytes and not at else data[at : at + slice_bytes])
                 ended = self._decrypt(tls, parts)
-            else:
-                ended = self._decrypt_slices(tls, data, parts)
+                at += slice_bytes
+                now_s = time.monotonic()
+                if now_s - before_s > LONG_S:
+                    self._slice_bytes = max(SLICE_LEAST, slice_bytes // 2)
+                elif slice_bytes < SLICE:
+                    self._slice_bytes = slice_bytes * 2
+                before_s = now_s
+                if ended or at >= size or now_s - began_s >= left_s:
+                    break
         except ssl.SSLError:  # junk, or somebody has changed it on its way
             self._flush()
             self._raw.abort()
-            return
+            return time.monotonic() - began_s
         if self._outgoing.pending:
             self._flush()
-        if self._raw.is_closing():
-            return
+        if at < size and not ended:
+            self._put_off(data[at:])
+        if not self._raw.is_closing():
+            self._pass_on(parts, ended=ended)
+        return before_s - began_s
+
+    def _pass_on(self, parts: list[bytes], *, ended: bool) -> None:
         if parts:
             self._protocol.data_received(parts[0] if len(parts) == 1 else b"".join(parts))
         if ended and not self._raw.is_closing():
             self._tell_eof()
-
-    def _decrypt_slices(self, tls: ssl.SSLObject, data: bytes, parts: list[bytes]) -> bool:
-        """Decrypt slice by slice; what takes too long waits for its turn among the handshakes."""
-        until_s = time.monotonic() + TURN_S
-        for at in range(0, len(data), SLICE):
-            if at and time.monotonic() > until_s:
-                self._early = data[at:]
-                self._raw.pause_reading()
-                self._handshakes.go_on(self)
-                break
-            self._incoming.write(data[at : at + SLICE])
-            if self._decrypt(tls, parts):
-                return True
-        return False
 
     def _decrypt(self, tls: ssl.SSLObject, parts: list[bytes]) -> bool:
         """Decrypt all that is complete; return whether the client has said that it sends no more."""
@@ -288,7 +319,7 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         if self._ended:
             return
         self._ended = True
-        self._early = b""
+        self._keep(b"")
         tls = self._tls
         if tls is not None and not self._raw.is_closing():
             with contextlib.suppress(ssl.SSLError):  # the client has not said the same yet, and may never
@@ -299,6 +330,10 @@ class Tls(asyncio.Transport, asyncio.Protocol):
         """Close the connection at once."""
         self._ended = True
         self._raw.abort()
+
+    def cut_off(self) -> None:
+        """Close the connection at once, because too much is kept of what has been received."""
+        self.abort()
 
     def is_closing(self) -> bool:
         """Whether the connection is closed, or about to be."""

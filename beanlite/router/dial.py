@@ -11,6 +11,7 @@ from typing import Final
 
 from beanlite.beanstalk.client import Server
 from beanlite.beanstalk.over_tls import OverTls, in_plain_words
+from beanlite.net.pace import Pace
 from beanlite.net.tls import Tls
 from beanlite.router.relay import Introduction
 
@@ -126,6 +127,7 @@ class _Handshake:
         self, loop: asyncio.AbstractEventLoop, context: ssl.SSLContext, host: str, end: asyncio.Protocol
     ) -> None:
         self._loop = loop
+        self.pace = Pace()
         self._context = context
         self._host = host
         self._end = end
@@ -139,6 +141,9 @@ class _Handshake:
 
     def go_on(self, tls: Tls) -> None:
         self._loop.call_soon(tls.shake)
+
+    def keep(self, tls: Tls, size: int) -> None:
+        pass
 
     def admit(self, _tls: Tls, *, is_kept: bool) -> asyncio.Protocol:
         self._fail(None)

@@ -80,7 +80,9 @@ def make_parts(
     gate = ClientGate(loop, Operators(settings.operators), access, refusals.note_unauthorized, most)
     roster = Roster(loop, settings.max_connections, addresses, gate, refusals, spares_others)
     buffers = Buffers(engine.memory, engine.admission, refusals)
-    handshakes = None if certificates is None else Handshakes(loop, certificates, most, refusals, engine.memory)
+    handshakes = (
+        None if certificates is None else Handshakes(loop, certificates, most, refusals, engine.memory, buffers)
+    )
     feed = Feed(loop, engine.ledger, roster.connections, clock.utc_s)
 
     def bytes_buffered(client: Client) -> int:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from beanlite.net.addresses import Addresses
+from beanlite.net.pace import Pace
 from beanlite.net.tls import Tls
 
 # Connections at a time, and as many whose handshake is not over; for a further one the one is closed that has kept us
@@ -132,6 +133,7 @@ class Door:
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._context = context
+        self.pace = Pace()
         self._given: dict[str, Any] = {}
         self._addresses = Addresses(HANDSHAKES_MAX, spare_local=True)
         self._pending: dict[Tls, asyncio.TimerHandle] = {}
@@ -162,6 +164,9 @@ class Door:
     def go_on(self, tls: Tls) -> None:
         """Go on with the handshake of a connection soon."""
         asyncio.get_running_loop().call_soon(tls.shake)
+
+    def keep(self, tls: Tls, size: int) -> None:
+        """Count nothing: connections are few."""
 
     def admit(self, tls: Tls, *, is_kept: bool) -> Visit:  # noqa: ARG002 - as for the queue
         """Return the protocol of a browser whose handshake is over."""

@@ -12,7 +12,7 @@ import greenstalk
 import pytest
 
 from beanlite import is_compiled
-from beanlite.net import tls as tls_module
+from beanlite.net import handshakes, pace, tls as tls_module
 from tests.support.certificates import tls_port, wrap
 from tests.support.inside import serving
 from tests.support.needs import need
@@ -113,10 +113,11 @@ def test_a_stop_answers_what_was_carried_out(server, known):
 async def test_what_takes_long_to_decrypt_waits_for_its_turn(tmp_path, own, authority, monkeypatch):
     """With no time at all, each slice has a turn of its own; commands, and the end, keep their order."""
     need(not is_compiled(), "compiled code has its own copy of the constant")
-    monkeypatch.setattr(tls_module, "TURN_S", -1.0)
+    monkeypatch.setattr(pace, "TURN_S", -1.0)
+    monkeypatch.setattr(handshakes, "TURN_S", -1.0)
     reads = []
     read = tls_module.Tls._read
-    monkeypatch.setattr(tls_module.Tls, "_read", lambda self, data: (reads.append(len(data)), read(self, data)))
+    monkeypatch.setattr(tls_module.Tls, "_read", lambda self, *data: (reads.append(data), read(self, *data))[1])
     async with serving(tmp_path / "queue.db", **settings_of(own)) as (server, _):
         host, port = server._listener.tls.address.split(":")
         client = await asyncio.open_connection(host, int(port), ssl=authority.client(), server_hostname="localhost")
@@ -127,12 +128,12 @@ async def test_what_takes_long_to_decrypt_waits_for_its_turn(tmp_path, own, auth
     assert len(reads) > 60
 
 
-def test_what_comes_after_goodbye_is_not_kept():
+async def test_what_comes_after_goodbye_is_not_kept():
     class Raw(asyncio.Transport):
         def is_closing(self):
             return False
 
-    tls = tls_module.Tls(cast(Any, None))
+    tls = tls_module.Tls(cast(Any, unittest.mock.Mock(pace=pace.Pace())))
     tls._raw, tls._incoming, tls._protocol = Raw(), ssl.MemoryBIO(), cast(Any, object())
     tls._tls, tls._outgoing = cast(Any, unittest.mock.Mock(read=lambda _: b"")), ssl.MemoryBIO()
     tls._protocol = unittest.mock.Mock()

@@ -209,6 +209,8 @@ async def test_handshakes_give_way_to_others_in_each_turn(monkeypatch):
     shaken = []
 
     class Client:
+        is_slow = False
+
         def shake(self):
             shaken.append(turn)
 
@@ -237,6 +239,8 @@ async def test_handshakes_go_on_after_one_that_lacked_memory():
     loop.set_exception_handler(lambda _, context: heard.append(context["exception"]))
 
     class Client:
+        is_slow = False
+
         def __init__(self, error=None):
             self.error = error
 
