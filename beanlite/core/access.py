@@ -58,18 +58,23 @@ def covers(glob: bytes, pattern: bytes) -> bool:
 class Rights:
     """What a set of rules permits."""
 
-    __slots__ = ("_answers", "_globs", "everything", "grants")
+    __slots__ = ("_answers", "_globs", "_names", "everything", "grants")
 
     def __init__(self, grants: Iterable[tuple[str, bytes]]) -> None:
         """Take roles, each with a pattern of tubes."""
         self.grants = frozenset(grants)
-        globs: dict[str, list[bytes]] = {role: [] for role in (*ROLES, ANY, WORKER_OR_READER)}
+        names: dict[str, set[bytes]] = {role: set() for role in (*ROLES, ANY, WORKER_OR_READER)}
+        globs: dict[str, list[bytes]] = {role: [] for role in names}
         for role, pattern in sorted(self.grants):
             roles = [*(ROLES if role == OPERATOR else (role,)), ANY]
             if role != PRODUCER:
                 roles.append(WORKER_OR_READER)
             for each in roles:
-                globs[each].append(pattern)
+                if _STAR in pattern or _QUESTION in pattern:
+                    globs[each].append(pattern)
+                else:
+                    names[each].add(pattern)
+        self._names = names
         self._globs = globs
         self._answers: dict[str, dict[bytes, bool]] = {role: {} for role in globs}
         self.everything = self.may(OPERATOR, ALL_TUBES)
@@ -80,7 +85,7 @@ class Rights:
         answers = self._answers[role]
         answer = answers.get(pattern)
         if answer is None:
-            answer = any(covers(glob, pattern) for glob in self._globs[role])
+            answer = pattern in self._names[role] or any(covers(glob, pattern) for glob in self._globs[role])
             if len(answers) >= _ANSWERS_MAX:
                 answers.clear()
             answers[pattern] = answer
@@ -88,7 +93,11 @@ class Rights:
 
     def has(self, role: str) -> bool:
         """Whether they include a role on any tube."""
-        return bool(self._globs[role])
+        return bool(self._names[role] or self._globs[role])
+
+    def looks(self, role: str) -> int:
+        """Return how much ``may`` looks at for a role on a tube: at its name, and at each glob."""
+        return 1 + len(self._globs[role])
 
     def include(self, others: Rights) -> bool:
         """Whether nothing is lost by having these rights instead of others."""

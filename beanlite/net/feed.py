@@ -179,13 +179,14 @@ class Feed:
         if not watcher.is_answered or connection.transport.get_write_buffer_size() > unread_max:
             self._try_again(client)
             return 1
-        before = watcher.place
-        told = self._take(watcher, connection.session.rights, share)
+        before, rights = watcher.place, connection.session.rights
+        looks = 1 if rights is None else rights.looks(READER)
+        told = self._take(watcher, rights, max(1, share // looks))
         if told:
             connection.tell(told)
         if watcher.place < self._round_end:
             self._round.append(client)
-        return watcher.place - before + SEND_COST if told else 1 + watcher.place - before
+        return (watcher.place - before) * looks + (SEND_COST if told else 1)
 
     def _take(self, watcher: Watcher, rights: Rights | None, share: int) -> bytes:
         """Pass over a share of the events for a watcher, and return those that it wants to hear of and may."""

@@ -6,6 +6,8 @@ tubes. So other clients pay nothing for that. ``operators/named_tubes.py`` says 
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from operator import attrgetter
 from typing import Any, Final
 
 from beanlite.core.access import ALL_TUBES, ANY, OPERATOR, PRODUCER, READER, WORKER, WORKER_OR_READER, Rights
@@ -22,6 +24,9 @@ from beanlite.protocol.stats import tube_list
 
 # The tube that a client uses and watches from the start.
 _DEFAULT: Final = b"default"
+# What the name of a tube takes in a list that is not complete.
+_NAME_BYTES: Final = 8
+_serial: Final = attrgetter("serial")
 
 # What a role is needed on: the tube that the client uses, the one that is named, all that it watches, that of the job,
 # or any; where any will do, lists show no other tubes, and requests are examined further. What takes a role on all is
@@ -219,17 +224,20 @@ class TubesList(Command):
 
 
 def _list_tubes(session: Session, _none: bytes, now_ns: int) -> bytes | None:
-    return _list_more(session, (list(session.engine.tubes), []), now_ns)
+    return _list_more(session, (-1, []), now_ns)
 
 
-def _list_more(session: Session, names: tuple[list[bytes], list[bytes]], _now_ns: int) -> bytes | None:
-    """Look at a slice of the names that are left, and set the rest aside; there may be very many."""
-    left, found = names
-    rights = session.rights
-    found += [name for name in left[:TUBES_LOOKED_AT] if rights is None or rights.may(READER, name)]
-    if len(left) <= TUBES_LOOKED_AT:
+def _list_more(session: Session, so_far: tuple[int, list[bytes]], _now_ns: int) -> bytes | None:
+    """Look at the tubes behind the last one, as many as a slice has, and set the rest aside; there may be very many."""
+    last, found = so_far
+    rights, tubes = session.rights, session.engine.tubes_in_order()
+    first = bisect_right(tubes, last, key=_serial)
+    stop = first + (TUBES_LOOKED_AT if rights is None else max(1, TUBES_LOOKED_AT // rights.looks(READER)))
+    more = [tube.name for tube in tubes[first:stop] if rights is None or rights.may(READER, tube.name)]
+    found += more
+    if stop >= len(tubes):
         return session.ok_reply(tube_list(found))
-    session.set_aside(_list_more, (left[TUBES_LOOKED_AT:], found), LOOKING)
+    session.set_aside(_list_more, (tubes[stop - 1].serial, found), LOOKING, len(more) * _NAME_BYTES)
     return None
 
 

@@ -101,3 +101,10 @@ def test_answers_are_remembered_within_bounds():
         assert rights.may(WORKER, b"a%d" % number)
         assert not rights.may(WORKER, b"b%d" % number)
     assert max(map(len, rights._answers.values())) <= 1000
+
+
+def test_only_globs_are_looked_at_one_by_one():
+    rights = Rights([*((READER, b"tube-%d" % number) for number in range(200)), (WORKER, b"mail.*"), (WORKER, b"?")])
+    assert [rights.looks(role) for role in (PRODUCER, READER, WORKER, ANY)] == [1, 1, 3, 3]
+    assert all(rights.may(READER, b"tube-%d" % number) for number in range(200))
+    assert not rights.may(READER, b"tube-200")

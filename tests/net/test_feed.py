@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from beanlite.core.access import READER, Rights
 from beanlite.net import feed
 from beanlite.net.operators import Operators
 from tests.support.simulated import Client, FakeJournal, settle, simulated
@@ -154,6 +155,23 @@ def test_many_events_are_told_in_slices(monkeypatch):
         await asyncio.sleep(1)
         assert [len(events(part)) for part in written] == [3, 3, 3, 1]
         assert [event["id"] for part in written for event in events(part)] == list(range(1, 11))
+
+    assert simulated(play) is None
+
+
+def test_slices_of_a_client_with_many_globs_have_fewer_events(monkeypatch):
+    monkeypatch.setattr(feed, "AT_ONCE", 1)
+    monkeypatch.setattr(feed, "SHARE", 6)
+
+    async def play(server, _journal):
+        watcher, producer = Client(server), Client(server)
+        await watcher.ask(WATCH)
+        watcher.protocol.session.rights = Rights([(READER, b"def*"), (READER, b"?")])
+        written = []
+        monkeypatch.setattr(watcher, "write", written.append)
+        await producer.ask(PUT * 5)
+        await asyncio.sleep(1)
+        assert [len(events(part)) for part in written] == [2, 2, 1]
 
     assert simulated(play) is None
 

@@ -309,6 +309,31 @@ def test_list_of_very_many_tubes_lets_others_go_on(core):
     assert reply.endswith(b"USING default\r\n")
 
 
+def test_slices_of_a_list_of_tubes_are_smaller_with_many_globs(core):
+    made = core.client()
+    core.send(made, b"".join(b"watch tube-%03d\r\n" % number for number in range(900)))
+    globs = [(READER, b"%d*" % number) for number in range(TUBES_LOOKED_AT // 100)]
+    limited = core.limited(*globs, (READER, b"tube-0*"), (READER, b"tube-899"))
+    limited.receive(b"list-tubes\r\n", core.now_ns)
+    slices = 0
+    kept = [0]
+    while limited.blocked is LOOKING:
+        limited.resume(core.now_ns)
+        kept.append(limited.aside_bytes)
+        slices += 1
+        if slices == 3:  # what comes and goes meanwhile neither hides a tube nor shows one twice
+            core.send(made, b"ignore tube-000\r\nignore tube-500\r\nwatch tube-0new\r\n")
+    assert slices > 9
+    assert max(kept) >= 8 * 100
+    names = limited.take_replies().decode().split("\n- ")[1:]
+    assert [name.strip() for name in names] == [
+        *(f"tube-{number:03}" for number in range(100)),
+        "tube-899",
+        "tube-0new",
+    ]
+    assert limited.aside_bytes == 0
+
+
 def test_client_is_told_its_rights(core):
     everything = b'{"everything":true,"rights":[]}'
     assert everything in ask(core, core.client(operator=True), "list-rights")
