@@ -24,8 +24,8 @@ from beanlite.net.unread import unread_bytes
 FAREWELL_S: Final = 2.0
 # At the stop, the server does not wait for a client that has sent nothing for this long.
 QUIET_S: Final = 0.02
-# How many connections are examined in one go when the operators have changed.
-SLICE: Final = 500
+# How long connections are examined in one go when rights have changed: what one takes is up to the rules.
+TURN_S: Final = 0.002
 
 
 class Roster:
@@ -91,11 +91,13 @@ class Roster:
         """
         self._max = max_connections
         self._gate.change(operators, access, most_pending)
-        for number, connection in enumerate(list(self.connections.values())):
+        until_s = self._loop.time() + TURN_S
+        for connection in list(self.connections.values()):
             if not connection.ending.leaving:
                 self._gate.look_again(connection)
-            if number % SLICE == SLICE - 1:
+            if self._loop.time() > until_s:
                 await asyncio.sleep(0)
+                until_s = self._loop.time() + TURN_S
 
     def act_for(self, client: Client, person: str) -> None:
         """Give a client the rights of a person, and no others."""

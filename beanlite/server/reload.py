@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 from beanlite.beside.beside import Beside, check_page_files
 from beanlite.errors import BeanliteError
@@ -14,7 +14,7 @@ from beanlite.net.listener import room_for
 from beanlite.net.operators import Operators
 from beanlite.server import policies
 from beanlite.server.access_file import read_access, warn_of_page
-from beanlite.server.policy_file import read_policies
+from beanlite.server.policy_file import Values, read_policies
 from beanlite.server.wiring import Parts, set_bounds
 from beanlite.settings.config import RELOADED, Settings
 
@@ -23,6 +23,8 @@ _BOUNDS: Final = [key for key in APPLIED if key.startswith("max_") or key == "bo
 _BACKUPS: Final = [key for key in APPLIED if key.startswith("backup_")]
 # What a reload can't change, and the beginning of the settings that go with it: these stay, too, if it is to change.
 _FIXED: Final = (("tls", "tls_"), ("web", "web_"), ("file", "backup_"))
+
+_Result = TypeVar("_Result")
 
 
 async def reload(
@@ -34,32 +36,47 @@ async def reload(
     """
     systemd.reloading()
     try:
-        target = load()
+        target = await _beside_the_loop(load)
         settings = _merge(before, target, len(parts.roster))
-        check_page_files(settings)
-        values = None if settings.policies is None else read_policies(settings.policies)
-        certificates = None if parts.handshakes is None else await _load_certificates(settings)
-        access = None if settings.access is None else read_access(settings.access)
+        files = await _beside_the_loop(lambda: _read_files(settings, encrypts=parts.handshakes is not None))
     except BeanliteError as error:
         log.error("not reloaded: settings unchanged", error=error)
         settings = before
     else:
-        if parts.handshakes is not None and certificates is not None:
-            parts.handshakes.renew(certificates)
-        await _apply(before, settings, access, parts, beside)
-        warn_of_page(settings, access)
-        policies.apply(settings.policies, values, parts.service, now())
+        if parts.handshakes is not None and files.certificates is not None:
+            parts.handshakes.renew(files.certificates)
+        await _apply(before, settings, files.access, parts, beside)
+        warn_of_page(settings, files.access)
+        policies.apply(settings.policies, files.policies, parts.service, now())
         _tell(before, target, settings)
     systemd.tell("READY=1")
     return settings
 
 
-async def _load_certificates(settings: Settings) -> Certificates:
-    """Load them beside the loop: thousands of authorities take seconds, in which others are served. BeanliteError."""
+async def _beside_the_loop(read: Callable[[], _Result]) -> _Result:
+    """Read in a thread, while clients are served: a directory of users, a disk or many authorities may take seconds."""
     try:
-        return await asyncio.to_thread(load_certificates, settings)
+        return await asyncio.to_thread(read)
     except RuntimeError as error:  # the system has no more threads for us
         raise BeanliteError(str(error)) from error
+
+
+class _Reading(NamedTuple):
+    """What is in the files that the settings name."""
+
+    policies: Values | None
+    access: Access | None
+    certificates: Certificates | None
+
+
+def _read_files(settings: Settings, *, encrypts: bool) -> _Reading:
+    """Read all files, also those that others read in their turn. BeanliteError: one is wrong."""
+    check_page_files(settings)
+    return _Reading(
+        None if settings.policies is None else read_policies(settings.policies),
+        None if settings.access is None else read_access(settings.access),
+        load_certificates(settings) if encrypts else None,
+    )
 
 
 def _merge(before: Settings, target: Settings, connections: int) -> Settings:

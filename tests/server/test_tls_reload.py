@@ -178,18 +178,30 @@ def test_beginnings_of_certificates_alone_are_soon_refused(authority, text):
         load_certificates(settings_of(cert, key, clients=authority.file))
 
 
-async def test_clients_are_served_while_certificates_are_read(authority, tmp_path, monkeypatch):
+@pytest.mark.parametrize("what", ["load_certificates", "read_access", "read_policies", "check_page_files", "load"])
+async def test_clients_are_served_while_files_are_read(authority, tmp_path, monkeypatch, what):
+    """Users are looked up in a directory that may be far away."""
     cert, key = authority.sign("server")
     reading, on = threading.Event(), threading.Event()
 
-    def read(settings):
-        reading.set()
-        assert on.wait(20)
-        return load_certificates(settings)
+    def slowly(do):
+        def read(*args):
+            reading.set()
+            assert on.wait(20)
+            return do(*args)
 
-    monkeypatch.setattr(reload, "load_certificates", read)
+        return read
+
+    access, policies = tmp_path / "access.toml", tmp_path / "policies.toml"
+    access.write_text('[[allow]]\nwho = ["net:127.0.0.1", "uid:root"]\nrole = ["operator"]\ntubes = ["*"]\n')
+    policies.write_text("# none\n")
     settings = settings_of(cert, key).model_dump(include={"tls", "tls_cert", "tls_key"})
-    async with serving(tmp_path / "queue.db", **settings) as (server, _):
+    files = {"access": access, "policies": policies}
+    async with serving(tmp_path / "queue.db", **settings, **files) as (server, _):
+        if what == "load":
+            server._reloads._load = slowly(server._reloads._load)
+        else:
+            monkeypatch.setattr(reload, what, slowly(getattr(reload, what)))
         server._reloads.want(stands_by=False)
         await until_inside(reading.is_set)
         reader, writer = await asyncio.open_connection("127.0.0.1", server._listener.sockets[0].getsockname()[1])
