@@ -57,6 +57,11 @@ class Addresses:
             if not self._connections[address]:
                 del self._connections[address]
 
+    def fullest(self) -> tuple[bytes | None, int]:
+        """Return the address that has the most connections, and how many; None if there are none."""
+        address = max(self._connections, key=self._connections.__getitem__, default=None)
+        return address, 0 if address is None else self._connections[address]
+
     def __len__(self) -> int:
         """Return how many clients are counted."""
         return len(self._of)

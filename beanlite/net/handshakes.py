@@ -20,7 +20,8 @@ from beanlite.net.tls import Tls
 # So many connections may be without a finished handshake, unless max_connections is small: a tenth of it, but some.
 PENDING_MAX: Final = 512
 PENDING_LEAST: Final = 16
-# From one address, this part of them, but some: a program may begin several connections at once.
+# If there are too many, an address with more than this part of them, but some, makes room. Until then it may have any
+# number: a host may begin hundreds at once, as when its program starts, and all wait for their turn.
 SHARE: Final = 10
 SHARE_LEAST: Final = 8
 # How long a client may take from its connection to the end of its handshake.
@@ -105,10 +106,9 @@ class Handshakes:
                 timer.cancel()
 
     def limit(self, most: int) -> None:
-        """From now on so many may be without a finished handshake, a part of them from one address."""
+        """From now on so many may be without a finished handshake."""
         self._most = most
         self._share = max(SHARE_LEAST, most // SHARE)
-        self._addresses.limit(self._share, spare_local=True)
 
     def renew(self, certificates: Certificates) -> None:
         """Receive new connections with these certificates; existing ones stay."""
@@ -131,24 +131,23 @@ class Handshakes:
         if peer is None:  # it is gone already
             tls.abort()
             return
-        address = self._addresses.address_of(peer)
-        if self._addresses.is_full(address):
-            self._dismiss(tls, _TOO_MANY)
-            return
         if len(self._pending) >= self._most:
             self._dismiss(self._earliest(), _TOO_MANY)
-        self._addresses.add(tls, address)
+        self._addresses.add(tls, self._addresses.address_of(peer))
         self._pending[tls] = self._loop.time() + LASTS_S
         if self._timer is None:
             self._timer = self._loop.call_later(LASTS_S, self._on_timer)
 
     def _earliest(self) -> Tls:
-        """Return the earliest connection, which is silent or slow: of those of this machine, if they are many.
+        """Return the earliest connection: of the address that has the most, if these are more than its share.
 
-        Otherwise a program of this machine, which may begin any number, could have all others closed.
+        Otherwise one address could have all others closed. Those of this machine count as one.
         """
-        if len(self._pending) - len(self._addresses) > self._share:
-            return next(tls for tls in self._pending if self._addresses.has(tls, None))
+        address, most = self._addresses.fullest()
+        if len(self._pending) - len(self._addresses) >= most:
+            address, most = None, len(self._pending) - len(self._addresses)
+        if most > self._share:
+            return next(tls for tls in self._pending if self._addresses.has(tls, address))
         return next(iter(self._pending))
 
     def new_session(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> ssl.SSLObject:

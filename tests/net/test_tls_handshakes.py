@@ -141,12 +141,10 @@ async def test_a_client_that_leaves_during_its_handshake_is_counted(tmp_path, ow
     assert fields["address"].startswith("127.0.0.1:")
 
 
-@pytest.mark.parametrize(("most", "share", "there"), [(5, 1, 5), (50, 10, 5)])
-async def test_pending_connections_are_bounded(tmp_path, own, monkeypatch, most, share, there):
-    monkeypatch.setattr(handshakes, "PENDING_MAX", most)
-    monkeypatch.setattr(handshakes, "SHARE", share)
+async def test_pending_connections_are_bounded(tmp_path, own, monkeypatch):
+    there = 5
+    monkeypatch.setattr(handshakes, "PENDING_MAX", there)
     async with serving(tmp_path / "queue.db", **settings_of(own)) as (server, _):
-        server.parts.handshakes._addresses.limit(most // share, spare_local=False)
         silent = [await knock(server) for _ in range(8)]
         await until_inside(lambda: server.parts.refusals.counts["handshake"] == 3)
         assert len(server.parts.handshakes) == there
@@ -202,6 +200,33 @@ async def test_clients_of_this_machine_make_room_for_each_other():
     door.close()
 
 
+async def test_clients_of_a_host_that_connect_at_once_are_not_refused():
+    """If there are too many, they make room for each other, and for those of other hosts."""
+    loop = asyncio.get_running_loop()
+    door = handshakes.Handshakes(loop, cast(Any, None), 100, Refusals(), cast(Any, None))
+    others = [Newcomer("10.0.0.2") for _ in range(5)]
+    many = [Newcomer("10.0.0.1") for _ in range(95)]
+    for newcomer in (*others, *many):
+        door.begin(cast(Any, newcomer))
+    assert not any(newcomer.closed for newcomer in (*others, *many))
+    more = [Newcomer("10.0.0.1"), Newcomer("10.0.0.3"), Newcomer("127.0.0.1")]
+    for newcomer in more:
+        door.begin(cast(Any, newcomer))
+    assert [newcomer.closed for newcomer in many] == [True] * 3 + [False] * 92
+    assert not any(newcomer.closed for newcomer in (*others, *more))
+    door.close()
+
+
+async def test_where_no_host_has_many_the_earliest_makes_room():
+    loop = asyncio.get_running_loop()
+    door = handshakes.Handshakes(loop, cast(Any, None), 50, Refusals(), cast(Any, None))
+    all_of_them = [Newcomer(f"10.0.0.{number % 25}") for number in range(52)]
+    for newcomer in all_of_them:
+        door.begin(cast(Any, newcomer))
+    assert [newcomer.closed for newcomer in all_of_them] == [True] * 2 + [False] * 50
+    door.close()
+
+
 async def test_handshakes_give_way_to_others_in_each_turn(monkeypatch):
     """However many have something to do, a turn of the loop takes only so long."""
     monkeypatch.setattr(handshakes, "TURN_S", 0.0)
@@ -220,16 +245,6 @@ async def test_handshakes_give_way_to_others_in_each_turn(monkeypatch):
     for turn in range(4):  # noqa: B007 - the clients look at it
         await asyncio.sleep(0)
     assert shaken == [0, 1, 2]
-
-
-async def test_one_address_may_begin_several_connections_at_a_small_server():
-    most = handshakes.most_pending(100)
-    door = handshakes.Handshakes(asyncio.get_running_loop(), cast(Any, None), most, cast(Any, None), cast(Any, None))
-    address = b"1234"
-    for number in range(8):
-        assert not door._addresses.is_full(address)
-        door._addresses.add(number, address)
-    assert door._addresses.is_full(address)
 
 
 async def test_handshakes_go_on_after_one_that_lacked_memory():
