@@ -11,6 +11,7 @@ import resource
 import socket
 import stat
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -148,26 +149,32 @@ def listen_early(args: list[str]) -> None:
         _early[place] = _listen(place)
 
 
-def room_for(connections: int, there: int = 0, others: int = 0) -> int:
+def room_for(connections: int, there: int = 0, others: Callable[[int], int] | None = None) -> int:
     """Raise the limit of open files for this many connections; return how many it allows. ConfigError: none.
 
-    ``there`` is how many of them are open already, ``others`` how many further ones there may be.
+    ``there`` is how many of them are open already. ``others`` returns how many further ones there may be beside these.
 
     Without a file descriptor to spare, the loop could not even refuse a connection, and would wake for it endlessly.
     """
-    beside = _open_now() - there + _OWN + others
+    beside = _open_now() - there + _OWN
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
-    wanted = min(connections + beside, hard)
+    wanted = min(_with_others(connections, others) + beside, hard)
     if wanted > soft:
         with contextlib.suppress(OSError, ValueError):  # a sandbox may not let us
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, limits[1]))
             soft = wanted
-    if soft <= beside:
-        raise ConfigError(
-            f"the limit of open files is {soft}, and beanlite itself needs {beside}: raise it (ulimit -n)"
-        )
-    return min(connections, soft - beside)
+    room = min(connections, soft - beside)
+    while room > 0 and _with_others(room, others) > soft - beside:
+        room -= 1
+    if room <= 0:
+        own = beside + _with_others(1, others) - 1
+        raise ConfigError(f"the limit of open files is {soft}, and beanlite itself needs {own}: raise it (ulimit -n)")
+    return room
+
+
+def _with_others(connections: int, others: Callable[[int], int] | None) -> int:
+    return connections if others is None else connections + others(connections)
 
 
 def _open_now() -> int:

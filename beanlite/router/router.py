@@ -169,10 +169,16 @@ class Router:
         """Serve as many clients as the limit of open files allows. ConfigError: none."""
         servers = len(fleet.members)
         each = 1 + servers
-        others = servers * PROBES + (0 if self._tls is None else most_pending(CLIENTS_MAX))
         there = sum(client.descriptors for client in self._clients) + len(self._partings)
         # One descriptor is left at least; the others of a first client are counted apart, so that there is room for it.
-        room = (room_for(CLIENTS_MAX * each, there, others + servers) + servers) // each
+
+        def clients(descriptors: int) -> int:
+            return (descriptors + servers) // each
+
+        def others(descriptors: int) -> int:
+            return servers * PROBES + servers + (0 if self._tls is None else most_pending(clients(descriptors)))
+
+        room = clients(room_for(CLIENTS_MAX * each, there, others))
         if room not in {CLIENTS_MAX, self._most}:
             log.warning("the limit of open files allows fewer clients", max_clients=CLIENTS_MAX, room=room)
         self._most = self._refusals.limits["connections"] = room

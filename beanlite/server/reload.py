@@ -91,7 +91,7 @@ def _merge(before: Settings, target: Settings, connections: int) -> Settings:
             new |= {key: getattr(before, key) for key in APPLIED if key.startswith(prefix)}
     if target.max_connections != before.max_connections:
         new["max_connections"] = room_for(
-            target.max_connections, connections, 0 if before.tls is None else most_pending(target.max_connections)
+            target.max_connections, connections, None if before.tls is None else most_pending
         )
     return before.model_copy(update=new)
 

@@ -33,8 +33,7 @@ def run(settings: Settings, load: Callable[[], Settings]) -> int:
 
     ``load`` reads the settings again.
     """
-    unknown = 0 if settings.tls is None else most_pending(settings.max_connections)
-    room = room_for(settings.max_connections, others=unknown)
+    room = room_for(settings.max_connections, others=None if settings.tls is None else most_pending)
     if room < settings.max_connections:
         log.warning(
             "the limit of open files allows fewer connections", max_connections=settings.max_connections, room=room
