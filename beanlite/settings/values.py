@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Annotated
 
@@ -127,11 +127,13 @@ def _is_address(text: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
+    """Whether only this machine can reach the host, also where a socket for IPv6 reports an address of IPv4."""
     try:
-        return ip_address(host).is_loopback
+        address = ip_address(host)
     except ValueError:
         return host == "localhost"
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address.is_loopback if mapped is None else mapped.is_loopback
 
 
 # The address and port of another machine, and those to listen on.

@@ -13,6 +13,7 @@ from beanlite.net.listener import open_listener
 from beanlite.server.server import Server
 from beanlite.server.start import make_journal
 from beanlite.settings.config import Settings
+from beanlite.settings.values import is_loopback
 from tests.support.health import ask, start_watched
 from tests.support.inside import PUT, connect, serving, until
 from tests.support.servers import ServerDied, start_beanlite
@@ -134,6 +135,33 @@ def test_a_second_host_does_not_hide_the_first(where):
     for hosts in ([b"rebound.example.com", b"localhost"], [b"localhost", b"rebound.example.com"]):
         sent = b"GET /readyz HTTP/1.1\r\n" + b"".join(b"Host: %b\r\n" % host for host in hosts) + b"\r\n"
         assert raw(where, sent) == b"HTTP/1.1 421 Misdirected Request"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+async def test_a_name_that_was_rebound_is_refused_at_all_addresses(tmp_path, host):
+    async with serving(tmp_path / "queue.db", health="[::]:0") as (server, _):
+        reader, writer = await asyncio.open_connection(host, place(server)[1])
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: rebound.example.com\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readline(), 10)).startswith(b"HTTP/1.1 421")
+        writer.close()
+
+
+@pytest.mark.parametrize(
+    ("host", "only_here"),
+    [
+        ("localhost", True),
+        ("127.0.0.9", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:7f00:9", True),
+        ("::ffff:10.0.0.1", False),
+        ("::", False),
+        ("10.0.0.1", False),
+        ("queue.example.com", False),
+    ],
+)
+def test_loopback_is_what_only_this_machine_can_reach(host, only_here):
+    assert is_loopback(host) == only_here
 
 
 async def test_over_the_network_any_name_is_served(tmp_path, monkeypatch):
