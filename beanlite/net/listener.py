@@ -13,7 +13,7 @@ import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from beanlite.errors import ConfigError, ListenError
 from beanlite.host.places import as_place, host_and_port, is_port
@@ -27,6 +27,8 @@ BACKLOG: Final = 1024
 # What stands in for the address of sockets passed by systemd, and the first file descriptor of those.
 HANDED: Final = "systemd"
 _FIRST_FD: Final = 3
+# Of the addresses of a name those may be missing that the machine lacks: ::1 of localhost where IPv6 is switched off.
+_ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 # File descriptors that the server itself needs: for its files and the loop's, for a few more at times, for connections
 # about to be refused, and for probes.
 _OWN: Final = 40
@@ -145,8 +147,10 @@ def listen_early(args: list[str]) -> None:
     if rest or elsewhere & os.environ.keys() or not is_port(port):
         return
     place = Path(host.removeprefix("unix:")) if host.startswith("unix:") else (host, int(port))
-    with contextlib.suppress(ListenError, OverflowError):  # the second attempt reports it
-        _early[place] = _listen(place)
+    with contextlib.suppress(
+        ListenError, OverflowError
+    ):  # the second attempt reports it, and an address that is absent
+        _early[place] = _listen(place, passed_over=frozenset())
 
 
 def room_for(connections: int, there: int = 0, others: Callable[[int], int] | None = None) -> int:
@@ -232,8 +236,8 @@ def listen_at(address: tuple[str, int] | tuple[str]) -> Listener:
     return _listen(Path(address[0]) if len(address) == 1 else address)
 
 
-def _listen(place: _Place, *, refuses: bool = False) -> Listener:
-    return _unix(place) if isinstance(place, Path) else _tcp(*place, refuses=refuses)
+def _listen(place: _Place, *, refuses: bool = False, passed_over: frozenset[int] = _ABSENT) -> Listener:
+    return _unix(place) if isinstance(place, Path) else _tcp(*place, refuses=refuses, passed_over=passed_over)
 
 
 def _begin(sock: socket.socket, place: str) -> None:
@@ -243,18 +247,21 @@ def _begin(sock: socket.socket, place: str) -> None:
         raise ListenError(f"can't listen on {place}: {error.strerror}") from error
 
 
-def _tcp(host: str, port: int, *, refuses: bool) -> Listener:
-    sockets = tcp_sockets(host, port, None if refuses else BACKLOG)
+def _tcp(host: str, port: int, *, refuses: bool, passed_over: frozenset[int] = _ABSENT) -> Listener:
+    sockets = tcp_sockets(host, port, None if refuses else BACKLOG, passed_over=passed_over)
     for sock in sockets:
         _notice_dead_clients(sock)
     host, port = sockets[0].getsockname()[:2]
     return Listener(sockets, as_place(host, port), refuses=refuses)
 
 
-def tcp_sockets(host: str, port: int, backlog: int | None, purpose: str = "") -> list[socket.socket]:
+def tcp_sockets(
+    host: str, port: int, backlog: int | None, purpose: str = "", passed_over: frozenset[int] = _ABSENT
+) -> list[socket.socket]:
     """Bind a socket to each address of a host; they listen unless the backlog is None. ListenError: that fails.
 
-    ``purpose`` is said in the error, such as ``, for --health``.
+    ``purpose`` is said in the error, such as ``, for --health``. An address is left out for the errors in
+    ``passed_over``, if the host has another one.
     """
     try:
         addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -263,22 +270,46 @@ def tcp_sockets(host: str, port: int, backlog: int | None, purpose: str = "") ->
     except OSError as error:
         raise ListenError(f"can't listen on {host}{purpose}: {error.strerror}") from error
     sockets: list[socket.socket] = []
+    absent: dict[str, OSError] = {}
+    for family, _, _, _, address in addresses:
+        try:
+            sockets.append(_bound(family, address, backlog))
+        except OSError as error:
+            absent[str(address[0])] = error
+            if error.errno not in passed_over:
+                break
+    else:
+        if sockets:
+            _tell_absent(host, absent)
+            return sockets
+    for sock in sockets:
+        sock.close()
+    last = list(absent.values())[-1]
+    raise ListenError(f"can't listen on {host} port {port}{purpose}: {last.strerror}") from last
+
+
+def _bound(family: int, address: tuple[Any, ...], backlog: int | None) -> socket.socket:
+    """Return a socket that is bound to an address. Raises OSError."""
+    sock = socket.socket(family, socket.SOCK_STREAM)
     try:
-        for family, _, _, _, address in addresses:
-            sock = socket.socket(family, socket.SOCK_STREAM)
-            sockets.append(sock)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                # On Linux "::" means all addresses, those of IPv4 as well; a name may have one of each kind.
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != "::")
-            sock.bind(address)
-            if backlog is not None:
-                sock.listen(backlog)
-    except OSError as error:
-        for sock in sockets:
-            sock.close()
-        raise ListenError(f"can't listen on {host} port {port}{purpose}: {error.strerror}") from error
-    return sockets
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            # On Linux "::" means all addresses, those of IPv4 as well; a name may have one of each kind.
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, address[0] != "::")
+        sock.bind(address)
+        if backlog is not None:
+            sock.listen(backlog)
+    except OSError:
+        sock.close()
+        raise
+    return sock
+
+
+def _tell_absent(host: str, absent: dict[str, OSError]) -> None:
+    for address, error in absent.items():
+        from beanlite.host import log  # noqa: PLC0415 - not imported before the server listens
+
+        log.warning("this machine lacks an address of a name", name=host, address=address, error=error.strerror)
 
 
 def _unix(path: Path) -> Listener:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 from beanlite.cli.serve import flags_of, serve
-from beanlite.errors import BeanliteError
+from beanlite.errors import BeanliteError, ListenError
 from beanlite.net import health, listener as listen
 from beanlite.net.addresses import peer_name
 from beanlite.settings.config import Settings
@@ -99,6 +99,50 @@ def test_the_environment_may_name_the_port(port, monkeypatch):
     monkeypatch.setattr(listen, "PORT", port)
     monkeypatch.setenv("BEANLITE_PORT", str(port))
     listen.listen_early(["-l", "127.0.0.1"])
+    assert not listen._early
+
+
+HERE, ABSENT = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "198.51.100.7")
+
+
+@pytest.fixture
+def name_has(monkeypatch, port):
+    """A function that gives a name these addresses, each with its family."""
+
+    def has(*addresses):
+        found = [(family, socket.SOCK_STREAM, 0, "", (address, port)) for family, address in addresses]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+
+    return has
+
+
+@pytest.mark.parametrize("absent", [ABSENT, (200, "::1")], ids=["address", "family"])
+@pytest.mark.parametrize("first", [True, False])
+def test_an_address_that_the_machine_lacks_is_passed_over(name_has, caplog, absent, first):
+    name_has(*((absent, HERE) if first else (HERE, absent)))
+    (sock,) = listen.tcp_sockets("two.example.org", 1, 8)
+    assert sock.getsockname()[0] == "127.0.0.1"
+    sock.close()
+    (fields,) = [record.fields for record in caplog.records]
+    assert fields["name"] == "two.example.org"
+    assert fields["address"] == absent[1]
+
+
+def test_where_the_machine_lacks_all_addresses_nothing_is_listened_on(name_has):
+    name_has(ABSENT, (200, "::1"))
+    with pytest.raises(ListenError, match=r"can't listen on two\.example\.org port 1: "):
+        listen.tcp_sockets("two.example.org", 1, 8)
+
+
+def test_an_address_that_is_taken_is_not_passed_over(name_has):
+    name_has(HERE, HERE)
+    with pytest.raises(ListenError, match=r"can't listen on two\.example\.org port 1: Address already in use"):
+        listen.tcp_sockets("two.example.org", 1, 8)
+
+
+def test_early_all_addresses_are_listened_on_or_none(port, name_has):
+    name_has(HERE, ABSENT)
+    listen.listen_early(["-l", "two.example.org", "-p", str(port)])
     assert not listen._early
 
 
