@@ -103,8 +103,11 @@ def _open(settings: Settings) -> Listener:
     if handed:
         return Listener(handed, HANDED)
     place = settings.socket if settings.socket is not None else (settings.host, settings.port)
+    early = _early.pop(place, None)
+    while _early:  # the settings say otherwise
+        _early.popitem()[1].close()
     # Refuse connections until it is known that no other server is active.
-    return _early.pop(place, None) or _listen(place, refuses=settings.socket is None and _refuses(settings))
+    return early or _listen(place, refuses=settings.socket is None and _refuses(settings))
 
 
 def _refuses(settings: Settings) -> bool:
@@ -144,7 +147,7 @@ def listen_early(args: list[str]) -> None:
     if "-p" not in flags:
         elsewhere |= {f"{ENV_PREFIX}PORT"}
     host, port = flags.get("-l", HOST), flags.get("-p", str(PORT))
-    if rest or elsewhere & os.environ.keys() or not is_port(port):
+    if rest or elsewhere & {name.upper() for name in os.environ} or not is_port(port):
         return
     place = Path(host.removeprefix("unix:")) if host.startswith("unix:") else (host, int(port))
     with contextlib.suppress(

@@ -102,6 +102,22 @@ def test_the_environment_may_name_the_port(port, monkeypatch):
     assert not listen._early
 
 
+@pytest.mark.parametrize("name", ["beanlite_port", "Beanlite_Host"])
+def test_the_environment_is_in_small_letters_too(port, monkeypatch, name):
+    monkeypatch.setattr(listen, "PORT", port)
+    monkeypatch.setenv(name, "1")
+    listen.listen_early([])
+    assert not listen._early
+
+
+def test_what_was_opened_early_for_other_settings_is_closed(port):
+    listen.listen_early(["-p", str(port)])
+    listener = listen.open_listener(Settings(port=free_port()))
+    assert not listen._early
+    assert not accepts(port)
+    listener.close()
+
+
 HERE, ABSENT = (socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "198.51.100.7")
 
 
