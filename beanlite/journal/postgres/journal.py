@@ -337,7 +337,7 @@ class PostgresJournal(Journal):
     async def fetch(self, job_ids: Sequence[int]) -> list[bytes | None]:
         """Read bodies while other clients are served; see ``Journal.fetch``."""
         try:
-            return await self._reader.bodies(job_ids)
+            return await self._reader.bodies(job_ids, self._engine.jobs.find)
         except JournalFailed:
             if not self._stopping:
                 raise

@@ -96,6 +96,10 @@ class Timeline(NamedTuple):
     timeline: int
 
 
+Host = tuple[int, datetime]
+"""What tells a host from others, and is the same for all its addresses, until it is started again."""
+
+
 class Link:
     """A connection, and whether its replies can be trusted."""
 
@@ -109,8 +113,8 @@ class Link:
         """The number that the connection was told at its start: that of a pooler, if there is one in between."""
         self.history: Timeline | None = None
         """None: the database does not say."""
-        self.host: tuple[int, datetime] | None = None
-        """What tells the host from others, and is the same for all its addresses; None as for ``history``."""
+        self.host: Host | None = None
+        """None: as for ``history``."""
         self._cancelled = False
         connection.add_log_listener(self._hear)
 

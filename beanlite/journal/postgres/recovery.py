@@ -7,6 +7,7 @@ from zlib import crc32
 
 import asyncpg
 
+from beanlite.core.job import Job
 from beanlite.core.policies import PolicyRow
 from beanlite.core.restore import StoredJob
 from beanlite.core.schedules import Schedule
@@ -19,7 +20,7 @@ from beanlite.journal.policy_rows import policy_of
 from beanlite.journal.postgres.figures import HOLDERS
 from beanlite.journal.postgres.link import LOOK_AFTER_S, NO_LOCKS, TROUBLE, Link, beside, connect, text_of
 from beanlite.journal.postgres.selects import NOTES, WITH_BODIES, WITHOUT_BODIES, jobs_of, notes_of
-from beanlite.journal.postgres.standing import Standing
+from beanlite.journal.postgres.standing import Standing, change_error
 from beanlite.journal.postgres.waits import SLOW, why_it_waits
 from beanlite.journal.schedule_rows import schedule_of
 from beanlite.journal.totals import KEPT_S, Totals, began_s
@@ -128,7 +129,7 @@ class Reader:
                 self._oddities.warning(f"read is waiting: {why}", database=self._name)
 
     async def connect(self) -> Link:
-        """Connect to the database that has our lease: an old primary may still run, and be found first."""
+        """Connect to the host to which batches are sent: others may accept writes, too, and have our lease."""
         drops = self._drops
         link = await connect(self._url, self._node, self._expect_lease)
         if self._drops != drops:  # meanwhile
@@ -142,6 +143,8 @@ class Reader:
         row = await link.glance(_LEASE)
         if row is None or standing.reign != (row["epoch"], row["started_at"]) or row["batch"] < standing.batch:
             raise ConnectionError("it is not the database that has the lease")
+        if None not in {link.host, standing.host} and link.host != standing.host:
+            raise ConnectionError("it is not the host to which batches are sent")
 
     async def count(self) -> int:
         """Return the number of jobs. Raises JournalFailed."""
@@ -226,13 +229,22 @@ class Reader:
             if not is_tube_name(name):
                 raise JournalRefused(f"{self._name} is damaged: a job is in the tube {name!r:.100}")
 
-    async def bodies(self, job_ids: Sequence[int]) -> list[bytes | None]:
-        """Return the bodies of these jobs; None for a job that does not exist. Raises JournalFailed."""
+    async def bodies(self, job_ids: Sequence[int], find: Callable[[int], Job | None]) -> list[bytes | None]:
+        """Return the bodies of these jobs; None for a job that does not exist.
+
+        ``find`` tells which jobs have not been deleted. Raises JournalFailed, also if the row of one is missing.
+        """
         bodies: dict[int, bytes] = {}
-        for job_id, body, checksum in await self.fetch(_BODIES, job_ids):
-            if crc32(body) != checksum:
-                raise JournalFailed(f"{self._name}: the body of job {job_id} has changed")
-            bodies[job_id] = body
+        for is_again in (False, True):
+            for job_id, body, checksum in await self.fetch(_BODIES, job_ids):
+                if crc32(body) != checksum:
+                    raise JournalFailed(f"{self._name}: the body of job {job_id} has changed")
+                bodies[job_id] = body
+            if all(job_id in bodies or find(job_id) is None for job_id in job_ids):
+                break
+            if is_again:
+                raise change_error(self._name)
+            self.drop()  # the connection may be to another host
         return [bodies.get(job_id) for job_id in job_ids]
 
     async def resume_totals(self, totals: Totals, now_s: float) -> None:

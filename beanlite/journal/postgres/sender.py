@@ -73,7 +73,7 @@ class Sender:
         self._applicant = applicant
         self._link: Link | None = lease.link
         self._name = name_of(applicant.node)
-        self.standing = Standing(lease.reign, lease.ended, lease.batch, lease.link.history)
+        self.standing = Standing(lease.reign, lease.ended, lease.batch, lease.link.history, lease.link.host)
         """The database as this server has left it, with the history of a host on which something was stored."""
         self._unanswered = 0
         """The last batch whose answer was lost. The database may still store that copy while a later one is sent."""
@@ -190,7 +190,7 @@ class Sender:
         batch = await self._last_stored(link)
         if batch < self.standing.batch:
             raise await self._mistake(link)
-        self.standing = self.standing._replace(history=link.history or self.standing.history)
+        self.standing = self.standing._replace(history=link.history or self.standing.history, host=link.host)
         self._confirm(sent_ns)
         self._tell_move()
         log.info("reconnected to the database", database=self._applicant.name, batch=batch)

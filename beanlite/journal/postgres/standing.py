@@ -12,7 +12,7 @@ from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.ahead import Reign
 from beanlite.journal.postgres.beats import BEAT
 from beanlite.journal.postgres.lease import Applicant
-from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, Link, Timeline, connect, text_of
+from beanlite.journal.postgres.link import LOOK_AFTER_S, TROUBLE, Behind, Host, Link, Timeline, connect, text_of
 from beanlite.journal.postgres.schema import check
 
 # Half the time of the lease, so that the server still ends before another one takes over.
@@ -28,6 +28,8 @@ class Standing(NamedTuple):
     """The reign before ours."""
     batch: int
     history: Timeline | None
+    host: Host | None = None
+    """That to which batches are sent; None: it is not known."""
 
     @property
     def epoch(self) -> int:

@@ -379,6 +379,27 @@ async def test_a_body_that_can_not_be_read_for_now_is_read_later(postgres, datab
     await serving.stop()
 
 
+async def test_row_missing_elsewhere_does_not_mean_that_a_job_is_gone(postgres, database):
+    serving = await served(database, lease_s=100)
+    job_id = await serving.put()
+    elsewhere = await asyncio.to_thread(postgres.new_database)
+    await (await served(elsewhere)).stop()
+    serving.journal._reader.drop()
+    serving.journal._reader._link = await connect(elsewhere, "it")
+    assert await serving.journal.fetch([job_id]) == [b"job"]
+    await serving.stop()
+
+
+async def test_server_ends_if_another_program_deleted_a_row_to_be_read(postgres, database):
+    """The job would be found again, and read again, for ever."""
+    serving = await served(database, lease_s=100)
+    job_id = await serving.put()
+    await sql(postgres, database, "DELETE FROM jobs")
+    with pytest.raises(JournalFailed, match="another program has changed rows"):
+        await serving.journal.fetch([job_id])
+    await serving.abandon()
+
+
 @pytest.mark.parametrize("lost", ["refuses", "silence"])
 async def test_a_stop_does_not_wait_for_bodies_that_can_not_be_read(database, way, caplog, lost):
     serving = await served(by(way, database), lease_s=100)

@@ -59,6 +59,22 @@ async def test_active_server_on_the_old_primary_warns(pair, caplog, monkeypatch)
     await serving.stop()
 
 
+async def test_bodies_are_read_where_batches_are_sent_beside_a_promotion(pair):
+    """It has all batches up to its promotion, and so our lease; what is stored later it lacks."""
+    serving = await served(both(pair), lease_s=100)
+    first = await serving.put(b"first")
+    await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
+    await without_standby(pair.primary)
+    await asyncio.to_thread(pair.standby.promote)
+    await without_standby(pair.standby)
+    serving.journal._follow()
+    assert await serving.journal.fetch([first]) == [b"first"]
+    second = await serving.put(b"second")
+    assert await serving.journal.fetch([second]) == [b"second"]
+    assert serving.failures == []
+    await serving.stop()
+
+
 @pytest.mark.parametrize("way_there", ["the connection is lost", "a commit waits"])
 async def test_server_on_old_primary_ends_once_another_has_taken_over(pair, way_there):
     """Though the old primary has all that it stored, and the new one lacks a batch."""
