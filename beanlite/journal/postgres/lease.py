@@ -24,7 +24,6 @@ from beanlite import __version__
 from beanlite.core.job import SECOND_NS
 from beanlite.errors import BeanliteError, JournalFailed, JournalRefused
 from beanlite.host import log, systemd
-from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.ahead import Ahead, Reign
 from beanlite.journal.postgres.beats import CATCH_UP, SAY
 from beanlite.journal.postgres.link import (
@@ -41,7 +40,7 @@ from beanlite.journal.postgres.link import (
     name_of,
     text_of,
 )
-from beanlite.journal.postgres.primaries import active_server, other_primaries
+from beanlite.journal.postgres.primaries import why_not_here
 from beanlite.journal.postgres.schema import NOW, check, expect_keys, expect_session, has_batches, heed_fsync, migrate
 from beanlite.journal.postgres.waits import CROWDED, NO_STANDBY, why_it_waits
 
@@ -278,7 +277,7 @@ class _Waiting:
                 since_ns = now_ns
             self._ahead.is_takeover_near = now_ns - since_ns >= lease_ns // 2
             if row["is_free"] or now_ns - since_ns >= lease_ns:
-                if await self._is_used_elsewhere(link):
+                if await self._is_used_elsewhere(link, sign):
                     sign = None
                     await self.pause(_AGAIN_S)
                     now_ns = self._applicant.clock_ns()
@@ -298,25 +297,14 @@ class _Waiting:
                 self._ahead.begin(link)
             await self.pause(look_s)
 
-    async def _is_used_elsewhere(self, link: Link) -> bool:
-        """Whether a server is active on another host: warn of it.
-
-        Both would serve a queue of their own. ConnectionError: a host was promoted after that of the connection.
-        """
-        async with other_primaries(self._applicant.url, link) as links:
-            for other in links:
-                link.expect_successor(other.history)
-                active = await active_server(other)
-                if active is not None:
-                    self._oddities.warning(
-                        "a server is active on another host that accepts writes: stop one of the hosts",
-                        node=active["node"],
-                        address=active["address"],
-                        its_database=public_url(other.url),
-                        database=public_url(link.url),
-                    )
-                    return True
-        return False
+    async def _is_used_elsewhere(self, link: Link, sign: _Sign) -> bool:
+        """Whether the queue has gone on at another host: warn of it. Raises as ``why_not_here`` does."""
+        epoch, batch, _ = sign
+        why = await why_not_here(self._applicant.url, link, epoch, batch)
+        if why is not None:
+            event, fields = why
+            self._oddities.warning(event, **fields)
+        return why is not None
 
     async def _take(self, link: Link, statement: str, sign: _Sign, ended: Reign) -> Lease | None:
         """Take the lease, unless it has changed since it was last seen; then return None."""

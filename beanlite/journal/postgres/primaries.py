@@ -7,12 +7,18 @@ from typing import Final
 
 import asyncpg
 
-from beanlite.journal.postgres.address import hosts_of
+from beanlite.journal.postgres.address import hosts_of, public_url
 from beanlite.journal.postgres.link import TROUBLE, Link, connect
 from beanlite.journal.postgres.schema import NOW
 
-# Which server has renewed its lease there of late, by the clock of that database.
-_ACTIVE: Final = f"SELECT node, address FROM lease_now WHERE stopped_at IS NULL AND seen_at > {NOW} - lease_s"
+_USED: Final = "a server is active on another host that accepts writes: stop one of the hosts"
+_LACKS: Final = (
+    "another host that accepts writes has commits that this one lacks: stop the host that is to lose its own"
+)
+# A server is active if it has renewed its lease of late, by the clock of that database.
+_LEASE: Final = f"""
+    SELECT node, address, epoch, batch, stopped_at IS NULL AND seen_at > {NOW} - lease_s AS is_active FROM lease_now
+"""
 
 
 @asynccontextmanager
@@ -35,8 +41,30 @@ async def other_primaries(url: str, link: Link) -> AsyncIterator[list[Link]]:
                 attempt.result().drop()
 
 
-async def active_server(link: Link) -> asyncpg.Record | None:
-    """Return the name and the address of the server that is active on a host; None: none is, or it does not say."""
+async def lease_on(link: Link) -> asyncpg.Record | None:
+    """Return the lease on a host: its server, and whether that is active; None: the host does not say."""
     with suppress(*TROUBLE, asyncpg.PostgresError):
-        return await link.glance(_ACTIVE)
+        return await link.glance(_LEASE)
+    return None
+
+
+async def why_not_here(url: str, link: Link, epoch: int, batch: int) -> tuple[str, dict[str, object]] | None:
+    """Return why no server may take the lease on a host, as an event and its fields; None: one may.
+
+    The lease has this epoch and this batch there. On another host a server is active, or has stored what this one
+    lacks, and perhaps the other way round. ConnectionError: a host was promoted after that of the connection.
+    """
+    async with other_primaries(url, link) as links:
+        for other in links:
+            link.expect_successor(other.history)
+            lease = await lease_on(other)
+            if lease is None:
+                continue
+            hosts = {"database": public_url(link.url), "its_database": public_url(other.url)}
+            if lease["is_active"]:
+                server = {"node": lease["node"], "address": lease["address"]}
+                return _USED, server | hosts
+            has_more = lease["epoch"] > epoch or lease["batch"] > batch
+            if has_more and other.is_of_the_system(link.history):
+                return _LACKS, {**hosts, "batch": batch, "its_batch": lease["batch"]}
     return None

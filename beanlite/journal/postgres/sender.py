@@ -29,7 +29,7 @@ from beanlite.journal.postgres.link import (
     name_of,
     text_of,
 )
-from beanlite.journal.postgres.primaries import other_primaries
+from beanlite.journal.postgres.primaries import lease_on, other_primaries
 from beanlite.journal.postgres.standing import (
     Patience,
     Standing,
@@ -299,18 +299,20 @@ class Sender:
             return
         async with other_primaries(self._applicant.url, link) as links:
             for other in links if link is self._link else ():  # another connection may have been made meanwhile
+                if not other.is_of_the_system(link.history):
+                    continue
+                event = "another host still accepts writes, too: stop one of them"
                 if link.is_older(other.history):
-                    self._oddities.warning(
-                        "another host was promoted, but the one in use still accepts writes: stop one of them",
-                        database=public_url(link.url),
-                        promoted=public_url(other.url),
-                    )
-                elif other.is_of_the_system(link.history):
-                    self._oddities.warning(
-                        "another host still accepts writes, too: stop one of them",
-                        database=public_url(link.url),
-                        other=public_url(other.url),
-                    )
+                    event = "another host was promoted, but the one in use still accepts writes: stop one of them"
+                lease = await lease_on(other)
+                self._oddities.warning(
+                    event,
+                    database=public_url(link.url),
+                    batch=self.standing.batch,
+                    its_database=public_url(other.url),
+                    its_batch=None if lease is None else lease["batch"],
+                    its_node=None if lease is None else lease["node"],
+                )
 
     def _drop(self) -> None:
         if self._link is not None:

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from beanlite.errors import JournalFailed
+from beanlite.host import log
 from beanlite.journal.postgres import journal
 from beanlite.journal.postgres.link import session
 from beanlite.journal.postgres.primaries import other_primaries
 from beanlite.journal.postgres.standing import LostToAnother
-from beanlite.journal.postgres.status import status
 from tests.journal.postgres.serving import (
     SOON_S,
     Postgres,
@@ -38,9 +38,6 @@ async def test_server_does_not_take_over_beside_one_on_the_old_primary(pair, cap
     await until(lambda: "a server is active on another host that accepts writes" in caplog.text or waiting.done())
     assert not waiting.done()
     assert await first.put() == 1
-    assert (await asyncio.to_thread(status, both(pair)))["old_primaries"] == [
-        f"postgresql://queue@{pair.primary.place}/queue"
-    ]
     await asyncio.to_thread(pair.primary.kill)
     await asyncio.wait_for(waiting, SOON_S)
     await until(lambda: first.failures)
@@ -49,12 +46,34 @@ async def test_server_does_not_take_over_beside_one_on_the_old_primary(pair, cap
     await second.stop()
 
 
+async def test_start_waits_while_the_old_primary_has_what_the_new_lacks(pair, caplog):
+    """Another standby has confirmed it, say, and the server is restarted in order."""
+    first = await served(both(pair), lease_s=2)
+    await promoted_beside(pair)
+    job_id = await first.put()
+    await first.stop()
+    second = ServingPostgres(Postgres(both(pair), lease_s=2))
+    waiting = asyncio.create_task(second.start())
+    await until(lambda: "has commits that this one lacks" in caplog.text or waiting.done())
+    assert not waiting.done()
+    await asyncio.to_thread(pair.standby.kill)
+    await asyncio.wait_for(waiting, SOON_S)
+    assert second.core.engine.jobs.find(job_id) is not None
+    await second.stop()
+
+
 async def test_active_server_on_the_old_primary_warns(pair, caplog, monkeypatch):
     monkeypatch.setattr(journal, "_LOOKS_EVERY_S", 0.1)
     serving = await served(both(pair), lease_s=100)
     await promoted_beside(pair)
-    await until(lambda: "another host was promoted, but the one in use still accepts writes" in caplog.text)
     assert await serving.put() == 1
+    await until(lambda: not (serving.core.engine.ledger.tallied or serving.journal.busy))
+    serving.journal._sender._oddities = log.Seldom()
+    caplog.clear()
+    await until(lambda: "another host was promoted, but the one in use still accepts writes" in caplog.text)
+    (fields,) = [each.fields for each in caplog.records if "another host was promoted" in each.msg]
+    assert fields["batch"] > fields["its_batch"]
+    assert fields["its_node"] == "here"
     assert serving.failures == []
     await serving.stop()
 
@@ -154,10 +173,8 @@ async def test_server_does_not_take_over_beside_one_on_another_primary(same_numb
     waiting = asyncio.create_task(second.start())
     await until(lambda: "a server is active on another host that accepts writes" in caplog.text or waiting.done())
     assert not waiting.done()
-    assert (await asyncio.to_thread(status, both(same_number)))["old_primaries"] == [
-        f"postgresql://queue@{places[1]}/queue"
-    ]
     await first.stop()
+    await asyncio.to_thread(same_number.standby.kill)
     await asyncio.wait_for(waiting, SOON_S)
     await second.stop()
 
