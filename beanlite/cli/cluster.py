@@ -49,7 +49,7 @@ def status(
     if as_json:
         tables.print_json([facts])
         return
-    for key in ("standing_by", "silent", "old_primaries"):
+    for key in ("standing_by", "silent", "other_primaries"):
         facts[key] = ", ".join(facts[key]) or "none"
     facts["synchronous_standby_names"] = facts["synchronous_standby_names"] or "none"
     facts["replicas"] = "; ".join(map(_replica, facts["replicas"])) or "none"

@@ -20,6 +20,7 @@ from beanlite.journal.lines import FORMAT, body_of, line_of, write_lines
 from beanlite.journal.policy_rows import line_of_policy, policy_of
 from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.link import TROUBLE, Link, session, text_of
+from beanlite.journal.postgres.primaries import host_of_queue
 from beanlite.journal.postgres.schema import NOW, check, has_batches, has_checksums, has_notes, has_policies, migrate
 from beanlite.journal.schedule_rows import line_of_schedule, row_of_schedule, schedule_of
 
@@ -69,7 +70,8 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
     unwritable: list[OSError] = []
 
     async def run() -> int:
-        async with session(url) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
+        host = await host_of_queue(url)
+        async with session(host) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
             count = 0
             async for lines in _dump(link, public_url(url)):
                 try:
@@ -184,7 +186,7 @@ def _in_doubt(name: str, why: str) -> BeanliteError:
 
 async def _copy(source: sqlite3.Connection, url: str, commit: _Commit, *, new_ids: bool) -> None:
     name = public_url(url)
-    async with session(url) as link:  # its end undoes what was not committed
+    async with session(await host_of_queue(url)) as link:  # its end undoes what was not committed
         await check(link, name, require_sync=False)
         await migrate(link, name, only_from=0)
         transaction = link.connection.transaction()

@@ -223,6 +223,21 @@ Expect = Callable[[Link], Awaitable[None]]
 async def connect(url: str, name: str, expect: Expect | None = None) -> Link:
     """Connect to the host that accepts writes; of several, to the one that was promoted last.
 
+    Takes and raises what ``connect_to_all`` does.
+    """
+    links = await connect_to_all(url, name, expect)
+    newest = newest_of(links)
+    for link in links:
+        if link.is_older(newest.history):
+            link.warn_of_old_primary()
+        if link is not newest:
+            link.drop()
+    return newest
+
+
+async def connect_to_all(url: str, name: str, expect: Expect | None = None) -> list[Link]:
+    """Connect to all hosts that accept writes, of which there is one at least.
+
     All are asked at the same time, and each has CONNECT_S for each answer. ``name`` is the application name that the
     database shows. ``expect`` raises one of TROUBLE if a host is to be passed over. One of TROUBLE: no such host
     answers at present; Behind if one of them was. JournalRefused: that will not change by itself.
@@ -232,7 +247,7 @@ async def connect(url: str, name: str, expect: Expect | None = None) -> Link:
     attempts = [asyncio.ensure_future(_connect_to(one, name, expect)) for one in hosts]
     try:
         await asyncio.wait(attempts)
-        return _newest(_links_of(attempts))
+        return _links_of(attempts)
     except BaseException:
         await _abandon(attempts)
         raise
@@ -293,17 +308,12 @@ def _links_of(attempts: Sequence[asyncio.Future[Link]]) -> list[Link]:
     raise trouble
 
 
-def _newest(links: list[Link]) -> Link:
-    """Return the connection to the host that was promoted last, or else the first, and drop all others."""
+def newest_of(links: list[Link]) -> Link:
+    """Return the connection to the host that was promoted last, or else the first."""
     newest = links[0]
     for link in links:
         if newest.is_older(link.history):
             newest = link
-    for link in links:
-        if link.is_older(newest.history):
-            link.warn_of_old_primary()
-        if link is not newest:
-            link.drop()
     return newest
 
 

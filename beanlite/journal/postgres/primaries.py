@@ -8,7 +8,7 @@ from typing import Final
 import asyncpg
 
 from beanlite.journal.postgres.address import hosts_of, public_url
-from beanlite.journal.postgres.link import TROUBLE, Link, connect
+from beanlite.journal.postgres.link import TROUBLE, Link, connect, connect_to_all, newest_of
 from beanlite.journal.postgres.schema import NOW
 
 _USED: Final = "a server is active on another host that accepts writes: stop one of the hosts"
@@ -17,7 +17,8 @@ _LACKS: Final = (
 )
 # A server is active if it has renewed its lease of late, by the clock of that database.
 _LEASE: Final = f"""
-    SELECT node, address, epoch, batch, stopped_at IS NULL AND seen_at > {NOW} - lease_s AS is_active FROM lease_now
+    SELECT node, address, epoch, batch, coalesce(stopped_at IS NULL AND seen_at > {NOW} - lease_s, false) AS is_active
+    FROM lease_now
 """
 
 
@@ -46,6 +47,31 @@ async def lease_on(link: Link) -> asyncpg.Record | None:
     with suppress(*TROUBLE, asyncpg.PostgresError):
         return await link.glance(_LEASE)
     return None
+
+
+async def host_of_queue(url: str) -> str:
+    """Return the URL of the host with the queue: a server is active there, or it has the last commits.
+
+    Of several that are alike it is the one that was promoted last. Raises as ``connect`` does.
+    """
+    if len(hosts_of(url)) == 1:
+        return url
+    links = await connect_to_all(url, "beanlite")
+    try:
+        newest = newest_of(links)
+        last, last_rank = newest, await _rank(newest)
+        for link in links:
+            if link.is_of_the_system(newest.history) and (rank := await _rank(link)) > last_rank:
+                last, last_rank = link, rank
+        return last.url
+    finally:
+        for link in links:
+            link.drop()
+
+
+async def _rank(link: Link) -> tuple[bool, int, int]:
+    lease = await lease_on(link)
+    return (False, -1, -1) if lease is None else (lease["is_active"], lease["epoch"], lease["batch"])
 
 
 async def why_not_here(url: str, link: Link, epoch: int, batch: int) -> tuple[str, dict[str, object]] | None:

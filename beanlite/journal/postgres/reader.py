@@ -9,6 +9,7 @@ import asyncpg
 from beanlite.errors import BeanliteError, JournalRefused, NotOurs
 from beanlite.journal.postgres.address import public_url
 from beanlite.journal.postgres.link import TROUBLE, Link, connect, text_of
+from beanlite.journal.postgres.primaries import host_of_queue
 
 
 @contextmanager
@@ -20,11 +21,15 @@ def connected(url: str) -> Iterator[tuple[asyncio.Runner, Link, str]]:
     name = public_url(url)
     with asyncio.Runner() as runner:
         with telling(name):
-            link = runner.run(connect(url, "beanlite"))
+            link = runner.run(_connect(url))
         try:
             yield runner, link, name
         finally:
             link.drop()
+
+
+async def _connect(url: str) -> Link:
+    return await connect(await host_of_queue(url), "beanlite")
 
 
 @contextmanager

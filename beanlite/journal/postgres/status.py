@@ -7,7 +7,7 @@ from beanlite.errors import JournalRefused
 from beanlite.journal.postgres.address import public_url, sslmode_of
 from beanlite.journal.postgres.figures import database_of
 from beanlite.journal.postgres.link import name_of, session
-from beanlite.journal.postgres.primaries import other_primaries
+from beanlite.journal.postgres.primaries import host_of_queue, other_primaries
 from beanlite.journal.postgres.reader import telling
 
 _OURS: Final = "beanlite "
@@ -44,14 +44,14 @@ def status(url: str) -> dict[str, Any]:
 
 
 async def _ask(url: str) -> dict[str, Any]:
-    async with session(url) as link:
+    async with session(await host_of_queue(url)) as link:
         row = await link.glance(_ALIVE)
         if row is None:
             raise JournalRefused(f"{public_url(url)}: its table lease is empty")
         servers = await link.rows(_SERVERS, _OURS, _SILENT_S, name_of(row["node"]))
         database = await database_of(link)
         async with other_primaries(url, link) as links:
-            old_primaries = [public_url(each.url) for each in links if each.is_of_the_system(link.history)]
+            others = [public_url(each.url) for each in links if each.is_of_the_system(link.history)]
     standing_by, silent = (
         [each["name"].removeprefix(_OURS) for each in servers if each["is_silent"] == is_silent]
         for is_silent in (False, True)
@@ -61,7 +61,7 @@ async def _ask(url: str) -> dict[str, Any]:
         "sslmode": sslmode_of(url),
         "standing_by": standing_by,
         "silent": silent,
-        "old_primaries": old_primaries,
+        "other_primaries": others,
         "replicas": [replica._asdict() for replica in database.standbys],
         "size_bytes": database.size_bytes,
         "dead_rows": database.dead_rows,

@@ -1,15 +1,20 @@
 """A standby is promoted while its old primary still accepts writes, and a server is active there."""
 
 import asyncio
+import io
 
 import pytest
 
 from beanlite.errors import JournalFailed
 from beanlite.host import log
 from beanlite.journal.postgres import journal
+from beanlite.journal.postgres.dump import export
 from beanlite.journal.postgres.link import session
+from beanlite.journal.postgres.past import looking
 from beanlite.journal.postgres.primaries import other_primaries
+from beanlite.journal.postgres.soundness import verify
 from beanlite.journal.postgres.standing import LostToAnother
+from beanlite.journal.postgres.status import status
 from tests.journal.postgres.serving import (
     SOON_S,
     Postgres,
@@ -60,6 +65,33 @@ async def test_start_waits_while_the_old_primary_has_what_the_new_lacks(pair, ca
     await asyncio.wait_for(waiting, SOON_S)
     assert second.core.engine.jobs.find(job_id) is not None
     await second.stop()
+
+
+@pytest.mark.parametrize("is_active", [True, False], ids=["active", "stopped"])
+async def test_commands_read_the_host_that_has_the_last_commits(pair, caplog, is_active):
+    serving = await served(both(pair))
+    await promoted_beside(pair)
+    job_id = await serving.put()
+    if not is_active:
+        await serving.stop()
+    caplog.clear()
+    async with asyncio.timeout(SOON_S):  # the promoted host has seen the server alive, too
+        while (told := await asyncio.to_thread(status, both(pair)))["database"] != pair.primary.place:
+            await asyncio.sleep(0.01)
+    assert told["other_primaries"] == [f"postgresql://queue@{pair.standby.place}/queue"]
+    sink = io.BytesIO()
+    await asyncio.to_thread(export, both(pair), sink)
+    assert b'"job"' in sink.getvalue()
+    assert "1 ready" in str(await asyncio.to_thread(lambda: list(verify(both(pair)))))
+    assert await asyncio.to_thread(shown, both(pair), job_id) is not None
+    assert "ignoring an old primary" not in caplog.text
+    if is_active:
+        await serving.stop()
+
+
+def shown(url, job_id):
+    with looking(url) as look:
+        return look.show_job(job_id)
 
 
 async def test_active_server_on_the_old_primary_warns(pair, caplog, monkeypatch):
