@@ -177,10 +177,16 @@ _TOTALS: Final = _Part(
         dead = old.dead + excluded.dead, expired = old.expired + excluded.expired,
         refused = old.refused + excluded.refused, duplicates = old.duplicates + excluded.duplicates,
         client_gone = old.client_gone + excluded.client_gone, delay_over = old.delay_over + excluded.delay_over
-    RETURNING 1
+    RETURNING clock_timestamp() AS at
     """,
     "count(*)",
 )
+# From the first row to the last one. The server writes totals less often if they take long.
+_TOTALS_TIME: Final = """
+    (SELECT count(*) FROM added) AS totals,
+    (SELECT extract(epoch FROM max(at) - min(at))::float8 FROM added) AS totals_s
+"""
+_NO_TOTALS: Final = "0 AS totals, 0::float8 AS totals_s"
 _EVENT: Final = ("bigint", "float8", "bigint", "text", "text", "text", "bigint", "bigint", "bigint")
 _EVENTS: Final = _Part(
     "events",
@@ -238,8 +244,9 @@ def _statement(present: tuple[bool, ...]) -> str:
                 if part.counted:
                     counts.append(f"(SELECT {part.counted} FROM {part.name}) = cardinality({arrays[0]})")
         parts[0] = _FENCE.format_map(ids)
+        time = _TOTALS_TIME if present[_PARTS.index(_TOTALS)] else _NO_TOTALS
         statement = _statements[present] = (
-            f"WITH {', '.join(parts)} SELECT 1 / ({' AND '.join(counts)})::integer FROM fence"
+            f"WITH {', '.join(parts)} SELECT 1 / ({' AND '.join(counts)})::integer, {time} FROM fence"
         )
     return statement
 

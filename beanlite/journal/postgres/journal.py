@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from beanlite.core.engine import Engine
@@ -20,10 +21,11 @@ from beanlite.journal.postgres.batch import Batch, batch_of
 from beanlite.journal.postgres.housekeeping import Housekeeping
 from beanlite.journal.postgres.lease import Applicant, Lease, take
 from beanlite.journal.postgres.link import LOOK_AFTER_S, name_of
+from beanlite.journal.postgres.postponed import PostponedTotals
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.postgres.restoration import Restoration
 from beanlite.journal.postgres.sender import AGAIN_S, Sender
-from beanlite.journal.totals import HOUR_S, Totals
+from beanlite.journal.totals import HOUR_S
 
 # How often old rows are deleted; sooner after so many batches, or if these have changed so many jobs, or if the disk is
 # full. Tests change the numbers, which compiled code would have built in if they were Final.
@@ -53,7 +55,7 @@ class PostgresJournal(Journal):
         self._since_boot_ns = since_boot_ns
         self._tell_standing_by = stand_by
         self._applicant = Applicant(*place, self._name, since_boot_ns, self._stand_by)
-        self._totals = Totals()
+        self._totals = PostponedTotals()
         self._history = EventRows(history, utc_s)
         self._records = 0
         self._unpruned = 0
@@ -270,6 +272,7 @@ class PostgresJournal(Journal):
         try:
             began_ns = self._since_boot_ns()
             await self._store_when_there_is_room(batch)
+            self._totals.note(*self._sender.totals)
             self._records += batch.jobs
             self._unpruned += batch.jobs
             if not batch.number % _MANY or self._unpruned > _MANY_JOBS:
@@ -351,10 +354,15 @@ class PostgresJournal(Journal):
     def begin_stop(self) -> None:
         """Wait for batches alone from now on: no client gets bodies any more, and the database may not answer."""
         self._stopping = True
+        self._totals.end()
         self._reader.close()
 
     async def flush(self) -> None:
-        """Do nothing: every batch that was reported durable already is."""
+        """Store totals that were postponed, if that succeeds soon; all batches that were reported durable are."""
+        with suppress(TimeoutError, JournalFull):
+            async with asyncio.timeout(LOOK_AFTER_S):
+                while self._totals.waiting:
+                    await self._sender.store(self._batch_of(self._engine.take_changes(deferred=False)))
 
     def facts(self) -> JournalFacts:
         """Return what the statistics say of it; see ``Journal.facts``."""

@@ -75,6 +75,8 @@ class Sender:
         self._name = name_of(applicant.node)
         self.standing = Standing(lease.reign, lease.ended, lease.batch, lease.link.history, lease.link.host)
         """The database as this server has left it, with the history of a host on which something was stored."""
+        self.totals = 0, 0.0
+        """How many rows of totals the last batch had, and how many seconds they took."""
         self._unanswered = 0
         """The last batch whose answer was lost. The database may still store that copy while a later one is sent."""
         self._tell_failure = tell_failure
@@ -133,6 +135,7 @@ class Sender:
                 # An earlier copy may have waited for a lock: the database does not notice that its connection is lost.
                 if self._unanswered != batch.number or await self._last_stored(self._link) != batch.number:
                     raise await self._mistake(self._link)
+            self.totals = (0, 0.0) if row is None else (row["totals"], row["totals_s"])
         except _FULL as error:
             raise self._full(error) from error
         except (asyncpg.IntegrityConstraintViolationError, asyncpg.DivisionByZeroError) as error:
