@@ -17,7 +17,7 @@ _CRC32_BITS: Final = 32
 _CRC32_MASK: Final = (1 << _CRC32_BITS) - 1
 # Of the room for bodies, the part that is filled again once bodies have been dropped: three quarters.
 _FILLED: Final = 4
-# How many jobs are put into their queues before a signal can be handled.
+# How many notes are given, or jobs put into their queues, before anything else has its turn.
 _ENTERED_AT_ONCE: Final = 5000
 
 
@@ -27,13 +27,30 @@ class Copy:
     The key of a job is the place in its row, followed by the checksum of its body.
     """
 
-    __slots__ = ("_memory", "_queues", "_rest", "_tubes", "body_bytes", "ids", "jobs", "last_id", "notes", "sinces_ns")
+    __slots__ = (
+        "_memory",
+        "_note_ids",
+        "_queues",
+        "_rest",
+        "_taker",
+        "_tubes",
+        "body_bytes",
+        "ids",
+        "jobs",
+        "last_id",
+        "notes",
+        "sinces_ns",
+    )
 
     def __init__(self, memory: Memory) -> None:
         """``memory`` is that of the engine which is to have the jobs."""
         self._memory = memory
         self._queues: Queues | None = None
         """Those to which it was given; None before that."""
+        self._taker: Notes | None = None
+        """That to which the notes were given."""
+        self._note_ids: Iterator[int] = iter(())
+        """The jobs whose notes are still to be given."""
         self._rest: Iterator[Job] = iter(())
         """Jobs that are still to be put into queues."""
         self._tubes: dict[bytes, Tube] = {}
@@ -140,18 +157,23 @@ class Copy:
 
     def give_to(self, queues: Queues, notes: Notes) -> None:
         """Give the table of jobs, and the notes, to those that have none; ``enter`` follows."""
-        notes.restore([(job_id, self.notes.get(job_id) or b"") for job_id in self.notes.each_key()])
         queues.jobs.take(self.jobs)
-        self._queues = queues
+        self._queues, self._taker = queues, notes
+        self._note_ids = self.notes.each_key()
         self._rest = queues.jobs.in_order()
 
     def enter(self, now_ns: int) -> bool:
-        """Put the next jobs, some thousand, into their queues; returns False if there are no more.
+        """Give the next notes, some thousand, or put as many jobs into their queues; returns False if none are left.
 
         Jobs that were reserved, or whose delay is over by now, become ready.
         """
-        queues = self._queues
+        queues, taker = self._queues, self._taker
         assert queues is not None
+        assert taker is not None
+        ids = list(islice(self._note_ids, _ENTERED_AT_ONCE))
+        if ids:  # first, since they leave less room for bodies
+            taker.restore([(job_id, self.notes.get(job_id) or b"") for job_id in ids])
+            return True
         jobs = list(islice(self._rest, _ENTERED_AT_ONCE))
         checksums: list[int] = []
         for job in jobs:

@@ -1,6 +1,6 @@
 """Notes on jobs: what a worker or an operator has left with a job, such as why it failed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from beanlite.core.admission import Admission
@@ -71,10 +71,14 @@ class Notes:
         for job_id, text in notes:
             self._keep(job_id, text)
 
-    def stray_id(self) -> int | None:
-        """Return the id of a note whose job is not there; None if each has its job."""
+    def each_id(self) -> Iterator[int]:
+        """Return the ids of all jobs that have a note; nothing may be changed meanwhile."""
+        return self._texts.each_key()
+
+    def stray_id(self, job_ids: Iterable[int] | None = None) -> int | None:
+        """Return the id of a note, of these or of all, whose job is not there; None if each has its job."""
         find = self._queues.jobs.find
-        for job_id in self._texts.each_key():
+        for job_id in self.each_id() if job_ids is None else job_ids:
             if find(job_id) is None:
                 return job_id
         return None

@@ -140,12 +140,7 @@ class PostgresJournal(Journal):
         if not await restoration.run(self._ahead, lease, unchecked_id):
             return False
         await self._reader.check_ids(lease.last_id)
-        self._reader.check_names(engine.tubes)
-        job_id = engine.notes.stray_id()
-        if job_id is not None:
-            raise JournalRefused(f"{self._name} is damaged: the note of job {job_id} has no job; restore a backup")
-        for pause in await self._reader.pauses():
-            engine.restore_pause(*pause)
+        await restoration.finish()
         for schedule in await self._reader.schedules():
             engine.restore_schedule(schedule)
         self._history.last = await self._reader.last_event()

@@ -2,8 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import AsyncGenerator, Callable, Iterable
+from itertools import islice
+from typing import Final, TypeVar
 
 from beanlite.core.copy import Copy
 from beanlite.core.engine import Engine
@@ -16,8 +17,19 @@ from beanlite.journal.postgres.lease import Lease
 from beanlite.journal.postgres.recovery import Reader
 from beanlite.journal.rows import fit
 
+_T = TypeVar("_T")
+# How many of what has no bound are looked at before the lease can be renewed.
+_AT_ONCE: Final = 5000
 # How often the log reports the progress of the recovery.
 _PROGRESS_S: Final = 1.0
+
+
+async def _slices(things: Iterable[_T]) -> AsyncGenerator[list[_T], None]:
+    """Yield things some at a time, and let the rest of the server have its turn in between."""
+    rest = iter(things)
+    while some := list(islice(rest, _AT_ONCE)):
+        yield some
+        await asyncio.sleep(0)
 
 
 class Restoration:
@@ -68,6 +80,22 @@ class Restoration:
             if self._is_cut_short():
                 return False
         return True
+
+    async def finish(self) -> None:
+        """Check the names of tubes and the notes, and resume pauses. JournalRefused: one is damaged.
+
+        Raises JournalFailed.
+        """
+        engine, reader = self._engine, self._reader
+        async for names in _slices(engine.tubes):
+            reader.check_names(names)
+        async for job_ids in _slices(engine.notes.each_id()):
+            job_id = engine.notes.stray_id(job_ids)
+            if job_id is not None:
+                raise JournalRefused(f"{self._name} is damaged: the note of job {job_id} has no job; restore a backup")
+        async for pauses in _slices(await reader.pauses()):
+            for pause in pauses:
+                engine.restore_pause(*pause)
 
     def _tell(self, jobs: int, of: int) -> None:
         if time.monotonic() - self._shown_s > _PROGRESS_S:
