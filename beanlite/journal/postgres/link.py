@@ -37,8 +37,10 @@ _HISTORY: Final = """
 """
 # The settings of each session. A commit has to wait for the synchronous standby, whatever the database's default is; if
 # that wait is cancelled, only a warning says so. What another session has just committed has to be seen. Rows are
-# always found by their key, even when the planner believes that the table is empty.
+# always found by their key, even when the planner believes that the table is empty. Of what the URL sets the encoding
+# would be believed as well, and a note may have any character.
 _SESSION: Final = {
+    "client_encoding": "UTF8",
     "synchronous_commit": "on",
     "client_min_messages": "warning",
     "default_transaction_isolation": "read committed",

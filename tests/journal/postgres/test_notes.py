@@ -30,6 +30,16 @@ async def filled(database):
     return serving
 
 
+async def test_note_has_any_character_whatever_encoding_the_url_names(postgres, database):
+    serving = await served(f"{database}?client_encoding=latin1")
+    await serving.put()
+    note(serving, 1, "5 €".encode())
+    await serving.put()
+    assert serving.failures == []
+    assert await sql(postgres, database, "SELECT note FROM notes") == [("5 €",)]
+    await serving.stop()
+
+
 async def test_restart_finds_notes(postgres, database):
     await (await filled(database)).stop()
     assert await sql(postgres, database, "SELECT id FROM notes ORDER BY id") == [(1,), (3,)]
