@@ -3,7 +3,7 @@
 import pytest
 
 from beanlite.core.totals import Tally
-from beanlite.journal.postgres import postponed
+from beanlite.journal.postgres import journal, postponed
 from beanlite.journal.postgres.postponed import PostponedTotals
 from beanlite.journal.totals import DAY_S, HOUR_S
 from tests.journal.postgres.serving import served, sql, until
@@ -93,6 +93,7 @@ async def stored(serving):
 async def test_totals_that_took_long_are_postponed_and_stored_at_the_stop(postgres, database, monkeypatch):
     for name, value in (("_SLOW_S", 0.4), ("_LEAST_S", 1e6), ("_LONGEST_S", 1e6)):
         monkeypatch.setattr(postponed, name, value)
+    monkeypatch.setattr(journal, "LOOK_AFTER_S", 60.0)
     serving = await served(database, lease_s=100)
     for statement in (
         "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.5); RETURN NEW; END'",
@@ -106,5 +107,6 @@ async def test_totals_that_took_long_are_postponed_and_stored_at_the_stop(postgr
     await serving.put()
     await stored(serving)
     assert [row["put"] for row in await sql(postgres, database, PUTS)] == [2]
+    await sql(postgres, database, "DROP TRIGGER hold ON totals")
     await serving.stop()
     assert [row["put"] for row in await sql(postgres, database, PUTS)] == [3]
