@@ -78,14 +78,15 @@ def move(
             raise ConfigError(f"--to: there is no server {to} in {file}, only {', '.join(fleet.by_name)}")
         is_begun, source = _source(fleet, places, tube, to)
         by_name = {place.name: place for place in places.places}
-        with _reached(by_name[source]) as here, _reached(by_name[to]) as there:
+        # What a connection uses tells others of the move, and a tube can only be paused if it is used: by another one.
+        with _reached(by_name[source]) as here, _reached(by_name[to]) as there, _reached(by_name[to]) as pausing:
             if not is_begun:
                 _check_last_move(fleet, by_name, tube, to)
                 _check_there_is(tube, (here, there), places, is_known=new or fleet.names(tube.encode()))
             check_policies(here, there, tube)
             claim(here, there, tube)
             if not is_begun:
-                pause_likewise(here, there, tube)
+                pause_likewise(here, pausing, tube)
                 fleet = write_move(file, tube, source, to)
             parts = slices(here.list_schedules, {}, "schedules")
             schedules = [each["name"] for part, _ in parts for each in part if each["tube"] == tube]

@@ -111,7 +111,10 @@ def claim(old: Live, new: Live, tube: str) -> None:
 
 
 def pause_likewise(old: Live, new: Live, tube: str) -> None:
-    """Pause a tube on the new server for as long as on the old one, unless it is for longer. BeanliteError."""
+    """Pause a tube on the new server for as long as on the old one, unless it is for longer. BeanliteError.
+
+    This has to be another connection to the new server than that of ``claim``.
+    """
     left_s, own_s = (
         max((each["pause_left_s"] for each in server.list_tubes({"names": [tube]})["tubes"]), default=0)
         for server in (old, new)
@@ -205,11 +208,12 @@ def _new_jobs(old: Live, tube: str, originals: Iterable[Record]) -> Iterator[New
 
 
 def _mark(new: Live, copy_id: int, server: str, job: Record) -> None:
-    """Note on a copy which job it is of, above the note that this job has."""
+    """Note on a copy which job it is of, above the note that this job has. BeanliteError: the copy is gone."""
     state = ", buried" if job["state"] == "buried" else ""
     note = f"moved from {server}:{job['id']}{state}\n{job['text']}".strip()
     note = note.encode()[:NOTE_MAX].decode(errors="ignore")
-    _change(new, {"do": "note", "note": note, **by_me()}, filter_by(ids=[copy_id]))
+    if copy_id not in _change(new, {"do": "note", "note": note, **by_me()}, filter_by(ids=[copy_id])).changed:
+        raise BeanliteError(f"job {copy_id} of {new.name}, the copy of {server}:{job['id']}, is gone meanwhile")
 
 
 def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int]) -> None:

@@ -38,6 +38,42 @@ def test_two_moves_at_once_neither_lose_nor_double_a_job(servers, monkeypatch, c
     assert "another move of mail is under way: a client uses mail(leaving) on 127.0.0.1:" in capsys.readouterr().err
 
 
+def test_move_of_a_paused_tube_keeps_others_away_to_its_end(servers, monkeypatch):
+    servers.fill(1)
+    servers.wires["two"].ask("pause-tube mail 500")
+    ask = Live.ask
+    claims = []
+
+    def look(live, word, request):
+        if request.get("do") in {"note", "delete"}:
+            for server, tube in (("two", "mail(leaving)"), ("one", "mail(coming)")):
+                reply = servers.wires[server].request("list-tube-stats", names=[tube])
+                claims.append([each["using"] for each in reply["tubes"]])
+        return ask(live, word, request)
+
+    monkeypatch.setattr(Live, "ask", look)
+    assert servers.move() == 0
+    assert len(claims) == 8
+    assert all(claim == [1] for claim in claims)
+
+
+def test_job_whose_copy_is_gone_stays_on_the_old_server(servers, monkeypatch, capsys):
+    jobs = servers.fill(1)
+    ask = Live.ask
+
+    def delete_copies(live, word, request):
+        if request.get("do") == "note":
+            servers.wires["one"].request("change-jobs", do="delete", tube="mail(coming)")
+        return ask(live, word, request)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Live, "ask", delete_copies)
+        assert servers.move() == 1
+    assert "is gone meanwhile" in capsys.readouterr().err
+    assert servers.move() == 0
+    assert sorted(servers.jobs("one")) == sorted(jobs)
+
+
 def test_move_by_a_link_to_the_file_is_not_beside_another(servers, capsys, tmp_path):
     link = tmp_path / "one" / "linked.toml"
     link.symlink_to(servers.file)
