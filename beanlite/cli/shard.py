@@ -24,6 +24,7 @@ from beanlite.console.moving import (
     MoveResult,
     check_name,
     check_policies,
+    check_takes,
     claim,
     has_jobs,
     is_cut_off,
@@ -83,6 +84,7 @@ def move(
             if not is_begun:
                 _check_last_move(fleet, by_name, tube, to)
                 _check_there_is(tube, (here, there), places, is_known=new or fleet.names(tube.encode()))
+                check_takes(here, there, tube)
             check_policies(here, there, tube)
             claim(here, there, tube)
             if not is_begun:

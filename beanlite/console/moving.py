@@ -89,6 +89,19 @@ def _exempting(tube: str, keys: Iterable[str]) -> str:
     return " ".join(["beanlite policy set", shlex.quote(tube), *(f"{key}={OFF}" for key in sorted(keys))])
 
 
+def check_takes(old: Live, new: Live, tube: str) -> None:
+    """Check that the new server takes jobs, and none of a tube is too large for it. BeanliteError."""
+    stats = new.stats()
+    if stats["draining"] == "true":
+        raise BeanliteError(f"{tube} can't be moved: {new.name} is draining, and takes no job until it is restarted")
+    limit = stats["max-job-size"]
+    largest = max((job["size"] for job in everything(old.list_jobs, {"tube": tube}, "jobs")), default=0)
+    if largest > limit:
+        raise BeanliteError(
+            f"{tube} can't be moved: it has a job of {largest} bytes, and the max_job_size of {new.name} is {limit}"
+        )
+
+
 def is_cut_off(old: Live, new: Live, tube: str) -> bool:
     """Whether a move of a tube has begun and not ended. BeanliteError."""
     return has_jobs(old, leaving(tube)) or has_jobs(new, coming(tube))
@@ -141,10 +154,14 @@ def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[
         if not originals and not copies:
             break
         missing = [job for job in originals if job["id"] not in copies]
-        for copied in _copy(old, new, server, tube, missing, set(copies.values())):
-            if progress is not None:
-                progress(moved.copied + copied)
-        _delete_originals(old, new, server, tube, {job["id"] for job in originals})
+        ids = {job["id"] for job in originals}
+        try:
+            for copied in _copy(old, new, server, tube, missing, set(copies.values())):
+                if progress is not None:
+                    progress(moved.copied + copied)
+        except BeanliteError as error:
+            raise BeanliteError(f"{_give_back(old, new, server, tube, ids)}: {error}") from error
+        _delete_originals(old, new, server, tube, ids)
         moved.copied += _open(new, tube)
     for each in old.list_tubes({"names": [tube]})["tubes"]:
         moved.reserved = each["reserved"]
@@ -214,6 +231,18 @@ def _mark(new: Live, copy_id: int, server: str, job: Record) -> None:
     note = note.encode()[:NOTE_MAX].decode(errors="ignore")
     if copy_id not in _change(new, {"do": "note", "note": note, **by_me()}, filter_by(ids=[copy_id])).changed:
         raise BeanliteError(f"job {copy_id} of {new.name}, the copy of {server}:{job['id']}, is gone meanwhile")
+
+
+def _give_back(old: Live, new: Live, server: str, tube: str, ids: set[int]) -> str:
+    """Let workers have jobs again that can't all be copied, and of which none is deleted; return where they are."""
+    try:
+        copies = _copies(new, tube, server)
+        _delete(new, [copies[job_id] for job_id in ids & copies.keys()])
+        _open(new, tube)  # copies without an original, of a move that was cut off
+        _change(old, {"do": "move", "to": tube, **by_me()}, filter_by(tube=leaving(tube)))
+    except BeanliteError:
+        return f"the jobs wait in {leaving(tube)} of {old.name} until this command is run again"
+    return f"the jobs are in {tube} of {old.name} again"
 
 
 def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int]) -> None:

@@ -54,7 +54,7 @@ class Servers:
 def servers(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-    with start_beanlite(tmp_path / "one") as one, start_beanlite(tmp_path / "two") as two:
+    with start_beanlite(tmp_path / "one") as one, start_beanlite(tmp_path / "two", "--max-job-size", "100000") as two:
         servers = Servers(tmp_path, {"one": one, "two": two})
         yield servers
         for wire in servers.wires.values():
