@@ -25,9 +25,10 @@ from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
 from beanlite.protocol.operators.filters import Filter
 
-# For so long jobs are looked for that have come to the old server since: routers read the changed file within a second,
-# and whoever has an older copy of it may go on for good.
+# For so long, and so often, jobs are looked for that have come to the old server since: routers read the changed file
+# within a second, and whoever has an older copy of it may go on for good.
 FOLLOW_S: Final = 5.0
+LOOK_S: Final = 0.2
 _STATES: Final = ("ready", "delayed", "buried")
 # The keys of policies by which jobs are lost or kept out where they wait meanwhile. Jobs that are moved into a tube are
 # not refused, so on the old server only their age counts; all other keys concern jobs that clients reserve.
@@ -152,7 +153,9 @@ def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[
         copies = _copies(new, tube, server)
         originals = list(everything(old.list_jobs, {"tube": leaving(tube)}, "jobs"))
         if not originals and not copies:
-            break
+            if not is_last:
+                time.sleep(LOOK_S)
+            continue
         missing = [job for job in originals if job["id"] not in copies]
         ids = {job["id"] for job in originals}
         try:

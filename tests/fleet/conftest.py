@@ -51,7 +51,8 @@ class Servers:
 
 
 @pytest.fixture
-def servers(tmp_path):
+def servers(tmp_path, monkeypatch):
+    monkeypatch.setattr("beanlite.console.moving.FOLLOW_S", 0.0)
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     with start_beanlite(tmp_path / "one") as one, start_beanlite(tmp_path / "two", "--max-job-size", "100000") as two:

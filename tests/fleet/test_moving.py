@@ -1,13 +1,16 @@
 """A tube moves from one server to another, whatever cuts that off."""
 
 import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from beanlite.console.live import Live
 from beanlite.errors import BeanliteError
 from beanlite.fleet.servers import Fleet
-from tests.support.streams import DONE_UNPRINTED, onto_full_disk
+from tests.support.streams import DONE_UNPRINTED
 
 
 def test_jobs_move_in_their_states_and_the_file_says_where(servers, capsys):
@@ -96,8 +99,26 @@ def test_reserved_job_stays_until_it_comes_back(servers, capsys):
     assert [job[1] for job in servers.jobs("one")] == ["held"]
 
 
+def test_jobs_are_looked_for_that_come_once_there_is_none(servers, monkeypatch, capsys):
+    clock_s, looks = 0.0, 0
+
+    def sleep(seconds):
+        nonlocal clock_s, looks
+        clock_s += seconds
+        looks += 1
+        if looks in {1, 5}:
+            servers.fill(1)
+
+    monkeypatch.setattr("beanlite.console.moving.FOLLOW_S", 5.0)
+    monkeypatch.setattr("beanlite.console.moving.time", SimpleNamespace(monotonic=lambda: clock_s, sleep=sleep))
+    servers.fill(1)
+    assert servers.move() == 0
+    assert "9 jobs copied" in capsys.readouterr().out
+    assert len(servers.jobs("one")) == 9
+    assert clock_s == pytest.approx(5.0)
+
+
 def test_jobs_that_go_on_coming_to_the_old_server_end_the_move(servers, monkeypatch, capsys):
-    monkeypatch.setattr("beanlite.console.moving.FOLLOW_S", 0.0)
     servers.fill(1)
     wire = servers.wires["two"]
     ask = Live.ask
@@ -185,8 +206,10 @@ def test_more_jobs_move_than_a_request_can_name(servers):
 
 
 @pytest.mark.parametrize("words", [(), ("--json",)])
-def test_a_move_that_can_not_be_told_of_is_done(servers, words):
+def test_a_move_that_can_not_be_told_of_is_done(servers, monkeypatch, capsys, words):
     servers.fill()
-    move = ["shard", "move", "mail", "--to", servers.new, "--servers", str(servers.file)]
-    assert onto_full_disk(*move, *words) == (0, DONE_UNPRINTED)
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert servers.move("mail", *words) == 0
+    assert capsys.readouterr().err == DONE_UNPRINTED
     assert len(servers.jobs("one")) == 6
