@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from beanlite.protocol.arguments import parse_bury, parse_id, parse_id_and_size, parse_release
 from beanlite.protocol.replies import BAD_FORMAT, NOT_FOUND, UNKNOWN_COMMAND
-from beanlite.router.asks import FinishAsk, JobStatsAsk, ReserveJobAsk, ShowAsk
+from beanlite.router.asks import FinishAsk, ReserveJobAsk
 from beanlite.router.ids import NUMBER_BITS
 from beanlite.router.lane import Ask
+from beanlite.router.looks import JobStatsAsk, ShowAsk
 from beanlite.router.routed import Routed
 
 

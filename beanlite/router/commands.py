@@ -23,11 +23,9 @@ from beanlite.router.any_wait import NEVER_S
 from beanlite.router.asks import (
     AuthAsk,
     LargestBodyAsk,
-    LookAsk,
     NameAsk,
     PutAsk,
     ReserveAsk,
-    ShowAsk,
     SwitchAsk,
     UseAsk,
     WatchAsk,
@@ -36,6 +34,7 @@ from beanlite.router.by_id import bury, delete, kick_job, note, peek, release, r
 from beanlite.router.fanned import list_tubes, pause_tube, stats, stats_tube
 from beanlite.router.joint import KickBothAsk, PeekBothAsk
 from beanlite.router.lane import AUTH, CLOSED, Ask, InternalAsk, Lane
+from beanlite.router.looks import LookAsk, TubeAsk
 from beanlite.router.routed import Routed
 from beanlite.router.sums import merged_tubes
 from beanlite.router.wait import Wait
@@ -122,13 +121,10 @@ def use(session: Routed, args: bytes) -> bool:
 
 
 def list_tube_used(session: Routed, _none: bytes) -> bool:
-    return _tell(session, b"list-tube-used\r\n", lambda: b"%b%b\r\n" % (USING, session.used))
-
-
-def _tell(session: Routed, data: bytes, known: Callable[[], bytes]) -> bool:
-    """Answer a question about the client with what the only server says, or with what is known here."""
-    sole = session.sole
-    return session.say(known()) if sole is None else session.ask(sole, data, LookAsk(data))
+    sole, data = session.sole, b"list-tube-used\r\n"
+    if sole is None:
+        return session.say(b"%b%b\r\n" % (USING, session.used))
+    return session.ask(sole, data, TubeAsk(session, data))
 
 
 def kick(session: Routed, args: bytes) -> bool:
@@ -178,7 +174,7 @@ def _peek_first(session: Routed, data: bytes) -> bool:
         if lane.refusal:
             return session.say(_refusal(lane))
     if len(lanes) == 1:
-        return session.ask(lanes[0], data, ShowAsk(data))
+        return session.ask(lanes[0], data, TubeAsk(session, data))
     ask = PeekBothAsk(session, data, lanes[1])
     session.barrier = ask
     return session.ask(lanes[0], data, ask)
@@ -269,10 +265,11 @@ def ignore(session: Routed, args: bytes) -> bool:
 
 
 def list_tubes_watched(session: Routed, _none: bytes) -> bool:
-    def known() -> bytes:
-        return merged_tubes([b"".join(b"- %b\n" % tube for tube in session.watched)])
-
-    return _tell(session, b"list-tubes-watched\r\n", known)
+    sole = session.sole
+    if sole is None:
+        return session.say(merged_tubes([b"".join(b"- %b\n" % tube for tube in session.watched)]))
+    # It is not sent again after a lost connection: the client may watch other tubes by then.
+    return session.ask(sole, b"list-tubes-watched\r\n", Ask())
 
 
 # -- who the client is

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from beanlite.core.tube import is_tube_name
 from beanlite.protocol.arguments import parse_name, parse_pause
 from beanlite.protocol.replies import BAD_FORMAT
-from beanlite.router.asks import LookAsk
 from beanlite.router.joint import MergedAsk, PartAsk, PauseAsk
 from beanlite.router.lane import Ask, Lane
+from beanlite.router.looks import LookAsk
 from beanlite.router.routed import Routed
 from beanlite.router.sums import merged_stats, merged_tubes
 

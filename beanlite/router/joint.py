@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from beanlite.protocol.replies import INTERNAL_ERROR, NOT_FOUND, PAUSED
-from beanlite.router.asks import DoubtAsk, LookAsk
+from beanlite.router.asks import DoubtAsk
 from beanlite.router.ids import with_outer_id
 from beanlite.router.lane import Ask, Lane
+from beanlite.router.looks import LookAsk, TubeAsk
 from beanlite.router.state import ClientState
 
 
@@ -90,15 +91,13 @@ class PauseAsk(Ask):
             self.reply = others[0] if others else PAUSED if PAUSED in self._said else NOT_FOUND
 
 
-class PeekBothAsk(LookAsk):
+class PeekBothAsk(TubeAsk):
     """A peek in a tube that has moved: in the old server first, then in the new one."""
 
-    __slots__ = ("_second", "_session", "_then")
+    __slots__ = ("_second",)
 
     def __init__(self, session: ClientState, data: bytes, second: Lane) -> None:
-        super().__init__(data)
-        self._session = session
-        self._then = data
+        super().__init__(session, data)
         self._second: Lane | None = second
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
@@ -106,7 +105,7 @@ class PeekBothAsk(LookAsk):
         second = self._second
         if second is not None and lane is not second and not line.startswith(b"FOUND "):
             self._second = None
-            second.send(self._then, self)
+            second.send(self._data, self)
             return
         self._session.barrier = None
         self.reply = with_outer_id(line, lane.number) + body if line.startswith(b"FOUND ") else line
@@ -114,6 +113,13 @@ class PeekBothAsk(LookAsk):
     def fail(self, lane: Lane) -> None:
         """Look at the other server alone."""
         self.answer(lane, INTERNAL_ERROR, b"")
+
+    def lose(self, lane: Lane) -> bool:
+        """Do so, too, if this was the old one, where the next connection would begin with no tube."""
+        if self._second is None:
+            return super().lose(lane)
+        self.fail(lane)
+        return True
 
 
 class KickBothAsk(DoubtAsk):

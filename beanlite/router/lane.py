@@ -40,7 +40,7 @@ class Ask:
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply of the server: its line, and its body if it has one, both with CR LF."""
-        self.reply = line
+        self.reply = line + body
 
     def lose(self, lane: Lane) -> bool:
         """Take note that the connection was lost; return False if the client has to be told that by losing its own.

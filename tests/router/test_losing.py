@@ -293,6 +293,38 @@ def test_lost_connection_sends_looks_again(net, client):
     assert said.endswith(b"WATCHING 2\r\n")
 
 
+@pytest.mark.parametrize("count", [1, 2])
+def test_look_at_the_used_tube_is_sent_again_only_for_that_tube(count):
+    net = Net(["a"], ["b"]) if count == 2 else Net(["a"])
+    client = net.client()
+    client.send(b"use c\r\n" + put(b"x") + b"use a\r\n" + put(b"y"))
+    net.halted.add(1)
+    client.session.receive(b"peek-ready\r\nlist-tube-used\r\n", net.now_s)
+    net.lose(1)
+    net.halted.clear()
+    net.run()
+    assert client.take() == b"FOUND 129 1\r\ny\r\nUSING a\r\n"
+    net.halted.add(1)
+    client.session.receive(b"use a\r\npeek-ready\r\nuse c\r\npeek-ready\r\n", net.now_s)
+    net.lose(1)
+    assert client.take() == b"USING a\r\n"
+    assert client.session.is_done
+
+
+@pytest.mark.parametrize(
+    ("question", "change"), [(b"list-tube-used\r\n", b"use a\r\n"), (b"list-tubes-watched\r\n", b"watch a\r\n")]
+)
+def test_question_is_not_answered_with_what_the_client_did_later(question, change):
+    net = Net(["a"])
+    client = net.client()
+    client.send(b"use c\r\nwatch c\r\n")
+    net.halted.add(1)
+    client.session.receive(question + change, net.now_s)
+    net.lose(1)
+    assert client.take() == b""
+    assert client.session.is_done
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_use_that_is_lost_does_not_undo_a_later_one(net, client, fails):
     client.send(b"use a\r\n")

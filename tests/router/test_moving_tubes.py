@@ -31,6 +31,22 @@ def test_moved_tube_is_looked_at_and_kicked_in_both_servers(net):
     assert b"\ncurrent-jobs-ready: 2\n" in client.send(b"stats-tube b\r\n")
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_look_at_a_moved_tube_that_is_lost_shows_no_other_tube(net, lost):
+    job_at(net, 2, b"default")
+    net.change(["a"], [], moved=MOVED)
+    client = net.client()
+    client.send(b"use b\r\n" + put(b"new") + b"peek-ready\r\n")
+    client.session.receive(b"peek-ready\r\n", net.now_s)
+    if lost == 1:  # once the old server has answered
+        net.halted.add(1)
+        net.run()
+    net.lose(lost)
+    net.halted.clear()
+    net.run()
+    assert client.take() == b"FOUND 65 3\r\nnew\r\n"
+
+
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("away", [1, 2])
 def test_moved_tube_is_handled_at_one_server_while_the_other_is_away(net, away, known):
