@@ -45,7 +45,9 @@ def _merge(session: Routed, data: bytes, lanes: list[Lane], combine: Callable[[l
     if not all(session.may_ask(lane) for lane in lanes):
         return False
     near = session.near(lanes)
-    merge = MergedAsk([lane.number for lane in near], combine)
+    merge = MergedAsk(session, [lane.number for lane in near], combine)
+    if len(near) > 1:
+        session.barrier = merge
     session.order.append(merge)
     for lane in near:
         lane.send(data, PartAsk(merge, data))

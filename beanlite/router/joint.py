@@ -13,16 +13,20 @@ from beanlite.router.state import ClientState
 
 
 class MergedAsk(Ask):
-    """A command for several servers, whose replies are merged."""
+    """A command for several servers, whose replies are merged.
 
-    __slots__ = ("_combine", "_first", "_left", "_numbers", "_parts")
+    That takes so long that the next command waits for those of several: other clients have their turn in between.
+    """
 
-    def __init__(self, numbers: list[int], combine: Callable[[list[bytes]], bytes]) -> None:
+    __slots__ = ("_combine", "_first", "_left", "_numbers", "_parts", "_session")
+
+    def __init__(self, session: ClientState, numbers: list[int], combine: Callable[[list[bytes]], bytes]) -> None:
         """``combine`` makes the reply of the bodies of those that answer OK, without the CR LF at their ends.
 
         They are in the order of ``numbers``, those of the servers.
         """
         super().__init__()
+        self._session = session
         self._numbers = numbers
         self._left = len(numbers)
         self._combine = combine
@@ -37,6 +41,8 @@ class MergedAsk(Ask):
             self._first = self._first or line
         self._left -= 1
         if self._left == 0:
+            if self._session.barrier is self:
+                self._session.barrier = None
             self._parts.sort(key=lambda part: self._numbers.index(part[0].number))
             self.reply = self._combine([body for _, body in self._parts]) if self._parts else self._first
 

@@ -161,7 +161,7 @@ def test_lost_server_for_whose_reply_others_wait_is_read_from(fleet, wire):
     other_id = wire.put(b"y")
     two = fleet.upstreams[1]
     two.signal(signal.SIGSTOP)
-    wire.send(b"list-tubes\r\npeek %d\r\n" % other_id + b"peek %d\r\n" % job_id * 900)
+    wire.send(b"stats-tube b\r\npeek %d\r\n" % other_id + b"peek %d\r\n" % job_id * 900)
     until(lambda: unsent_bytes(fleet.upstreams[0]) > 500_000)
     two.kill()
     start_again(two)

@@ -51,3 +51,17 @@ def test_refused_use_costs_the_same_however_many_are_in_flight(net, client):
         client.session.came(lane, b"UNAUTHORIZED\r\n" * (2 * number - 1), net.now_s)
         assert client.session.used == b"a"
     assert costs[0] == costs[1]
+
+
+@pytest.mark.parametrize("line", [b"stats\r\n", b"list-tubes\r\n", b"stats-tube b\r\n"])
+def test_replies_of_several_servers_are_merged_one_at_a_time(net, line):
+    net.change(["a"], [], moved={"b": {"from": "s2", "to": "s1"}})
+    client = net.client()
+    client.send(b"use b\r\n")
+    client.session.receive(line * 5 + b"list-tube-used\r\n", net.now_s)
+    assert len(client.session.order) == 1
+    net.run()
+    said = client.take()
+    assert said.count(b"OK ") == 5
+    assert said.endswith(b"USING b\r\n")
+    assert net.writes[1][-5:] == [line] * 5
