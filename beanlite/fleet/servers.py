@@ -121,9 +121,10 @@ class Fleet:
             tube.encode(): Move(self.by_name[move.from_], self.by_name[move.to]) for tube, move in file.moved.items()
         }
         patterns = [(glob.encode(), self.by_name[name]) for name, row in file.servers.items() for glob in row.tubes]
-        patterns.sort(key=lambda each: (is_glob(each[0]), -specificity(each[0]), each[0]))
-        self._patterns = [(re.compile(translate(glob.decode()).encode()), member) for glob, member in patterns]
-        self._named = {glob for glob, _ in patterns if not is_glob(glob)} | self.moved.keys()
+        self._by_tube = {tube: member for tube, member in patterns if not is_glob(tube)}
+        globs = [(glob, member) for glob, member in patterns if is_glob(glob)]
+        globs.sort(key=lambda each: (-specificity(each[0]), each[0]))
+        self._globs = [(re.compile(translate(glob.decode()).encode()), member) for glob, member in globs]
         self._hashed = [self.by_name[name] for name, row in file.servers.items() if row.hashed]
         self.home = lru_cache(_REMEMBERED)(self._home)
 
@@ -137,15 +138,17 @@ class Fleet:
         move = self.moved.get(tube)
         if move is not None:
             return move.target
-        for pattern, member in self._patterns:
-            if pattern.match(tube) is not None:
+        if tube in self._by_tube:
+            return self._by_tube[tube]
+        for glob, member in self._globs:
+            if glob.match(tube) is not None:
                 return member
         family = tube.partition(b".")[0]
         return max(self._hashed, key=lambda member: sha256(b"%d:%b" % (member.number, family)).digest())
 
     def names(self, tube: bytes) -> bool:
         """Whether the file has the name of a tube, and not only a pattern that matches it."""
-        return tube in self._named
+        return tube in self._by_tube or tube in self.moved
 
     def targets(self) -> list[dict[str, object]]:
         """Return what Prometheus asks, in the JSON of its service discovery."""

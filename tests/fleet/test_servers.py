@@ -8,6 +8,7 @@ import pytest
 from beanlite.errors import ConfigError
 from beanlite.fleet.edit import write_move
 from beanlite.fleet.servers import Fleet
+from tests.protocol.test_costs import calls_of
 from tests.support.journal_files import files_of_at_most
 
 THREE = """
@@ -184,3 +185,13 @@ def test_changed_file_keeps_the_ends_of_its_lines(tmp_path, text):
     file.write_bytes(text.replace("    ", "").replace("\n", "\r\n").encode())
     assert write_move(file, "web", "one", "two").home(b"web").name == "two"
     assert file.read_bytes().count(b"\n") == file.read_bytes().count(b"\r\n")
+
+
+def test_server_of_a_tube_is_looked_up_as_fast_among_many_names(tmp_path):
+    costs = []
+    for number in 1, 500:
+        names = ", ".join(f'"team{each}"' for each in range(number))
+        fleet = load(tmp_path, THREE.replace('"mail", ', f'"mail", {names}, '))
+        assert fleet.home(b"team0").name == "two"
+        costs.append(calls_of(lambda fleet=fleet: fleet.home(b"another")))
+    assert costs[0] == costs[1]
