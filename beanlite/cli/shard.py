@@ -94,7 +94,7 @@ def move(
             schedules = [each["name"] for part, _ in parts for each in part if each["tube"] == tube]
             with counting("jobs copied") as progress:
                 moved = move_jobs(here, there, source, tube, progress)
-    _report(tube, source, to, fleet.version, moved, schedules, as_json=as_json)
+    _report(tube, source, to, fleet, moved, schedules, as_json=as_json)
 
 
 def _reached(place: Place) -> Live:
@@ -173,20 +173,22 @@ def _check_there_is(tube: str, pair: tuple[Live, Live], places: Places, *, is_kn
 
 
 def _report(
-    tube: str, source: str, to: str, version: int, moved: MoveResult, schedules: list[str], *, as_json: bool
+    tube: str, source: str, to: str, fleet: Fleet, moved: MoveResult, schedules: list[str], *, as_json: bool
 ) -> None:
     if as_json:
-        facts = {"tube": tube, "from": source, "to": to, "version": version}
+        facts = {"tube": tube, "from": source, "to": to, "version": fleet.version}
         facts |= {"copied": moved.copied, "reserved": moved.reserved, "left": moved.left, "schedules": schedules}
         print_done(json.dumps(facts))
         return
-    lines = [f"{tube} is on {to} now, by version {version} of the file: {units.jobs(moved.copied)} copied"]
+    lines = [f"{tube} is on {to} now, by version {fleet.version} of the file: {units.jobs(moved.copied)} copied"]
     if moved.reserved:
         reserved = units.jobs(moved.reserved)
         lines.append(f"{reserved} reserved on {source}: they end there, or this command moves them later")
     if moved.left:
         left = units.jobs(moved.left)
         lines.append(f"{left} on {source} since, as by an older copy of the file: this command moves them later")
+    if fleet.given(tube.encode()).name != to:
+        lines.append(f"before its line in [moved] goes, name {tube} in tubes of {to}, and of no other server")
     if schedules:
         names = ", ".join(schedules)
         lines.append(f"schedules that put into {tube} stay on {source}: {names}; unset them, and set them again")

@@ -136,8 +136,10 @@ class Fleet:
     def _home(self, tube: bytes) -> Member:
         """Return the server into which jobs of a tube are put."""
         move = self.moved.get(tube)
-        if move is not None:
-            return move.target
+        return self.given(tube) if move is None else move.target
+
+    def given(self, tube: bytes) -> Member:
+        """Return the server to which a tube belongs, but for its move."""
         if tube in self._by_tube:
             return self._by_tube[tube]
         for glob, member in self._globs:

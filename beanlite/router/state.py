@@ -183,8 +183,9 @@ class ClientState(Owner):
             return lanes
         at = self.turn % len(lanes)
         lanes = lanes[at:] + lanes[:at]
-        for tube in self.map.fleet.moved:
-            if tube in self.watched:
+        moved, watched = self.map.fleet.moved, self.watched
+        for tube in moved if len(moved) < len(watched) else watched:
+            if tube in moved and tube in watched:
                 old, new = self.homes(tube)
                 if lanes.index(old) > lanes.index(new):
                     lanes.remove(old)

@@ -24,6 +24,19 @@ def test_jobs_move_in_their_states_and_the_file_says_where(servers, capsys):
     assert servers.file.read_text().count("# by hand") == 2
 
 
+def test_tube_stays_if_the_file_is_changed_as_the_command_says(servers, capsys):
+    hint = "before its line in [moved] goes, name mail in tubes of one, and of no other server\n"
+    servers.fill()
+    assert servers.move() == 0
+    assert hint in capsys.readouterr().out
+    text = servers.file.read_text().split("[moved]")[0].replace("number = 1", 'number = 1\ntubes = ["mail"]')
+    servers.file.write_text(text)
+    assert Fleet.load(servers.file).home(b"mail").name == "one"
+    servers.wires["two"].put(b"by an old file")
+    assert servers.move() == 0
+    assert hint not in capsys.readouterr().out
+
+
 def test_tube_that_is_gone_with_its_last_job_moves(servers, capsys):
     wire = servers.wires["two"]
     wire.ask("use mail")

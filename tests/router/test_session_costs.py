@@ -30,6 +30,20 @@ def test_greeting_costs_the_same_whatever_tubes_other_servers_have(client):
     assert costs[0] == costs[1]
 
 
+def test_reserve_does_not_go_through_all_tubes_that_have_moved(net, worker):
+    class Moved(dict):
+        def __iter__(self):
+            pytest.fail("gone through")
+
+    worker.send(b"watch t5\r\n")
+    moved = {f"t{number}": {"from": "s2", "to": "s1"} for number in range(9)}
+    net.change(["a"], ["b"], moved=moved)
+    net.map.fleet.moved = Moved(net.map.fleet.moved)
+    for turn in 0, 1:
+        worker.session.turn = turn
+        assert [lane.number for lane in worker.session.reserve_lanes()] == [2, 1]
+
+
 def test_watch_does_not_copy_what_is_watched(client):
     class Watched(set):
         def __sub__(self, other):
