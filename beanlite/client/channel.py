@@ -12,12 +12,11 @@ from beanlite.client import calls
 from beanlite.client.calls import Call
 from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, JobCount
 from beanlite.client.errors import (
+    UNFIT,
     BadFormat,
     ClientError,
-    ConnectionLost,
     Declined,
     NotSent,
-    UnexpectedReply,
     UnknownCommand,
     cannot_connect,
 )
@@ -306,7 +305,7 @@ async def connect_channel(target: Target, when_free: Callable[[Channel], None]) 
                 raise
     except TimeoutError as error:
         raise cannot_connect(target, TimeoutError(f"no answer within {CONNECT_S:.0f} s")) from error
-    except (OSError, ConnectionLost, UnexpectedReply) as error:
+    except (OSError, *UNFIT) as error:
         raise cannot_connect(target, error) from error
     return channel
 

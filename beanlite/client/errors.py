@@ -25,7 +25,7 @@ class ClientError(Exception):
 
 
 class CannotConnect(ClientError):
-    """No server can be reached: it does not run, the address is another one, or TLS fails."""
+    """No server can be reached: it does not run, the address is another one, TLS fails, or it can't do anything now."""
 
 
 class ConnectionLost(ClientError):
@@ -150,6 +150,10 @@ DECLINED: Final[dict[bytes, type[Declined]]] = {
     b"INTERNAL_ERROR": InternalError,
 }
 """What each of the protocol's refusals is raised as."""
+
+
+UNFIT: Final = (ConnectionLost, UnexpectedReply, InternalError, OutOfMemory)
+"""What ends a connection before it can be used; a router says INTERNAL_ERROR while the server behind it is away."""
 
 
 def cannot_connect(where: object, error: Exception) -> CannotConnect:

@@ -11,11 +11,10 @@ from beanlite.client import calls
 from beanlite.client.calls import Call
 from beanlite.client.dialogue import DEFAULT, Answer, Dialogue, JobCount
 from beanlite.client.errors import (
+    UNFIT,
     BadFormat,
     ClientError,
-    ConnectionLost,
     Declined,
-    UnexpectedReply,
     UnknownCommand,
     cannot_connect,
 )
@@ -241,7 +240,7 @@ def connect_wire(where: Target, timeout_s: float | None) -> Wire:
         except BaseException:
             wire.close()
             raise
-    except (OSError, ConnectionLost, UnexpectedReply) as error:
+    except (OSError, *UNFIT) as error:
         _raise_if_foreign(error)
         raise cannot_connect(where, error) from error
     return wire

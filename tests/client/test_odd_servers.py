@@ -157,6 +157,22 @@ async def test_end_amid_the_first_commands_is_no_connection(ways):
             await connect(server.url, **ways).__aenter__()
 
 
+@pytest.mark.parametrize("refusal", [b"INTERNAL_ERROR\r\n", b"OUT_OF_MEMORY\r\n"])
+async def test_connection_whose_greeting_is_refused_is_made_again(refusal):
+    """So answers a router while the server behind it is away."""
+    again = [b"NAMED\r\n", None, refusal, b"NAMED\r\n", b"OK 10\r\n---\npid: 1\r\n"]
+    async with Odd(refusal, refusal, *again, *again) as server:
+        with pytest.raises(CannotConnect):
+            await asyncio.to_thread(connect_blocking, server.url, name="me")
+        with pytest.raises(CannotConnect):
+            await connect(server.url, name="me").__aenter__()
+        blocking = await asyncio.to_thread(connect_blocking, server.url, name="me")
+        assert await asyncio.to_thread(blocking.stats) == {"pid": 1}
+        blocking.close()
+        async with connect(server.url, name="me") as queue:
+            assert await queue.stats() == {"pid": 1}
+
+
 async def test_half_closed_connection_is_made_again():
     async with Odd(None, b"INSERTED 7\r\n") as server, connect(server.url) as queue:
         with pytest.raises(PutUnknown):

@@ -117,12 +117,13 @@ def unwilling(tmp_path):
 
 def test_worker_goes_on_after_each_refusal(unwilling):
     work, server = unwilling
-    process = work.begin("work", "--connect", f"127.0.0.1:{server.server_address[1]}")
+    place = f"127.0.0.1:{server.server_address[1]}"
+    process = work.begin("work", "--connect", place)
     until(lambda: len(work.outcomes()) >= 2 or process.poll() is not None)
     assert [(line["id"], line["outcome"]) for line in work.lines()] == [(2, "lost"), (3, "done")], work.errors()
     lines = [line.split("beanlite: ")[1] for line in work.errors().splitlines() if "reason=" in line]
     assert lines == [
-        "waiting for the server reason=INTERNAL_ERROR",  # to the first command
+        f'waiting for the server reason="no server can be reached at beanlite://{place}: INTERNAL_ERROR"',
         "waiting for the server reason=INTERNAL_ERROR",
         "job could not be finished, and comes back id=2 tube=mail reason=OUT_OF_MEMORY",
     ]
