@@ -81,8 +81,9 @@ def note(session: Routed, args: bytes) -> bool:
         return False
     if lane is None or inner not in lane.held:
         # A server takes the router for an operator if it is on the same machine, and an operator leaves notes on any
-        # job: so it is asked about none.
-        lane, inner = lane or session.home, 0
+        # job: so it is asked about none. It is one that has a job of the client: another one may be halted.
+        holders = [each for each in session.lanes.values() if each.held]
+        lane, inner = lane or (holders[0] if holders else session.home), 0
     if not lane.server.knows_notes:
         return session.say(UNKNOWN_COMMAND)
     ask = FinishAsk(inner)

@@ -13,6 +13,7 @@ from beanlite.protocol.arguments import parse_claim, parse_kick, parse_name, par
 from beanlite.protocol.replies import (
     BAD_FORMAT,
     JOB_TOO_BIG,
+    NAMED,
     NOT_IGNORED,
     UNAUTHORIZED,
     UNKNOWN_COMMAND,
@@ -276,19 +277,19 @@ def list_tubes_watched(session: Routed, _none: bytes) -> bool:
 
 
 def name(session: Routed, args: bytes) -> bool:
-    claim = parse_claim(args)
-    if claim is None:
+    if parse_claim(args) is None:
         return session.say(BAD_FORMAT)
-    home = session.home
-    if not session.may_ask(home):
-        return False
-    data = b"name %b\r\n" % args
-    home.ensure()
+    sole, data = session.sole, b"name %b\r\n" % args
+    if sole is not None:
+        if not session.may_ask(sole):
+            return False
+        sole.ensure()
     for lane in session.lanes.values():
-        if lane is not home and lane.state != CLOSED and not lane.ended:  # its greeting may be on the way already
+        if lane is not sole and lane.state != CLOSED and not lane.ended:  # its greeting may be on the way already
             lane.send(data, InternalAsk())
     session.claim = args
-    return session.ask(home, data, NameAsk())
+    # Of several servers any may be halted, and have nothing to do with what the client is about to do.
+    return session.say(NAMED) if sole is None else session.ask(sole, data, NameAsk())
 
 
 def auth(session: Routed, token: bytes) -> bool:

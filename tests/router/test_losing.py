@@ -503,3 +503,22 @@ def test_server_is_doubted_whose_reply_nobody_waits_for(net, worker):
     client.send(b"peek-ready\r\n")
     client.leave()
     assert doubts == [1]
+
+
+def test_halted_server_of_default_keeps_nobody_from_work_elsewhere(net):
+    net.halted.add(1)
+    job_at(net, 2, b"b")
+    client = net.client()
+    said = client.send(b"name web1\r\nwatch b\r\nreserve-job 66\r\n")
+    assert said == b"NAMED\r\nWATCHING 2\r\nRESERVED 66 1\r\nx\r\n"
+    client.session.receive(put(b"x"), net.now_s)
+    net.halted.clear()
+    net.run()
+    assert client.take() == b"INSERTED 65\r\n"
+    net.halted.add(1)
+    said = client.send(b"name web2\r\nnote 0 1\r\nx\r\nnote 66 1\r\nx\r\ndelete 66\r\n")
+    assert said == b"NAMED\r\nNOT_FOUND\r\nNOTED\r\nDELETED\r\n"
+    net.halted.clear()
+    net.run()
+    for core in net.cores.values():
+        assert [*core.sessions][-1].peer.address.endswith(' "web2"')

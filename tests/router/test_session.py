@@ -363,7 +363,7 @@ def test_note_is_left_on_a_job_of_the_client_alone(client):
 
 def test_name_is_told_to_all_servers(net, client):
     assert client.send(b"name web1/mail/17\r\n") == b"NAMED\r\n"
-    client.send(b"use b\r\n")
+    client.send(put(b"x") + b"use b\r\n")
     for core in net.cores.values():
         assert [each.peer.address.endswith(' "web1/mail/17"') for each in core.sessions] == [True]
 
@@ -378,6 +378,7 @@ def test_name_is_told_to_a_server_that_is_away_once_it_is_back(net, client):
 
 
 def test_name_is_told_on_connections_that_are_being_made(net, client):
-    assert client.send(b"watch b\r\nname web1\r\n") == b"WATCHING 2\r\nNAMED\r\n"
+    said = client.send(b"watch a\r\nwatch b\r\nname web1\r\n")
+    assert said == b"WATCHING 2\r\nWATCHING 3\r\nNAMED\r\n"
     for core in net.cores.values():
         assert [each.peer.address.endswith(' "web1"') for each in core.sessions] == [True]
