@@ -233,6 +233,9 @@ class Worker:
                     refusals += 1
                     self._idle.add(task)
                     await asyncio.sleep(wait_s(refusals, random.random()))  # noqa: S311 - no secret
+        except asyncio.CancelledError:
+            self.stop(BeanliteError("the function has cancelled a task of the worker"))  # unless we have stopped
+            raise
         except Exception as error:  # noqa: BLE001 - it ends the worker, with the jobs in hand finished
             self.stop(error)
 
@@ -272,7 +275,7 @@ class Worker:
         touching = asyncio.create_task(_keep(job, int(stats["ttr"])))
         try:
             done, _ = await asyncio.wait({running}, timeout=self._limits.timeout_s)
-            error = running.result() if done else await self._late(running, call)
+            error = _error_of(running) if done else await self._late(running, call)
             touching.cancel()
             ends = True
             outcome = await finish(job, stats, error, self._limits.tries)
@@ -318,7 +321,7 @@ class Worker:
         running.cancel()
         done, _ = await asyncio.wait({running}, timeout=_CANCEL_S)
         if done:
-            error.__cause__ = running.result()
+            error.__cause__ = _error_of(running)
         else:
             error.add_note("It was cancelled, and goes on.")
         return error
@@ -333,6 +336,13 @@ class Worker:
             self._idle.add(task)
             await asyncio.wait({running})
             self._hung -= 1
+
+
+def _error_of(running: "asyncio.Future[BaseException | None]") -> BaseException | None:
+    """Return the error of a call that has ended; a function may have cancelled its own task."""
+    if running.cancelled():
+        return asyncio.CancelledError("the function has cancelled its own task")
+    return running.result()
 
 
 def _flush() -> None:

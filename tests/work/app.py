@@ -156,6 +156,17 @@ async def work_async(job):
     return None
 
 
+async def cancel_tasks(job):
+    kind, _ = act(job)
+    if kind == "own":
+        asyncio.current_task().cancel()
+    if kind == "slots":
+        for task in asyncio.all_tasks():
+            if task.get_coro().__qualname__ == "Worker._fill":
+                task.cancel()
+        await asyncio.sleep(100)
+
+
 async def leave_task(job):
     task = asyncio.create_task(stay_on())
     task.add_done_callback(print)

@@ -27,6 +27,25 @@ def test_exit_in_a_task_of_the_function_does_not_end_the_worker(work, wire):
     assert worker.wait(30) == 0
 
 
+def test_function_that_cancels_its_own_task_has_failed(work, wire):
+    job_id = wire.put(b"own x")
+    wire.put(b"quick y")
+    worker = work.begin("cancel_tasks", "--tries", "1")
+    until(lambda: worker.poll() is not None or len(work.outcomes()) == 2)
+    assert (work.outcomes(), state(wire, job_id)) == (["buried", "done"], "buried")
+    assert work.lines()[0]["error"] == "CancelledError: the function has cancelled its own task"
+    worker.terminate()
+    assert worker.wait(30) == 0
+
+
+def test_worker_ends_if_the_function_cancels_what_reserves_jobs(work, wire):
+    job_id = wire.put(b"slots x")
+    worker = work.begin("cancel_tasks")
+    assert worker.wait(30) == 1
+    assert "beanlite: the function has cancelled a task of the worker\n" in work.errors()
+    assert (work.outcomes(), state(wire, job_id)) == (["given back"], "ready")
+
+
 @pytest.mark.parametrize("function", ["work", "work_async"])
 @pytest.mark.parametrize("wrapper", ["Tee(sys.stdout)", "codecs.getwriter('utf-8')(sys.stdout.detach())"])
 def test_module_that_wraps_stdout_does_not_silence_the_worker(work, wire, function, wrapper):
