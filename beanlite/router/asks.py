@@ -81,18 +81,29 @@ def reserved(lane: Lane, line: bytes, body: bytes) -> bytes:
 class ReserveAsk(Ask):
     """A reserve, which may wait."""
 
-    __slots__ = ("_session", "until_s")
+    __slots__ = ("_session", "_timeout_s", "until_s")
 
-    def __init__(self, session: ClientState, until_s: float) -> None:
+    def __init__(self, session: ClientState, timeout_s: float) -> None:
         super().__init__()
         self._session = session
-        self.until_s = until_s
-        """When the client is told that there is no job."""
+        self._timeout_s = timeout_s
+        self.until_s = 0.0
+        """When the client is told that there is no job; 0: it waits for the reserves before this one."""
+
+    def begin(self) -> None:
+        """Note that there is no reserve before this one."""
+        if not self.until_s:
+            self.until_s = self._session.now_s + self._timeout_s
 
     def answer(self, lane: Lane, line: bytes, body: bytes) -> None:
         """Take the reply of the only server that was asked."""
         self.reply = reserved(lane, line, body) if line.startswith(b"RESERVED ") else line
         self._leave()
+        if self._session.reserves:
+            for ask in lane.asks:
+                if isinstance(ask, ReserveAsk):  # the next one, should its server be lost
+                    ask.begin()
+                    break
 
     def lose(self, lane: Lane) -> bool:
         """Wait until the server is back: a job that it has given out in between went back with the connection."""

@@ -192,28 +192,30 @@ def reserve_with_timeout(session: Routed, args: bytes) -> bool:
     timeout_s = parse_timeout(args)
     if timeout_s is None:
         return session.say(BAD_FORMAT)
-    return _reserve(session, b"reserve-with-timeout %b\r\n" % args, session.now_s + timeout_s)
+    return _reserve(session, b"reserve-with-timeout %b\r\n" % args, timeout_s)
 
 
-def _reserve(session: Routed, data: bytes, until_s: float) -> bool:
+def _reserve(session: Routed, data: bytes, timeout_s: float) -> bool:
+    ask = ReserveAsk(session, timeout_s)
     lanes = session.reserve_lanes()
     wait = session.wait
     if wait is None and len(lanes) == 1 and not lanes[0].server.away and lanes[0] not in session.late:
         lane = lanes[0]
         if not session.may_ask(lane):
             return False
+        if not session.reserves:
+            ask.begin()
         session.waits_on = lane
         session.reserves += 1
         if session.half_closed:
             data = b"reserve-with-timeout 0\r\n"
-        return session.ask(lane, data, ReserveAsk(session, until_s))
+        return session.ask(lane, data, ask)
     if wait is None:
         if session.waits_on is not None:
             return False
         session.wait = wait = Wait(session)
     if not isinstance(wait, Wait) or not wait.is_new:
         return False
-    ask = ReserveAsk(session, until_s)
     session.order.append(ask)
     wait.add(ask)
     return True

@@ -65,6 +65,7 @@ class Wait(AnyWait):
     def add(self, ask: ReserveAsk) -> None:
         """Take one more reserve."""
         self._asks.append(ask)
+        self._asks[0].begin()
 
     def begin(self) -> None:
         """Ask the servers."""
@@ -146,6 +147,8 @@ class Wait(AnyWait):
 
     def _answer(self, reply: bytes) -> None:
         self._asks.popleft().reply = reply
+        if self._asks:
+            self._asks[0].begin()
 
     def _polled_all(self) -> None:
         """Go on when no server has a job that is ready."""
@@ -248,7 +251,7 @@ class Wait(AnyWait):
         self._offers.clear()
 
     def _conclude(self, reply: bytes) -> None:
-        """Answer the first reserve without a job."""
+        """Answer the first reserve, whatever is offered."""
         self._cancel()
         self._answer(reply)
         self._poll_all()
@@ -298,9 +301,7 @@ class Wait(AnyWait):
         """Take a job that a server gives late; return False if none is waited for."""
         if self._polls or self._taking is not None:
             return False
-        self._cancel()
-        self._answer(reserved(lane, line, body))
-        self._poll_all()
+        self._conclude(reserved(lane, line, body))
         return True
 
 

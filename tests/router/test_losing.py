@@ -127,7 +127,7 @@ def test_job_that_comes_late_with_a_timeout_is_kept_from_no_reserve(net, worker)
     worker.session.turn = 1
     net.halted.add(1)
     worker.send(b"reserve-with-timeout 2\r\n" * 2)
-    net.wait(3)
+    net.wait(5)
     assert worker.take() == b"TIMED_OUT\r\n" * 2
     worker.send(b"ignore b\r\n")
     _begin_to_give_back(worker)
@@ -357,7 +357,7 @@ def test_reserve_outlasts_a_lost_connection(net, client):
     net.come_back(1)
     job_at(net, 1, b"default")
     assert client.take() == b"RESERVED 65 1\r\nx\r\n"
-    net.wait(4.5)
+    net.wait(5.5)
     assert client.take() == b"TIMED_OUT\r\n"
 
 

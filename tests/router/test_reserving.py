@@ -73,6 +73,29 @@ def test_reserve_with_timeout_times_out(net, worker):
     assert stats_of_job(net, 1, 1)["state"] == "ready"
 
 
+def test_timeout_of_a_reserve_begins_when_the_one_before_has_ended(net, worker):
+    assert worker.send(b"reserve-with-timeout 2\r\nreserve-with-timeout 3\r\nreserve-with-timeout 0\r\n") == b""
+    net.wait(1.9)
+    assert worker.take() == b""
+    net.wait(0.2)
+    assert worker.take() == b"TIMED_OUT\r\n"
+    net.wait(2.8)
+    assert worker.take() == b""
+    net.wait(0.2)
+    assert worker.take() == b"TIMED_OUT\r\n" * 2
+
+
+def test_timeout_of_a_second_reserve_outlasts_a_lost_server_as_it_is(net, client):
+    client.send(b"reserve-with-timeout 2\r\nreserve-with-timeout 5\r\n")
+    net.wait(2.2)
+    assert client.take() == b"TIMED_OUT\r\n"
+    net.lose(1)
+    net.wait(4.5)
+    assert client.take() == b""
+    net.wait(0.6)
+    assert client.take() == b"TIMED_OUT\r\n"
+
+
 def test_deadline_of_a_job_ends_the_wait(net, worker):
     client = net.client()
     client.send(b"use b\r\n" + put(b"x", ttr_s=5))
