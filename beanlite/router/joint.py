@@ -149,6 +149,7 @@ class KickBothAsk(DoubtAsk):
                 self._second = None
                 second.send(b"kick %d\r\n" % (self._bound - self._kicked), self)
                 return
+        if self._kicked or word == b"KICKED":  # those of the first server are kicked if the second one refuses it, too
             line = b"KICKED %d\r\n" % self._kicked
         self._session.barrier = None
         self.reply = line

@@ -31,6 +31,17 @@ def test_moved_tube_is_looked_at_and_kicked_in_both_servers(net):
     assert b"\ncurrent-jobs-ready: 2\n" in client.send(b"stats-tube b\r\n")
 
 
+def test_kick_that_the_second_server_refuses_tells_what_the_first_did(net):
+    net.change(["a"], [], moved=MOVED)
+    client = net.client()
+    client.send(b"use b\r\nkick 1\r\n")
+    for kicked, told in (5, b"KICKED 5\r\n"), (0, b"UNAUTHORIZED\r\n"):
+        client.session.receive(b"kick 9\r\n", net.now_s)
+        client.session.came(client.session.lanes[2], b"KICKED %d\r\n" % kicked, net.now_s)
+        client.session.came(client.session.lanes[1], b"UNAUTHORIZED\r\n", net.now_s)
+        assert client.take() == told
+
+
 @pytest.mark.parametrize("lost", [1, 2])
 def test_look_at_a_moved_tube_that_is_lost_shows_no_other_tube(net, lost):
     job_at(net, 2, b"default")
