@@ -120,7 +120,7 @@ class Wait(AnyWait):
     def _poll_next(self) -> None:
         session = self._session
         for lane in self._to_poll:
-            if session.is_open(lane) and lane not in session.late:
+            if session.is_open(lane) and lane not in session.late and lane not in self._offers:
                 self._to_poll.remove(lane)
                 self._polls = [PollAsk(session, self, lane) for _ in self._asks]
                 self._stall_s = session.now_s + STALL_S

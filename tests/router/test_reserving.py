@@ -203,6 +203,17 @@ def test_half_closed_client_gets_a_job_of_a_server_not_yet_asked(net, client):
     assert client.session.is_done
 
 
+def test_half_closed_client_is_not_held_up_by_an_offer_asked_for(net, client):
+    net.halted.add(2)
+    client.session.turn = 1
+    client.send(b"watch b\r\nreserve\r\n")
+    client.half_close()
+    job_at(net, 2, b"b")
+    net.halted = {1}
+    net.run()
+    assert client.take() == b"WATCHING 2\r\nRESERVED 66 1\r\nx\r\n"
+
+
 def test_deadline_of_a_job_is_told_only_if_no_server_has_one(net, client):
     client.send(put(b"x", ttr_s=1) + b"reserve\r\n")
     job_at(net, 2, b"b")
