@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import IO, Any, Final
 
 from beanlite.beside.child import Child, Parent, run_module
@@ -44,24 +46,55 @@ def _made(output: bytes) -> dict[str, Any] | None:
 
 
 class Backups(Parent):
-    """Makes backups of a database into a folder; the first is due one interval after the newest one in the folder."""
+    """Makes backups of a database into a folder; the first is due one interval after the newest one in the folder.
+
+    The folder may hang, as one on NFS does while its server is away: the loop never looks at it.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, db: Path, folder: Path, every_s: int, keep: int) -> None:
         super().__init__(loop)
         self._db = Path(os.path.realpath(db))
-        self._folder = Path(os.path.realpath(folder))
+        self._folder = folder.absolute()
         self._every_s = every_s
         flags = ["--db", str(self._db), "--keep", str(keep), "--json"]
         self._command = run_module("beanlite", "backup", str(self._folder), *flags)
         self._output: IO[bytes]
         """What the backup's process prints."""
+        self._is_looking = False
+        """A thread looks at the folder."""
         self.succeeded_at = 0
-        """When the newest backup was made, in UTC seconds; 0: there is none."""
+        """When the newest backup was made, in UTC seconds; 0: there is none, or none was found yet."""
         self.failed_at = 0
         """When a backup last failed, in UTC seconds; 0: none has since the start."""
 
     def begin(self) -> None:
         """Schedule the first backup for when it is due: at once if there is none in the folder yet."""
+        self._timer = self._loop.call_later(self._every_s, self._make)
+        self._look(self._newest, self._schedule)
+
+    def _look(self, look: Callable[[], Any], go_on: Callable[[Any], None]) -> None:
+        """Look at the folder in a thread, and go on in the loop with what it saw."""
+
+        def end(seen: object) -> None:
+            self._is_looking = False
+            if not self._is_over:
+                go_on(seen)
+
+        def run() -> None:
+            seen = look()
+            with contextlib.suppress(RuntimeError):  # the loop is closed: the server has ended meanwhile
+                self._loop.call_soon_threadsafe(end, seen)
+
+        try:
+            Thread(target=run, name="backups", daemon=True).start()  # the end of the server does not wait for it
+        except RuntimeError as error:  # the system has no more threads for us
+            self._report_failure(str(error))
+        else:
+            self._is_looking = True
+
+    def _newest(self) -> tuple[float, bool]:
+        """Return when the newest backup was made, 0 if there is none, and whether it is on the disk of the database."""
+        made_s = 0.0
         with contextlib.suppress(OSError):  # the first backup will report what is wrong with the folder
             backups = dated_backups(self._folder, self._db)
             if backups:
@@ -69,18 +102,31 @@ class Backups(Parent):
                 now_s = time.time()
                 if made_s > now_s:  # the clock has been put back; names go on from the newest one all the same
                     made_s = min(newest.stat().st_mtime, now_s)
-                self.succeeded_at = int(made_s)
-            if self._shares_disk():
-                log.warning("backup_dir is on the disk of the database", backup_dir=self._folder)
+            return made_s, self._shares_disk()
+        return made_s, False
+
+    def _schedule(self, seen: tuple[float, bool]) -> None:
+        made_s, shares_disk = seen
+        self.succeeded_at = int(made_s)
+        if shares_disk:
+            log.warning("backup_dir is on the disk of the database", backup_dir=self._folder)
         in_s = self.succeeded_at + self._every_s - time.time()
-        self._timer = self._loop.call_later(min(max(0.0, in_s), self._every_s), self._make)
+        self._make_in(min(max(0.0, in_s), self._every_s))
+
+    def _make_in(self, in_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(in_s, self._make)
 
     def _make(self) -> None:
         self._timer = self._loop.call_later(self._every_s, self._make)
-        if self._child is not None:
+        if self._child is not None or self._is_looking:
             log.warning("backup takes longer than backup_every", seconds=self._every_s)
             return
-        if not self._has_room():
+        self._look(self._has_room, self._start)
+
+    def _start(self, has_room: bool) -> None:  # noqa: FBT001 - it is all that was looked for
+        if not has_room:
             self._report_failure(
                 f"it would leave too little room for jobs on the disk of {self._db}, which {self._folder} shares"
             )
@@ -132,9 +178,7 @@ class Backups(Parent):
     def _report_failure(self, why: str) -> None:
         self.failed_at = int(time.time())
         in_s = min(self._every_s, _AGAIN_S)
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(in_s, self._make)
+        self._make_in(in_s)
         log.error("backup failed", error=why, next_in_s=in_s)
 
     async def wait(self) -> None:

@@ -44,7 +44,8 @@ class Beside:
             await before.wait()
         self.backups = _backups(settings)
         if self.backups is not None:
-            self.backups.failed_at = 0 if before is None else before.failed_at
+            if before is not None:
+                self.backups.succeeded_at, self.backups.failed_at = before.succeeded_at, before.failed_at
             self.backups.begin()
         self.change_page(settings)
 
@@ -77,9 +78,9 @@ class Beside:
         if settings.file is not None:
             options["db"] = os.path.realpath(settings.file)
         if settings.backup_dir is not None:
-            options["backups"] = os.path.realpath(settings.backup_dir)
+            options["backups"] = str(settings.backup_dir.absolute())  # to follow links there may hang
         files = {key: path for key in _PAGE_FILES if (path := getattr(settings, key)) is not None}
-        options |= {key: os.path.realpath(path) for key, path in files.items()}
+        options |= {key: str(path.absolute()) for key, path in files.items()}
         options["written"] = " ".join(map(_written, files.values()))  # another one has it begin anew
         return page_command(options)
 

@@ -1,19 +1,25 @@
 """Scheduled backups: made while clients are served, reported in stats and the log, and never in the server's way."""
 
 import asyncio
+import json
 import os
 import shutil
+import socket
 import sys
 import tempfile
+import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from beanlite.beside.backups import Backups
+from beanlite.beside.beside import Beside
 from beanlite.host import log
 from beanlite.journal.sqlite.file.dated import dated_backups, dated_path
 from beanlite.journal.sqlite.tools.verify import verify
+from beanlite.settings.config import Settings
 from tests.support.journal_files import make
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
@@ -108,6 +114,7 @@ async def test_the_first_is_due_so_long_after_the_newest(folder):
     make(dated_path(folder, Path("queue.db"), now_s - 900))
     backups = Made(folder, 3600, "")
     backups.begin()
+    await until(lambda: backups.succeeded_at)
     assert backups.succeeded_at == int(now_s - 900)
     assert backups._timer.when() - asyncio.get_running_loop().time() == pytest.approx(2700, abs=60)
     backups.end()
@@ -134,6 +141,7 @@ async def test_age_is_by_the_file_where_a_name_is_ahead_of_the_clock(folder, wri
     os.utime(newest, (now_s - written_s_ago, now_s - written_s_ago))
     backups = Made(folder, 3600, "")
     backups.begin()
+    await until(lambda: backups.succeeded_at)
     assert backups.succeeded_at == pytest.approx(now_s - age_s, abs=60)
     assert backups._timer.when() - asyncio.get_running_loop().time() == pytest.approx(3600 - age_s, abs=60)
     backups.end()
@@ -175,10 +183,62 @@ async def test_a_stop_amid_the_wait_for_its_end_waits_for_it_as_well(folder, tol
     assert told == [("info", "stopped during a backup", {})]
 
 
+@pytest.fixture
+def hanging(folder, monkeypatch):
+    """Have the folder hang, as on NFS, until this is set; but whoever asks for it in the loop is wrong."""
+    answers = threading.Event()
+
+    def hang(call, path, *args, **keys):
+        if str(path).startswith(str(folder)):
+            assert threading.current_thread() is not threading.main_thread(), f"{call.__name__} may hang"
+            answers.wait()
+        return call(path, *args, **keys)
+
+    for name in ("stat", "lstat", "listdir", "statvfs", "readlink"):
+        monkeypatch.setattr(os, name, partial(hang, getattr(os, name)))
+    yield answers
+    answers.set()
+
+
+async def test_a_folder_that_hangs_at_the_start_is_waited_for(folder, told, hanging):
+    backups = Made(folder, 3600, "import time; time.sleep(100)")
+    backups.begin()
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "backups"]
+    assert thread.daemon, "the end of the server would wait for it"
+    backups._make()
+    assert told == [("warning", "backup takes longer than backup_every", {"seconds": 3600})]
+    hanging.set()
+    await until(lambda: backups._child is not None)
+    backups.end()
+    await backups.wait()
+
+
+async def test_one_is_not_begun_while_the_folder_hangs(folder, told, hanging):
+    hanging.set()
+    backups = Made(folder, 3600, 'print(\'{"file": "f", "jobs": 1, "size": 2, "seconds": 3}\')')
+    backups.begin()
+    await until(lambda: told)
+    hanging.clear()
+    backups._make()
+    backups.end()
+    hanging.set()
+    await until(lambda: not backups._is_looking)
+    assert backups._child is None
+    assert [line[1] for line in told] == ["backup made"]
+
+
+@pytest.mark.usefixtures("hanging")
+def test_the_page_is_started_while_the_folder_hangs(folder):
+    settings = Settings(web="127.0.0.1:0", backup_dir=folder, backup_every="1h")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        command = Beside([listening])._page_command(settings)
+    assert json.loads(command[-1])["backups"] == str(folder)
+
+
 async def test_one_that_takes_too_long_is_left_alone(folder, told):
     backups = Made(folder, 0.05, "import time; time.sleep(100)")
     backups.begin()
-    await until(lambda: told)
+    await until(lambda: backups._child is not None and told)
     process = backups._child.process
     backups.end()
     await backups.wait()
