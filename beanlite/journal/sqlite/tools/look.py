@@ -8,7 +8,7 @@ import fnmatch
 import json
 import re
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -144,6 +144,8 @@ _TYPES: Final = {
 }
 # The last second that can be converted to a date.
 _LAST_S: Final = 253_402_300_799
+# What Python has SQLite say of any exception.
+_FUNCTION_RAISED: Final = "user-defined function raised exception"
 # How long another program may lock the file. Somebody waits for the answer, and a stop of the page in the browser for
 # the thread that asks.
 _WAIT_S: Final = 5.0
@@ -155,6 +157,8 @@ class Look:
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
         self._path = path
+        self._raised: BaseException | None = None
+        """What a function of ours has raised amid a statement: SQLite only tells that one did."""
 
     def list_jobs(self, request: Mapping[str, Any]) -> Record:
         """Return the jobs that fit a filter; the cursor is the last id, or in queue order the count of jobs so far."""
@@ -170,7 +174,7 @@ class Look:
         more = ", note" if request.get("notes") else ""
         if request.get("paths"):
             paths = Paths(request["paths"])
-            self._connection.create_function("values_of", 1, lambda body: json.dumps(paths.values(body or b"")))
+            self._function("values_of", lambda body: json.dumps(paths.values(body or b"")))
             more += ', values_of(CAST(body AS BLOB)) AS "values"'
         rows = self._rows(f"{_JOB}, substr(body, 1, :preview) AS preview{more} FROM all_jobs {where} {end}", parameters)
         for row in rows:
@@ -189,11 +193,11 @@ class Look:
         conditions, parameters = self._conditions(request)
         key = f"nullif({request['fact']}, '')" if "fact" in request else "value_of(CAST(body AS BLOB))"
         if request.get("fact") == "note":
-            self._connection.create_function("first_line", 1, lambda note: note and first_line_of(note))
+            self._function("first_line", lambda note: note and first_line_of(note))
             key = "nullif(first_line(note), '')"
         if "path" in request:
             path = Paths([request["path"]])
-            self._connection.create_function("value_of", 1, lambda body: path.values(body or b"")[0])
+            self._function("value_of", lambda body: path.values(body or b"")[0])
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         statement = f"SELECT {key} AS value, count(*) AS jobs FROM all_jobs {where} GROUP BY value ORDER BY jobs DESC"
         rows = self._rows(statement, parameters)
@@ -205,10 +209,10 @@ class Look:
         parameters = {key: value for key, value in request.items() if value is not None}
         conditions = [_CONDITIONS[key] for key in parameters if key in _CONDITIONS]
         if "where" in parameters:
-            self._connection.create_function("fits", 1, Where(parameters.pop("where")).fits)
+            self._function("fits", Where(parameters.pop("where")).fits)
         if "tube_like" in parameters:
             fits = re.compile(fnmatch.translate(parameters["tube_like"])).match
-            self._connection.create_function("like_tube", 1, lambda tube: fits(tube) is not None)
+            self._function("like_tube", lambda tube: fits(tube) is not None)
         parameters.pop("paths", None)
         return conditions, {**parameters, "ids": json.dumps(request.get("ids"))}
 
@@ -245,7 +249,7 @@ class Look:
         """Return conditions of events in SQL, and what they need."""
         parameters = {**which, "what": json.dumps(which.get("what")), "ids": json.dumps(which.get("ids"))}
         if "where" in parameters:
-            self._connection.create_function("fits", 1, Where(parameters.pop("where")).fits)
+            self._function("fits", Where(parameters.pop("where")).fits)
         return " AND ".join([_CONDITIONS_OF_EVENTS[key] for key in which] or ["1"]), parameters
 
     def kept_since(self) -> float | None:
@@ -308,6 +312,29 @@ class Look:
         """Return the totals of all tubes together, likewise."""
         return self._rows(_TOTALS_OF_ALL, {"span_s": span_s, "spans": spans})
 
+    def _function(self, name: str, function: Callable[[Any], Any]) -> None:
+        """Have a function of one argument in SQL."""
+
+        def call(argument: Any) -> Any:  # noqa: ANN401 - whatever SQLite has
+            try:
+                return function(argument)
+            except BaseException as error:
+                self._raised = error
+                raise
+
+        self._connection.create_function(name, 1, call)
+
+    @contextmanager
+    def _raising(self) -> Iterator[None]:
+        """Raise what a function of ours raises in this block, such as KeyboardInterrupt: the file is not to blame."""
+        self._raised = None
+        try:
+            yield
+        except sqlite3.Error as error:
+            if self._raised is None and text_of(error) == _FUNCTION_RAISED:  # a signal came before ``call`` had begun
+                raise KeyboardInterrupt from None
+            raise self._raised or error from None
+
     def _job(self, row: Record) -> Record:
         for name, types in _TYPES.items():
             if name in row and not isinstance(row[name], types):
@@ -318,10 +345,12 @@ class Look:
 
     def _rows(self, statement: str, parameters: Mapping[str, Any]) -> list[Record]:
         bound = {key: _bound(parameters[key]) for key in parameters}
-        with refused(self._path):
+        with refused(self._path), self._raising():
             try:
                 cursor = self._connection.execute(statement, bound)
             except sqlite3.OperationalError as error:
+                if text_of(error) == _FUNCTION_RAISED:
+                    raise
                 views = check_texts(self._connection, self._path, find_migrations())
                 if error.sqlite_errorcode != sqlite3.SQLITE_ERROR or not views:
                     raise
