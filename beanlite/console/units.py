@@ -54,6 +54,8 @@ def parse_age(text: str) -> float:
         seconds = sum(float(number) * _UNITS_S[unit or "s"] for number, unit in parts)
     except KeyError as error:
         raise ValueError(f"{error.args[0]!r} is not a unit of time; these are s, min, h, d and w") from None
+    if len(parts) > 1 and not all(unit for _, unit in parts):  # 1h30 is meant as 1h30min
+        raise ValueError(f"{text!r} has a number without a unit of time; write it as 1h30min")
     if seconds > AGE_MAX_S:
         raise ValueError(f"{text!r} is more than {AGE_MAX_S // 86_400} d")
     return seconds

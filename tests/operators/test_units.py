@@ -30,6 +30,12 @@ def test_what_is_no_length_of_time(text):
         units.parse_age(text)
 
 
+@pytest.mark.parametrize("text", ["1h30", "30 1h", "1 30", "2d 3"])
+def test_a_number_without_a_unit_stands_alone(text):
+    with pytest.raises(ValueError, match="write it as 1h30min"):
+        units.parse_age(text)
+
+
 @pytest.mark.parametrize("text", ["1157408d", "9" * 400])
 def test_what_is_longer_than_any_length_of_time(text):
     with pytest.raises(ValueError, match="is more than 1157407 d"):
