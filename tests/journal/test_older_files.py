@@ -9,12 +9,14 @@ from zlib import crc32
 
 import pytest
 
+from beanlite.errors import JournalRefused
 from beanlite.journal.migrations import find_migrations
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import read_version, stand_in
 from beanlite.journal.sqlite.file.replay import check_jobs, read_jobs
 from beanlite.journal.sqlite.tools.backup import backup
 from beanlite.journal.sqlite.tools.dump import export
+from beanlite.journal.sqlite.tools.load import load
 from beanlite.journal.sqlite.tools.reading import reading
 from beanlite.journal.sqlite.tools.restore import restore
 from beanlite.journal.sqlite.tools.salvage import salvage
@@ -51,6 +53,14 @@ def test_a_backup_has_the_version_of_its_source(path):
     assert backup(path, copy).jobs == 1
     with closing(sqlite3.connect(copy)) as connection:
         assert read_version(connection) == 1
+
+
+def test_jobs_are_not_added_and_the_file_stays_as_it_is(path):
+    before = path.read_bytes()
+    with pytest.raises(JournalRefused, match="has version 1, and jobs can be added to it when a server"):
+        load([], path)
+    assert path.read_bytes() == before
+    assert list(path.parent.glob("queue.db*")) == [path]
 
 
 def test_restore_and_serve(path):

@@ -8,13 +8,24 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from beanlite.errors import BeanliteError, JournalFailed, JournalUnreadable
+from beanlite.errors import BeanliteError, JournalFailed, JournalRefused, JournalUnreadable
 from beanlite.host import signals
 from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, NAMES, TIMES
+from beanlite.journal.migrations import find_migrations
 from beanlite.journal.schedule_rows import row_of_schedule
 from beanlite.journal.sqlite.file.database import Database, open_database
-from beanlite.journal.sqlite.file.fileformat import refused, shm_of, text_of, wal_of, wal_size
+from beanlite.journal.sqlite.file.fileformat import (
+    APPLICATION_ID,
+    HEADER_BYTES,
+    open_regular,
+    read_at,
+    refused,
+    shm_of,
+    text_of,
+    wal_of,
+    wal_size,
+)
 from beanlite.journal.sqlite.file.heartbeat import read_ahead_s
 from beanlite.journal.sqlite.file.policy_tables import SET_SCHEDULE, read_schedules
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
@@ -94,6 +105,24 @@ def _has_unknown_commit(database: Database) -> bool:
         return True
 
 
+def _refuse_older(path: Path) -> None:
+    """Raise JournalRefused for a file of an older version: what adds nothing is not to migrate it, nor without a copy.
+
+    By the header alone: a server that was killed may have migrated it in the -wal, and the next one finishes that.
+    """
+    try:
+        descriptor = open_regular(path)
+    except OSError:
+        return  # it is new, or ``open_database`` tells what is wrong
+    with os.fdopen(descriptor, "rb", buffering=0):
+        header = read_at(descriptor, HEADER_BYTES, 0)
+    version = int.from_bytes(header[60:64])
+    if int.from_bytes(header[68:72]) == APPLICATION_ID and 0 < version < len(find_migrations()):
+        raise JournalRefused(
+            f"{path} has version {version}, and jobs can be added to it when a server of this version has served it"
+        )
+
+
 @contextmanager
 def filling(path: Path) -> Iterator[Filling]:
     """Open a database, creating it if it is missing, for a transaction that is committed at the end of the block.
@@ -105,6 +134,7 @@ def filling(path: Path) -> Iterator[Filling]:
     """
     path = Path(os.path.realpath(path))
     is_new = not os.path.exists(path)  # noqa: PTH110 - Path.exists raises an error if access is denied
+    _refuse_older(path)
     try:
         database = open_database(path, whole=True)  # only a server tells what is lost, and keeps a copy
     except BaseException:
