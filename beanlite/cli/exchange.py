@@ -25,7 +25,7 @@ from beanlite.cli.options import (
     path_of_db,
     url_of_database,
 )
-from beanlite.cli.paths import as_new_file, as_path, check_new
+from beanlite.cli.paths import as_new_file_or_stdout, as_path, check_new
 from beanlite.cli.printing import print_done
 from beanlite.cli.source import reader
 from beanlite.console import units
@@ -68,7 +68,7 @@ def export(
     dest: Annotated[
         Path | None,
         typer.Argument(
-            metavar="DEST", parser=as_new_file, help="The file to write. Default: standard output, also as -."
+            metavar="DEST", parser=as_new_file_or_stdout, help="The file to write. Default: standard output, also as -."
         ),
     ] = None,
     *,

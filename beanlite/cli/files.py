@@ -112,6 +112,8 @@ def backup(
     source = path_of_db(db, config_file, "backup")
     from beanlite.journal.sqlite.file import dated
 
+    if dest == "-":
+        raise ConfigError("a backup can't be written to a pipe; ./- names a file")
     file = Path(dest)
     folder = file if os.path.isdir(file) else None  # noqa: PTH112 - Path.is_dir raises an error without permission
     if folder is None and (keep is not None or dest.endswith("/")):
@@ -121,6 +123,7 @@ def backup(
     else:
         if force:
             raise ConfigError(f"--force: {dest} is a folder, in which each backup has a name of its own")
+        source = Path(os.path.realpath(source))  # names are by the file itself, as those of a server's backups are
         with contextlib.suppress(OSError):  # the backup itself reports what is wrong with the folder
             dated.delete_left(folder, source)
     if folder is None:

@@ -51,9 +51,16 @@ def as_path(text: object) -> Path:
 def as_new_file(text: object) -> Path:
     """Parse the path of a file to be made. BadParameter: it is empty, or can only be that of a folder."""
     path = path_given(text)
+    if path == "-":
+        raise typer.BadParameter("it can't be written to a pipe; ./- names a file")
     if path.endswith(("/", "/.")):
         raise typer.BadParameter(f"{path} can only be a folder, and a file is to be named")
     return Path(path)
+
+
+def as_new_file_or_stdout(text: object) -> Path:
+    """Likewise, or - for standard output."""
+    return Path("-") if text == "-" else as_new_file(text)
 
 
 def check_new(path: Path) -> None:

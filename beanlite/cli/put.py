@@ -80,6 +80,8 @@ def put(
     """Put jobs."""
     if bool(bodies) + lines + (jobs is not None) > 1:
         raise ConfigError("BODY, --lines and --jobs exclude each other")
+    if bodies and "-" in bodies:
+        raise ConfigError("- is no body; without a BODY, stdin is the body of the job")
     if bodies and len(bodies) > 1 and tube is None:  # the first may have been meant as the tube
         raise ConfigError(f"each BODY is a job, and none a tube: say --tube {bodies[0]}, or --tube default")
     tube = "default" if tube is None else tube

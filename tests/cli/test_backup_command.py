@@ -10,7 +10,7 @@ import pytest
 
 from beanlite.cli import main
 from beanlite.journal.sqlite.file.database import open_database
-from beanlite.journal.sqlite.file.dated import dated_path
+from beanlite.journal.sqlite.file.dated import dated_backups, dated_path
 from beanlite.journal.sqlite.tools import backup
 from beanlite.journal.sqlite.tools.backup import BackupResult
 from tests.support.journal_files import snapshot
@@ -33,6 +33,26 @@ def test_backup_says_what_it_copied(queue, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert re.fullmatch(rf"{dest}: 0 jobs, {dest.stat().st_size:,} bytes, \d+\.\d+ s\n", out)
     assert err == ""
+
+
+def test_backups_through_a_link_are_named_after_the_file_and_count(queue, tmp_path, capsys):
+    link, folder = tmp_path / "link.db", tmp_path / "folder"
+    link.symlink_to(queue)
+    folder.mkdir()
+    for db in (queue, link):
+        assert main(["backup", str(folder), "--keep", "1", "--db", str(db)]) == 0
+    (made,) = folder.iterdir()
+    assert dated_backups(folder, queue)[0][0] == made
+    assert str(made) in capsys.readouterr().out
+
+
+def test_a_backup_is_not_written_to_a_pipe(queue, capsys):
+    assert main(["backup", "-", "--db", str(queue)]) == 2
+    assert "a backup can't be written to a pipe; ./- names a file" in capsys.readouterr().err
+    assert main(["backup", "./-", "--db", str(queue)]) == 0
+    assert Path("./-").exists()
+    assert main(["salvage", str(queue), "-"]) == 2
+    assert "it can't be written to a pipe; ./- names a file" in capsys.readouterr().err
 
 
 def test_backup_for_scripts(queue, capsys, monkeypatch):

@@ -25,6 +25,12 @@ from tests.support.streams import (
 from tests.support.wire import until
 
 
+def test_a_dash_is_no_body(own_queue, run):
+    assert run(own_queue, "put", "--tube", "new", "-") == (
+        2, "", "beanlite: - is no body; without a BODY, stdin is the body of the job\n"
+    )  # fmt: skip
+
+
 def test_bodies_from_arguments_and_stdin(own_queue, run, monkeypatch, tmp_path):
     assert run(own_queue, "put", "--tube", "new", "a", "b") == (0, "13\n14\n", "")
     (tmp_path / "in").write_bytes(b"one\ntwo\r\n\xff")
