@@ -80,10 +80,7 @@ def put(
     """Put jobs."""
     if bool(bodies) + lines + (jobs is not None) > 1:
         raise ConfigError("BODY, --lines and --jobs exclude each other")
-    if bodies and "-" in bodies:
-        raise ConfigError("- is no body; without a BODY, stdin is the body of the job")
-    if bodies and len(bodies) > 1 and tube is None:  # the first may have been meant as the tube
-        raise ConfigError(f"each BODY is a job, and none a tube: say --tube {bodies[0]}, or --tube default")
+    _check_bodies(bodies or [], tube)
     tube = "default" if tube is None else tube
     encode_tube(tube)
     delay_s, ttr_s = seconds_of("--delay", delay), seconds_of("--ttr", ttr)
@@ -116,6 +113,14 @@ def put(
             there += [job_id for job_id in ids if job_id.was_there]
         if isinstance(servers, Several):
             servers.away.clear()  # none of those was needed
+
+
+def _check_bodies(bodies: list[str], tube: str | None) -> None:
+    """Raise ConfigError if one was probably not meant as a body."""
+    if "-" in bodies:
+        raise ConfigError("- is no body; without a BODY, stdin is the body of the job")
+    if len(bodies) > 1 and tube is None:  # the first may have been meant as the tube
+        raise ConfigError(f"each BODY is a job, and none a tube: say --tube {bodies[0]}, or --tube default")
 
 
 def _most(server: str, live: Live) -> int:
