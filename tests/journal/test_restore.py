@@ -5,7 +5,7 @@ import os
 import signal
 import sqlite3
 import stat
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -133,6 +133,21 @@ def test_a_signal_after_the_new_file_is_in_place_is_too_late(source, target, mon
     result = restore(source, target)
     assert names(target) == ["queue.db", kept_by(result).name]
     assert ids(target) == ([1, 2, 3], 12)
+
+
+def test_a_signal_as_the_locks_of_the_target_end_is_too_late(source, target, monkeypatch):
+    """Everything is in place, and the command has not heard so yet."""
+    replacing = replace.replacing
+
+    @contextmanager
+    def interrupted(path):
+        with replacing(path) as lock:
+            yield lock
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(restore_module, "replacing", interrupted)
+    restore(source, target)
+    assert ids(target)[0] == [1, 2, 3]
 
 
 def test_reader_does_no_harm_while_the_target_is_set_aside(source, target, monkeypatch):

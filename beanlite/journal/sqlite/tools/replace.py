@@ -149,29 +149,29 @@ def without_stray_wal(partial: Path, target: Path, lock: Lock, wal: Path, moved_
 
 
 def _rename(partial: Path, target: Path, lock: Lock, connection: sqlite3.Connection, new: int) -> None:
-    with signals.unheard():  # an interrupted command would look as if it had changed nothing
-        has_wal = wal_size(target) > 0
-        partial.rename(target)
-        lock.undo.pop_all()
-        try:
-            sync(target.parent)
-            unmarked = _mark_replaced(lock.descriptor)
-            for beside in (wal_of(target), shm_of(target), journal_of(target)):
-                beside.unlink(missing_ok=True)
-            sync(target.parent)
-            # This ends the locks of the old file. It may remove the -wal by its name, which no server has made yet.
-            connection.close()
-        except OSError as error:
-            outcome = "but a power failure may undo that"
-            if has_wal and os.path.lexists(wal_of(target)):
-                outcome = "but no server starts on it, as the old -wal is still there; restore again"
-            raise BeanliteError(f"{target} is replaced, {outcome}: {error.strerror or text_of(error)}") from error
-        finally:
-            os.close(new)
-            os.close(lock.descriptor)
-        if unmarked is not None:
-            outcome = "but what a program writes that had the old file open is lost"
-            raise BeanliteError(f"{target} is replaced, {outcome}: {unmarked.strerror}") from unmarked
+    signals.finish()  # an interrupted command would look as if it had changed nothing
+    has_wal = wal_size(target) > 0
+    partial.rename(target)
+    lock.undo.pop_all()
+    try:
+        sync(target.parent)
+        unmarked = _mark_replaced(lock.descriptor)
+        for beside in (wal_of(target), shm_of(target), journal_of(target)):
+            beside.unlink(missing_ok=True)
+        sync(target.parent)
+        # This ends the locks of the old file. It may remove the -wal by its name, which no server has made yet.
+        connection.close()
+    except OSError as error:
+        outcome = "but a power failure may undo that"
+        if has_wal and os.path.lexists(wal_of(target)):
+            outcome = "but no server starts on it, as the old -wal is still there; restore again"
+        raise BeanliteError(f"{target} is replaced, {outcome}: {error.strerror or text_of(error)}") from error
+    finally:
+        os.close(new)
+        os.close(lock.descriptor)
+    if unmarked is not None:
+        outcome = "but what a program writes that had the old file open is lost"
+        raise BeanliteError(f"{target} is replaced, {outcome}: {unmarked.strerror}") from unmarked
 
 
 def _mark_replaced(old: int) -> OSError | None:

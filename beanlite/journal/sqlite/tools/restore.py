@@ -78,7 +78,6 @@ def undo_restore(target: Path, progress: Callable[[int], None] | None = None) ->
     with ExitStack() as held:
         result = _replace(target, lambda: _hold(_last_replaced(target), held), progress)
         source = Path(result.restored)
-        held.enter_context(signals.unheard())  # a large file takes a while to remove, and another undo would undo this
         try:
             for file in (source, wal_of(source), shm_of(source)):
                 file.unlink(missing_ok=True)
@@ -141,7 +140,7 @@ def _replace(target: Path, choose: Callable[[], Path], progress: Callable[[int],
                 elif isinstance(error, BeanliteError) and aside.exists():
                     raise BeanliteError(f"{error}; what was there is {aside}") from error
                 raise
-            with signals.unheard(), suppress(OSError):  # what can't be removed, the next restore finds again
+            with suppress(OSError):  # what can't be removed, the next restore finds again
                 if has_content and is_sound:
                     _remove_unfinished(target, earlier)
                 _remove_begun(target)
