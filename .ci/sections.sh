@@ -42,6 +42,7 @@ debian() {
     command -v strace >/dev/null || needed+=(strace)
     command -v pkill >/dev/null || needed+=(procps)
     command -v stunnel >/dev/null || needed+=(stunnel4)
+    command -v mkfs.btrfs >/dev/null || needed+=(btrfs-progs)
     command -v haproxy >/dev/null || needed+=(haproxy)
     if ((${#needed[@]})); then
         apt-get update -q

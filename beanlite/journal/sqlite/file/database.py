@@ -19,6 +19,7 @@ from beanlite.errors import ConfigError, JournalFailed, JournalRefused
 from beanlite.journal.migrations import FOLDER, find_migrations
 from beanlite.journal.sqlite.file.fileformat import (
     PAGE_SIZE,
+    WAL_MODE,
     check_file,
     check_version,
     damaged,
@@ -31,6 +32,7 @@ from beanlite.journal.sqlite.file.fileformat import (
     wal_of,
     wal_size,
 )
+from beanlite.journal.sqlite.file.filesystem import write_in_place
 from beanlite.journal.sqlite.file.mark import Mark, check_mark, serving_mark, stopped_mark
 from beanlite.journal.sqlite.file.migrations import (
     allow_writing,
@@ -146,7 +148,7 @@ def open_database(
             raise JournalRefused(f"no space left on the disk of {path}, not even to read it")
         after_sqlite = undo.enter_context(ExitStack())
         bystander = undo.enter_context(ExitStack())
-        index = _empty_index(path, after_sqlite)
+        index = _empty_index(path, file, after_sqlite)
         connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         undo.callback(connection.close)
         _set_up(connection)
@@ -272,7 +274,7 @@ def _bytes_to_start(path: Path) -> int:
     return max(0, more_bytes)
 
 
-def _empty_index(path: Path, after_sqlite: ExitStack) -> int:
+def _empty_index(path: Path, file: int, after_sqlite: ExitStack) -> int:
     """Open the -shm of a killed server, emptied, with all the blocks that SQLite needs to read the file; -1: no -shm.
 
     SQLite itself would cut it first. On a full disk another program may then take the blocks, and the file can't be
@@ -283,6 +285,8 @@ def _empty_index(path: Path, after_sqlite: ExitStack) -> int:
     try:
         index = open_regular(shm, os.O_RDWR | os.O_NOFOLLOW)  # SQLite follows no link either
     except FileNotFoundError:
+        if os.pread(file, 2, 18) == WAL_MODE:  # else SQLite uses one only once it changes to this mode
+            _make_index(path)
         return -1
     except OSError as error:
         raise JournalRefused(f"{shm} can't be opened: {error.strerror}") from error
@@ -295,6 +299,14 @@ def _empty_index(path: Path, after_sqlite: ExitStack) -> int:
             lock_byte(index, _INDEX_LOCK, fcntl.F_RDLCK)
             return index
     return -1  # another program uses it, and may yet replace it, or has just removed it
+
+
+def _make_index(path: Path) -> None:
+    """Make an empty -shm if there is none. SQLite gives it the owner and the mode of the file, as one of its own."""
+    with suppress(FileExistsError):
+        index = os.open(shm_of(path), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        write_in_place(index)
+        os.close(index)
 
 
 def _open_index(path: Path, after_sqlite: ExitStack) -> int:
@@ -381,6 +393,7 @@ def _keep_wal(path: Path) -> Path:
 
 def _switch_to_wal(connection: sqlite3.Connection, path: Path) -> None:
     """Switch to WAL mode; done last, so that the schema and its version are in the file itself before a -wal exists."""
+    _make_index(path)
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise JournalRefused(f"{path} can't have a write-ahead log where it is; put it on a local disk")

@@ -3,14 +3,21 @@
 import fcntl
 import mmap
 import os
+import struct
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 # The file systems that are known to have everything, as advice.
-_SUITABLE: Final = "put the database on a file system of this machine, such as ext4, XFS or Btrfs"
+_SUITABLE: Final = "put the database on a file system of this machine, such as ext4 or XFS"
 
+# FS_IOC_GETFLAGS, FS_IOC_SETFLAGS and FS_NOCOW_FL of <linux/fs.h>. Where the numbers are others, nothing is set.
+_FLAGS: Final = struct.Struct("=i")
+_GET_FLAGS: Final = 0x80006601 | struct.calcsize("l") << 16
+_SET_FLAGS: Final = 0x40006602 | struct.calcsize("l") << 16
+_NO_COPY: Final = 0x00800000
 
 _LOCK: Final = fcntl.LOCK_EX | fcntl.LOCK_NB
 
@@ -44,6 +51,17 @@ def lack_of(folder: Path) -> str | None:
     except OSError:
         return None
     return None
+
+
+def write_in_place(empty_file: int) -> None:
+    """Have an open file, which must be empty, changed where its blocks are.
+
+    Btrfs writes each change to other blocks otherwise: on a full disk, one that a process makes through memory (mmap)
+    ends the process by SIGBUS, although the blocks of the file are allocated. Linux before 6.17 does that in any case.
+    """
+    with suppress(OSError):  # other file systems do so anyway
+        (flags,) = _FLAGS.unpack(fcntl.ioctl(empty_file, _GET_FLAGS, bytes(_FLAGS.size)))
+        fcntl.ioctl(empty_file, _SET_FLAGS, _FLAGS.pack(flags | _NO_COPY))
 
 
 def _kind_of(device: int) -> str:
