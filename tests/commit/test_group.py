@@ -16,11 +16,11 @@ from beanlite.core.job import SLICE
 from beanlite.core.ledger import TALLIES
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
-from beanlite.journal.sqlite.served import awake, leisure, sync, upkeep, writer
+from beanlite.journal.sqlite.served import awake, leisure, sync, writer
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.served.journal import APART_BYTES
 from beanlite.protocol.framing import STEPS_MAX
-from tests.support.inside import PUT, FullDisk, ask, connect, is_silent, serving, until
+from tests.support.inside import PUT, ask, connect, is_silent, serving, until
 
 
 @pytest.fixture(autouse=True)
@@ -331,37 +331,6 @@ async def test_outside_change_ends_the_server_before_it_acknowledges_more(tmp_pa
         with pytest.raises(JournalFailed, match="another program has changed"):
             await asyncio.wait_for(asyncio.shield(task), 10)
         assert not client[0]._buffer
-
-
-async def test_a_full_disk_refuses_puts_and_goes_on_when_there_is_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(upkeep, "FULL_RETRY_S", 0.01)
-    async with serving(tmp_path / "q.db") as (server, _):
-        client, other = await connect(server), await connect(server)
-        assert await ask(client, PUT) == b"INSERTED 1\r\n"
-        journal = server.parts.journal._writer
-        monkeypatch.setattr(journal.room, "take_reserve", lambda: False)
-        disk = FullDisk(journal)
-        client[1].write(b"put 0 0 10 60000\r\n" + b"y" * 60000 + b"\r\n")
-        await until(lambda: server.parts.engine.admission.disk_full)
-        assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
-        assert not client[0]._buffer
-        assert not (tmp_path / "q.db-reserve").exists()
-        disk.make_room()
-        assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 2\r\n"
-        assert await ask(other, b"delete 1\r\n") == b"DELETED\r\n"
-        assert await ask(other, PUT) == b"OUT_OF_MEMORY\r\n"
-        monkeypatch.undo()
-        await until(lambda: not server.parts.engine.admission.disk_full)
-        assert await ask(other, PUT) == b"INSERTED 3\r\n"
-
-
-async def test_disk_that_is_full_again_at_once_is_asked_no_oftener(tmp_path):
-    async with serving(tmp_path / "q.db") as (server, _):
-        for _ in range(3):
-            server.parts.journal._upkeep._disk_full()
-            server.parts.engine.admission.accept_puts(server.parts.journal._writer.room.for_bodies())
-        waits = [task for task in asyncio.all_tasks() if "_await_room" in repr(task.get_coro())]
-        assert len(waits) == 1
 
 
 async def test_loop_stays_awake_only_for_the_end_of_a_short_sync(tmp_path, disk, monkeypatch):

@@ -24,7 +24,7 @@ def start(compiler, tmp_path):
     return do
 
 
-def test_puts_are_refused_and_the_queue_drains_and_nothing_is_lost(start):
+def test_puts_are_refused_and_the_queue_drains_and_nothing_is_lost(start, tmp_path):
     body = b"x" * 10_000
     with start(12 << 20) as server, Wire(server.connect()) as wire:
         ids = []
@@ -34,6 +34,7 @@ def test_puts_are_refused_and_the_queue_drains_and_nothing_is_lost(start):
         for job_id in ids[::2]:
             assert wire.ask(f"delete {job_id}") == "DELETED"
         server.kill()
+    (tmp_path / "queue" / "queue.db-reserve").unlink(missing_ok=True)  # it is there if half of the jobs made room
     with start(0) as server, Wire(server.connect()) as wire:
         assert wire.ask("put 0 0 60 10000", body) == "OUT_OF_MEMORY"
         server.kill()

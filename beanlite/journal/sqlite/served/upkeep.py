@@ -63,6 +63,8 @@ class Upkeep:
         """Set while the task waits for the next interval."""
         self._no_timed_sync.set()
         self._awaiting_room: asyncio.Task[None] | None = None
+        self._room_due = False
+        """It is time to look for room on the full disk, once the batch that is under way has ended."""
         self._measure_at_s = 0.0
         """When the room on the disk is to be measured next; between, puts without large bodies are taken off."""
         self._oddities = log.Seldom()
@@ -112,9 +114,11 @@ class Upkeep:
             self._engine.admission.accept_puts(self._writer.room.for_bodies())
 
     def batch_ends(self) -> None:
-        """Free the writer after a batch has become durable, or begin a checkpoint if one is due."""
+        """Free the writer after a batch has become durable, or begin the upkeep that is due."""
+        if self._room_due and self._engine.admission.disk_full and not self.stopping:
+            self._begin_alone(self._make_room())
         # While the disk is full, a growing -wal would use up the remaining room.
-        if self._writer.frames.checkpoint_due or self._engine.admission.disk_full:
+        elif self._writer.frames.checkpoint_due or self._engine.admission.disk_full:
             self.begin_checkpoint()
         else:
             self._free()
@@ -244,10 +248,13 @@ class Upkeep:
     async def _await_room(self) -> None:
         while self._engine.admission.disk_full:
             await asyncio.sleep(FULL_RETRY_S)
-            if self._engine.admission.disk_full and not self._under_way.busy and not self.stopping:
-                self._begin_alone(self._make_room())
+            if self._engine.admission.disk_full and not self.stopping:
+                self._room_due = self._under_way.busy  # with many clients it may be so at each look
+                if not self._room_due:
+                    self._begin_alone(self._make_room())
 
     async def _make_room(self) -> None:
+        self._room_due = False
         await self._move_wal()
         if not await self._shrink() and self._writer.give_up_reserve():
             await self._shrink()
