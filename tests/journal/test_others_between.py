@@ -102,13 +102,11 @@ async def test_a_commit_right_after_a_batch_that_writes_nothing_is_noticed(journ
 
 
 async def test_a_wal_begun_anew_by_others_after_our_commit_gets_no_note(journal):
-    core = Core()
-    await journal.checkpoint()
-    assert journal._tie.base is not None
     with outsider(journal._database.path) as do:
         count = journal.frames.count
 
         def preempted():
+            assert journal._tie.base is not None
             do(CHANGE)
             with closing(sqlite3.connect(journal._database.path, isolation_level=None)) as other:
                 other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -116,6 +114,7 @@ async def test_a_wal_begun_anew_by_others_after_our_commit_gets_no_note(journal)
             return count()
 
         journal.frames.count = preempted
-        journal.write(batch(journal, core))
+        await journal.checkpoint()
         journal.frames.count = count
     assert "user.beanlite" not in os.listxattr(f"{journal._database.path}-wal")
+    assert journal.others_came

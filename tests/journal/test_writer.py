@@ -11,6 +11,7 @@ from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.replay import read_jobs
+from beanlite.journal.sqlite.file.wal import min_wal_size
 from beanlite.journal.sqlite.served.batch import FREED_PART, batch_of
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.served.writer import IDS_AHEAD, Writer
@@ -121,6 +122,34 @@ async def test_a_checkpoint_is_due_after_so_many_frames_whatever_is_in_them(jour
         counted = journal.frames.added
         await journal.checkpoint()
         assert journal.frames.at_checkpoint == counted
+
+
+@pytest.mark.parametrize("case", ["a checkpoint", "pages given back", "another program's lock"])
+async def test_checkpoint_leaves_no_batch_to_begin_the_wal_anew(journal, case):
+    """SQLite syncs the header of a -wal that is begun anew, and truncates the file."""
+    journal._db.execute("PRAGMA journal_size_limit = 0").fetchone()
+    core = Core()
+    client = core.client()
+    for _ in range(3):
+        put(core, client, b"x" * 60_000)
+    write(journal, core)
+    long = journal.frames.committed
+    with closing(sqlite3.connect(journal._database.path, isolation_level=None)) as other:
+        if case == "another program's lock":
+            other.execute("BEGIN IMMEDIATE")
+            await journal.checkpoint()
+            assert journal.frames.committed == long
+            other.execute("ROLLBACK")
+        else:
+            await journal.checkpoint()
+            if case == "pages given back":
+                await journal.shrink()
+            assert 0 < journal.frames.committed < long
+            assert min_wal_size(1) <= journal.wal_bytes < min_wal_size(long)
+    put(core, client, b"x")
+    write(journal, core)
+    assert journal.frames.committed < long
+    assert not journal.others_came
 
 
 @pytest.mark.parametrize("size", [0, 500, 20_000, 1_000_000])

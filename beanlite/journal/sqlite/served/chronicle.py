@@ -37,9 +37,9 @@ class Chronicle:
             self.history.prune(self._db, PRUNED_EACH * batch.events, time.time())
         self._heartbeat.beat(BUSY_S)
 
-    def beat(self) -> bool:
-        """Write a heartbeat, unless a batch has done so lately; returns whether one was written."""
-        return self._heartbeat.beat(IDLE_S)
+    def beat(self, every_s: float = IDLE_S) -> bool:
+        """Write a heartbeat, unless the last one is less than ``every_s`` old; returns whether one was written."""
+        return self._heartbeat.beat(every_s)
 
     def prune(self) -> bool:
         """Delete a slice of the records that are too old; returns whether there may be more."""

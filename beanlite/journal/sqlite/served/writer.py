@@ -12,10 +12,8 @@ sync is the exception.
 import asyncio
 import contextlib
 import os
-import resource
 import sqlite3
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Final, TypeVar
 
 import aiosqlite
@@ -25,22 +23,12 @@ from beanlite.errors import JournalBusy, JournalFailed, JournalFull
 from beanlite.host.clock import Clock
 from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.sqlite.file.database import Database
-from beanlite.journal.sqlite.file.fileformat import (
-    WHAT_TO_DO,
-    failed,
-    failing,
-    is_full,
-    is_locked,
-    refused,
-    text_of,
-    text_with_advice,
-    wal_of,
-    wal_size,
-)
+from beanlite.journal.sqlite.file.fileformat import failed, failing, refused, wal_of, wal_size
 from beanlite.journal.sqlite.file.stray import CHANGE_HEADER, Tie
 from beanlite.journal.sqlite.served.audit import audit
 from beanlite.journal.sqlite.served.batch import FRAMES_BESIDE_ROWS, FRAMES_PER_ROW, Batch
 from beanlite.journal.sqlite.served.chronicle import Chronicle
+from beanlite.journal.sqlite.served.failures import disagreement, failure_of
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES, Frames
 from beanlite.journal.sqlite.served.guards import switch_off_triggers
 from beanlite.journal.sqlite.served.sync import Report, SoonestSync, background_sync
@@ -65,29 +53,6 @@ _UPDATE_META: Final = "UPDATE meta SET batch = ?, last_id = ?"
 
 
 _Result = TypeVar("_Result")
-
-
-def _failure(error: sqlite3.Error | OSError | MemoryError, path: Path) -> JournalFailed:
-    if isinstance(error, MemoryError):
-        return JournalBusy(f"there is not enough memory to write to {path}")
-    if isinstance(error, sqlite3.Error) and is_locked(error):
-        return JournalBusy(f"another program holds the write lock of {path}")
-    if is_full(error, path):
-        return JournalFull(f"no room on the disk of {path}")
-    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limit_text = "" if limit == resource.RLIM_INFINITY else f"; no file may have more than {limit} bytes (ulimit -f)"
-    return JournalFailed(f"writing to {path} failed: {text_with_advice(error)}{limit_text}")
-
-
-def _disagreement(database: Database, outsiders: Outsiders, statement: str, jobs: int, rows: int) -> Exception:
-    """Return the error to raise when memory and file disagree: a bug of ours if nothing has happened to the file."""
-    (verdict,) = database.connection.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        return JournalFailed(f"{database.path} is damaged ({text_of(verdict)}); {WHAT_TO_DO}")
-    what = f"{jobs} jobs to change, {rows} found: {statement}"
-    if outsiders.came:
-        return JournalFailed(f"{database.path} no longer is what was served; another program has been at it ({what})")
-    return RuntimeError(what)
 
 
 class Writer:
@@ -159,11 +124,11 @@ class Writer:
         cursor = self._db.cursor()  # one for all statements, since making it takes as long as a short one of them
         try:
             cursor.execute("BEGIN IMMEDIATE")
-            self._begin(batch)
+            self._begin(batch.frames)
             for statement, jobs, parameters in batch.changes:
                 rows = cursor.executemany(statement, parameters).rowcount
                 if rows != jobs:
-                    raise _disagreement(self._database, self._outsiders, statement, jobs, rows)
+                    raise disagreement(self._database, self._outsiders, statement, jobs, rows)
             promised_id = self._end(batch)
             cursor.execute("COMMIT")
         except _FAILURES as error:
@@ -177,27 +142,27 @@ class Writer:
         worker = self._worker
         try:
             self._db.execute("BEGIN IMMEDIATE")
-            self._begin(batch)
+            self._begin(batch.frames)
             for statement, jobs, parameters in batch.changes:
                 cursor = await worker.executemany(statement, parameters)
                 rows = cursor.rowcount
                 await cursor.close()
                 if rows != jobs:
-                    raise _disagreement(self._database, self._outsiders, statement, jobs, rows)
+                    raise disagreement(self._database, self._outsiders, statement, jobs, rows)
             promised_id = self._end(batch)
             await worker.execute_fetchall("COMMIT")
         except _FAILURES as error:
             raise self._undo(error) from error
         self._note_commit(batch, promised_id)
 
-    def _begin(self, batch: Batch) -> None:
-        """Check that everything is as it was left, and make room for the batch."""
+    def _begin(self, frames: int) -> None:
+        """Check that everything is as it was left, and make room for so many frames."""
         self._rows_before = self._db.total_changes
         if not self.frames.are_ours():
             self._look_for_others()
             self.frames.trust()
         self._watch.check_wal(self.frames.committed)  # before writing, which would extend a truncated -wal again
-        self.frames.allocate(batch.frames)
+        self.frames.allocate(frames)
 
     def _look_for_others(self) -> bool:
         """Return whether other programs have committed something since the last call."""
@@ -296,6 +261,27 @@ class Writer:
         self.frames.end_checkpoint(frames, moved)
         with failing(self._database.path):
             self._tie.note_checkpoint(frames, moved)
+        if 0 < frames == moved:
+            await self._begin_wal()
+
+    async def _begin_wal(self) -> None:
+        """Have a heartbeat begin the -wal anew, and sync it; to be called once all frames are in the file.
+
+        SQLite syncs the new header, and may truncate the -wal, in the commit that begins it: if that were a batch,
+        clients that need no commit would wait. The heartbeat is synced, for UNSYNCED_MAX is a batch and a slice.
+        """
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            self._begin(FRAMES_BESIDE_ROWS)
+            self.chronicle.beat(0.0)
+            await self._worker.execute_fetchall("COMMIT")
+        except _FAILURES as error:
+            failure = self._undo(error)
+            if not isinstance(failure, JournalBusy | JournalFull):
+                raise failure from error
+            return  # the next batch begins it
+        self._count_frames()
+        await self.sync()
 
     @property
     def loose(self) -> bool:
@@ -341,6 +327,7 @@ class Writer:
             else:
                 break
         self._watch.note_size()
+        await self._begin_wal()
 
     @property
     def wal_bytes(self) -> int:
@@ -392,6 +379,6 @@ class Writer:
         if self._db.in_transaction:
             with failing(self._database.path):
                 self._db.execute("ROLLBACK")
-        failure = _failure(error, self._database.path)
+        failure = failure_of(error, self._database.path)
         self._outsiders.may_be_us |= not isinstance(failure, JournalBusy)
         return failure
