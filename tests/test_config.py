@@ -86,7 +86,7 @@ def test_fsync(text, interval_ms):
 def test_fsync_refused(text):
     assert refusal(None, {"fsync": text}) == (
         f"--fsync: fsync = {text!r} is not allowed; fsync: when commits are synced to disk: always"
-        " (before their replies), never, or at least once per interval in milliseconds, such as 50ms"
+        " (before their replies), never, or once per interval in milliseconds, such as 50ms"
     )
 
 

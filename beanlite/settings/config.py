@@ -140,11 +140,12 @@ class Settings(BaseModel):
         str, StringConstraints(pattern=r"^(always|never|[0-9]{1,9}ms)$"), AfterValidator(of_fsync), Flag("WHEN")
     ] = Field(
         "always",
-        description="when commits are synced to disk: always (before their replies), never, or at least once per"
-        " interval in milliseconds, such as 50ms",
+        description="when commits are synced to disk: always (before their replies), never, or once per interval"
+        " in milliseconds, such as 50ms",
     )
     """{}. Whichever is set, a killed server loses nothing that it has acknowledged. A power failure can lose the last
-    50 ms with "50ms", and with "never" whatever the operating system had not yet written."""
+    50 ms and the time of a sync with "50ms", or of two syncs if these take longer than that, and with "never" whatever
+    the operating system had not yet written."""
     journal: bool = Field(
         default=True, description="whether jobs are kept in the database (true) or in memory only (false)"
     )

@@ -7,6 +7,7 @@ import math
 import os
 import sqlite3
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,7 +17,7 @@ from beanlite.core.job import SLICE
 from beanlite.core.ledger import TALLIES
 from beanlite.errors import JournalFailed
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
-from beanlite.journal.sqlite.served import awake, leisure, sync, writer
+from beanlite.journal.sqlite.served import awake, leisure, sync, upkeep, writer
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
 from beanlite.journal.sqlite.served.journal import APART_BYTES
 from beanlite.protocol.framing import STEPS_MAX
@@ -204,6 +205,31 @@ async def test_an_interval_syncs_when_nothing_more_comes(tmp_path, disk):
         await until(lambda: disk.syncs == 1)
         assert await ask(client, PUT) == b"INSERTED 2\r\n"
         await until(lambda: disk.syncs == 2)
+
+
+async def test_time_that_an_interval_sync_takes_is_part_of_the_interval(tmp_path, monkeypatch):
+    async with serving(tmp_path / "q.db", fsync="never") as (server, _):
+        upkeep_ = server.parts.journal._upkeep
+        now_s, syncs_s, rests_s = 1.0, [0.01, 0.07, 0.05], []
+
+        async def sync():
+            nonlocal now_s
+            now_s += syncs_s.pop(0)
+
+        async def sleep(rest_s):
+            rests_s.append(round(rest_s, 6))
+            if len(rests_s) == 3:
+                return  # nothing is committed meanwhile
+            if not syncs_s:
+                raise asyncio.CancelledError
+            upkeep_.note_unsynced()
+
+        with monkeypatch.context() as patch, contextlib.suppress(asyncio.CancelledError):
+            patch.setattr(upkeep_._writer, "sync", sync)
+            patch.setattr(upkeep, "time", SimpleNamespace(monotonic=lambda: now_s))
+            patch.setattr(upkeep, "asyncio", SimpleNamespace(sleep=sleep))
+            await upkeep_._sync_by_time(0.05)
+        assert rests_s == [0.05, 0.04, 0.0, 0.05, 0.0]
 
 
 @pytest.mark.parametrize("error", [None, errno.EIO])

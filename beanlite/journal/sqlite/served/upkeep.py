@@ -287,8 +287,10 @@ class Upkeep:
 
     async def _sync_by_time(self, interval_s: float) -> None:
         """Sync once per interval if anything was committed in it, whether or not more commits follow."""
+        took_s = 0.0
         while True:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(max(0.0, interval_s - took_s))
+            took_s = 0.0
             if self._unsynced_since_s:
                 self._syncing_since_s, self._unsynced_since_s = self._unsynced_since_s, 0.0
                 began_s = time.monotonic()
@@ -298,6 +300,7 @@ class Upkeep:
                 finally:
                     self._syncing_since_s = 0.0
                     self._no_timed_sync.set()
+                took_s = time.monotonic() - began_s
                 measures = self._engine.ledger.measures
                 if measures is not None:
-                    measures.syncs.note(round((time.monotonic() - began_s) * SECOND_NS))
+                    measures.syncs.note(round(took_s * SECOND_NS))
