@@ -9,7 +9,8 @@
     ├── JournalRefused       the file is not one that this server may use; nothing was written
     │   ├── NotOurs          it is no database of beanlite's, or one of a newer version
     │   └── JournalUnreadable    it can't be read or written now, whether it is sound or not
-    │       └── JournalLocked    another program has locked it; a start waits for that, and then fails as JournalBusy
+    │       ├── JournalLocked    another program has locked it; a start waits for that, and then fails as JournalBusy
+    │       └── NoRoom           the disk is full; a start fails as JournalFull
     └── JournalFailed        the disk failed while serving; nothing more is acknowledged
         ├── LeaseLost        another server has taken over
         ├── JournalFull      the disk is full: the batch was rolled back and can be retried
@@ -84,6 +85,10 @@ class JournalUnreadable(JournalRefused):
 
 class JournalLocked(JournalUnreadable):
     """Another program holds a lock on the file, which may be gone the next time."""
+
+
+class NoRoom(JournalUnreadable):
+    """The disk has no room for what it takes to read or write the file, but may have the next time."""
 
 
 class JournalFailed(BeanliteError):

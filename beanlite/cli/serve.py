@@ -23,8 +23,8 @@ EXIT_CODES: Final = {
     1: "a bug, or out of memory",
     2: "a wrong setting or flag, or the limit on open files is too low",
     3: "the database can't be used as it is: damaged, not beanlite's, or too large for the memory; nothing was written",
-    4: "the disk failed while serving, no thread could be started, or another program kept the database locked for 10 s"
-    " of the start",
+    4: "the disk failed while serving, it was full at the start, no thread could be started, or another program kept"
+    " the database locked for 10 s of the start",
     5: "can't listen on the address",
     6: "another server has taken over",
 }

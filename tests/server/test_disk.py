@@ -223,7 +223,7 @@ def test_server_stopped_on_a_disk_others_fill_says_what_it_lacks(disk):
     with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
         job_id = wire.put(b"job")
     fill(disk, 28 << 10)
-    with pytest.raises(ServerDied, match=r"ended with 3: beanlite: no space left on the disk of .*\n$"):
+    with pytest.raises(ServerDied, match=r"ended with 4: beanlite: no space left on the disk of .*\n$"):
         start_beanlite(disk / "q")
     (disk / "filler").unlink()
     with start_beanlite(disk / "q") as server, Wire(server.connect()) as wire:
@@ -247,7 +247,7 @@ def test_in_small_blocks_a_full_disk_is_no_bus_error(disk_of_small_blocks, end, 
     try:
         server = start_beanlite(disk / "q")
     except ServerDied as died:
-        assert "ended with 3: beanlite: no space left on the disk" in str(died)  # noqa: PT017 - or it may start
+        assert "ended with 4: beanlite: no space left on the disk" in str(died)  # noqa: PT017 - or it may start
         assert end == "stopped"
     else:
         with server, Wire(server.connect()) as wire:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from beanlite.errors import ConfigError, JournalFailed, JournalRefused
+from beanlite.errors import ConfigError, JournalFailed, JournalRefused, NoRoom
 from beanlite.journal.migrations import FOLDER, find_migrations
 from beanlite.journal.sqlite.file.fileformat import (
     PAGE_SIZE,
@@ -145,7 +145,7 @@ def open_database(
         index_before = read_index(path) if mark is not None and mark.is_of_this_boot else None
         room = Room(path, file)
         if not room.has_room_for(_bytes_to_start(path)):
-            raise JournalRefused(f"no space left on the disk of {path}, not even to read it")
+            raise NoRoom(f"no space left on the disk of {path}, not even to read it")
         after_sqlite = undo.enter_context(ExitStack())
         bystander = undo.enter_context(ExitStack())
         index = _empty_index(path, file, after_sqlite)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from beanlite.errors import JournalFailed, JournalLocked, JournalRefused, JournalUnreadable, NotOurs
+from beanlite.errors import JournalFailed, JournalLocked, JournalRefused, JournalUnreadable, NoRoom, NotOurs
 from beanlite.journal.sqlite.file.filesystem import lack_of
 
 # SQLite's application id, which identifies the program that a file belongs to: "bean", at byte 68.
@@ -328,7 +328,7 @@ def refused(path: Path) -> Iterator[None]:
         raise JournalRefused(f"{path} is damaged (its schema is no text); {WHAT_TO_DO}") from error
     except (sqlite3.Error, OSError) as error:
         if is_full(error, path):
-            raise JournalUnreadable(f"no space left on the disk of {path}") from error
+            raise NoRoom(f"no space left on the disk of {path}") from error
         if isinstance(error, OSError):
             is_denied = isinstance(error, PermissionError)
             check = "check the owner and the mode of the folder and the file" if is_denied else "check the disk"

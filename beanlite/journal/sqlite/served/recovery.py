@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 from beanlite.core.engine import Engine
 from beanlite.core.memory import JOB_BYTES
 from beanlite.core.restore import StoredJob
-from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalLocked, JournalRefused
+from beanlite.errors import JournalBusy, JournalFailed, JournalFull, JournalLocked, JournalRefused, NoRoom
 from beanlite.host import log, signals, systemd
 from beanlite.host.clock import Clock
 from beanlite.journal.event_rows import HistoryBounds
@@ -68,6 +68,8 @@ class Recovery:
             return await self._run(engine, clock, stopped)
         except JournalLocked as error:
             raise JournalBusy(str(error)) from error  # unlike a refusal, this may be different at the next start
+        except NoRoom as error:
+            raise JournalFull(str(error)) from error  # as may this
         except MemoryError as error:
             engine.forget_jobs()  # frees memory for the error path
             raise JournalRefused(f"there is not enough memory for what {self._path} holds") from error
