@@ -15,7 +15,7 @@ from beanlite.commit import group
 from beanlite.commit.group import BATCH_JOBS
 from beanlite.core.job import SLICE
 from beanlite.core.ledger import TALLIES
-from beanlite.errors import JournalFailed
+from beanlite.errors import JournalBusy, JournalFailed
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.served import awake, leisure, sync, upkeep, writer
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
@@ -296,6 +296,24 @@ async def test_file_of_a_drained_backlog_shrinks_by_itself_in_small_slices(tmp_p
         await fill_and_drain(server, jobs, size, first=jobs + 1)
         await until(lambda: len(slices) > 1)
         assert [pages for pages, _ in slices[:2]] == [1, 2]
+
+
+async def test_slice_that_meets_a_lock_makes_the_next_no_larger(tmp_path, slices, monkeypatch):
+    monkeypatch.setattr(leisure, "SHRINK_S", 60.0)
+    monkeypatch.setattr(writer, "SPARE_PAGES", 10)
+    give_back, tries = writer.Writer.give_back, []
+
+    def locked_for_a_while(journal, pages):
+        tries.append(pages)
+        if 3 <= len(tries) <= 5:
+            raise JournalBusy("locked")
+        give_back(journal, pages)
+
+    monkeypatch.setattr(writer.Writer, "give_back", locked_for_a_while)
+    async with serving(tmp_path / "q.db") as (server, _):
+        await fill_and_drain(server, 20, 60_000)
+        await until(lambda: len(slices) > 3)
+        assert [pages for pages, _ in slices[:4]] == [1, 2, 4, 8]
 
 
 async def test_pages_that_take_long_to_give_back_go_one_at_a_time(tmp_path, slices, monkeypatch):

@@ -44,11 +44,14 @@ class Leisure:
         self._upkeep.begin(self._beat())
         self._upkeep.begin(self._prune_by_and_by())
 
-    async def _write(self, write: Callable[[], bool]) -> float:
-        """Write a slice, if possible at present, and return the seconds taken; ``write`` returns whether it wrote."""
+    async def _write(self, write: Callable[[], bool]) -> float | None:
+        """Write a slice, and return the seconds taken; None: nothing was written.
+
+        ``write`` returns whether it wrote.
+        """
         async with self._one_at_a_time:
             if not self._under_way.may_write:
-                return 0.0
+                return None
             began_s = time.monotonic()
             written = False
             with contextlib.suppress(JournalFull, JournalBusy):
@@ -58,7 +61,7 @@ class Leisure:
                 self._upkeep.note_unsynced()
                 if self._syncs:
                     await self._writer.sync_slice()
-        return took_s
+        return took_s if written else None
 
     def _checkpoint_if_due(self) -> None:
         if self._writer.frames.checkpoint_due and not self._under_way.busy:
@@ -87,8 +90,11 @@ class Leisure:
             if writer.loose:
                 if not shrinking:
                     shrinking, pages = True, 1  # this backlog may have been deleted in a different order from the last
-                took_s = await self._write(give_back)
-                pages = min(2 * pages, SHRINK_PAGES_MAX) if took_s < SHRINK_S else int(pages * SHRINK_S / took_s) or 1
+                slice_s = await self._write(give_back)
+                if slice_s is not None:
+                    took_s = slice_s
+                    is_fast = took_s < SHRINK_S
+                    pages = min(2 * pages, SHRINK_PAGES_MAX) if is_fast else int(pages * SHRINK_S / took_s) or 1
             if shrinking and not self._under_way.busy:
                 shrinking = writer.loose
                 if writer.frames.checkpoint_due or not shrinking:
@@ -108,7 +114,7 @@ class Leisure:
             await asyncio.sleep(max(SHRINK_REST_S, SHRINK_REST_TIMES * took_s) if more else PRUNE_LOOK_S)
             if self._upkeep.stopping:
                 return
-            took_s = await self._write(prune)
+            took_s = await self._write(prune) or 0.0
             self._checkpoint_if_due()
 
     async def _beat(self) -> None:
