@@ -1,6 +1,10 @@
 """A full disk refuses puts until there is room: the real server and journal in this process."""
 
 import asyncio
+import contextlib
+import sqlite3
+
+import pytest
 
 from beanlite.journal.sqlite.served import upkeep
 from tests.support.inside import PUT, FullDisk, ask, connect, serving, until
@@ -45,6 +49,34 @@ async def test_puts_are_accepted_again_although_each_look_finds_a_batch(tmp_path
         disk.free.set()
         assert await asyncio.wait_for(client[0].readline(), 10) == b"DELETED\r\n"
         await until(lambda: not server.parts.engine.admission.disk_full)
+
+
+@pytest.mark.parametrize("hindrance", ["a full disk", "a lock"])
+async def test_large_batch_is_written_apart_at_the_next_try_too(tmp_path, monkeypatch, hindrance):
+    size = upkeep.APART_BYTES + 1
+    async with serving(tmp_path / "q.db", max_job_size=size) as (server, _):
+        client, writer = await connect(server), server.parts.journal._writer
+        on_the_loop, write = [], writer.write
+
+        def note(batch):
+            on_the_loop.append(batch.body_bytes)
+            write(batch)
+
+        monkeypatch.setattr(writer, "write", note)
+        with contextlib.closing(sqlite3.connect(tmp_path / "q.db", isolation_level=None)) as outsider:
+            if hindrance == "a lock":
+                outsider.execute("BEGIN IMMEDIATE")
+            else:
+                disk = FullDisk(writer)
+            client[1].write(b"put 0 0 10 %d\r\n%b\r\n" % (size, b"y" * size))
+            tries = server.parts.journal._upkeep
+            await until(lambda: tries._lock is not None or server.parts.engine.admission.disk_full)
+            if hindrance == "a lock":
+                outsider.execute("ROLLBACK")
+            else:
+                disk.make_room()
+            assert await asyncio.wait_for(client[0].readline(), 10) == b"INSERTED 1\r\n"
+        assert not any(on_the_loop)
 
 
 async def test_disk_that_is_full_again_at_once_is_asked_no_oftener(tmp_path):

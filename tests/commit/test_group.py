@@ -19,7 +19,7 @@ from beanlite.errors import JournalBusy, JournalFailed
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE
 from beanlite.journal.sqlite.served import awake, leisure, sync, upkeep, writer
 from beanlite.journal.sqlite.served.frames import CHECKPOINT_FRAMES
-from beanlite.journal.sqlite.served.journal import APART_BYTES
+from beanlite.journal.sqlite.served.upkeep import APART_BYTES
 from beanlite.protocol.framing import STEPS_MAX
 from tests.support.inside import PUT, ask, connect, is_silent, serving, until
 

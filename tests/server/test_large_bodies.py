@@ -10,7 +10,7 @@ import pytest
 from beanlite.errors import ConfigError
 from beanlite.host.clock import Clock
 from beanlite.journal.sqlite.file.database import ROW_BYTES
-from beanlite.journal.sqlite.served import journal
+from beanlite.journal.sqlite.served import upkeep
 from beanlite.net.listener import open_listener
 from beanlite.server.server import Server
 from beanlite.server.start import UNNOTICED_BYTES, make_journal
@@ -21,7 +21,7 @@ from tests.support.wire import Wire, put_bytes
 
 
 async def test_write_of_a_large_body_delays_only_those_that_await_a_commit(tmp_path):
-    size = journal.APART_BYTES + 1
+    size = upkeep.APART_BYTES + 1
     begun, free = threading.Event(), threading.Event()
     let_go = []
 

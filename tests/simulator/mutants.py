@@ -50,8 +50,8 @@ MUTANTS = {
     ),
     "a batch forgotten on a full disk": Mutant(
         "journal.sqlite.served.upkeep",
-        "            try:\n                self._writer.write(batch)",
-        "            try:\n                pass",
+        "            again = await self._write(batch)",
+        "            again = None",
     ),
     "a delete not journaled": Mutant(
         "core.engine", "        else:\n            ledger.changed[job_id] = job", "        else:\n            pass"
@@ -103,8 +103,8 @@ MUTANTS = {
     "a batch of reserves told too early": Mutant("protocol.batches", "        session.show(job)\n", ""),
     "a batch forgotten while the file is locked": Mutant(
         "journal.sqlite.served.upkeep",
-        "                await asyncio.sleep(BUSY_RETRY_S)\n            try:",
-        "                break\n            try:",
+        "                await asyncio.sleep(BUSY_RETRY_S)\n            self._lock",
+        "                break\n            self._lock",
     ),
     "a disk that can't be read taken for a damaged file": Mutant(
         "journal.sqlite.file.fileformat",

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Sequence
 from os import sched_yield
 from pathlib import Path
-from typing import Final
 
 from beanlite.core.engine import Engine
 from beanlite.core.ledger import Changes
@@ -19,10 +18,7 @@ from beanlite.journal.sqlite.served.leisure import Leisure
 from beanlite.journal.sqlite.served.recovery import Recovery
 from beanlite.journal.sqlite.served.timing import Timing
 from beanlite.journal.sqlite.served.under_way import UnderWay
-from beanlite.journal.sqlite.served.upkeep import Upkeep
-
-# A batch whose large bodies add up to more than this is written in the worker thread.
-APART_BYTES: Final = 6 << 20
+from beanlite.journal.sqlite.served.upkeep import APART_BYTES, Upkeep
 
 
 class SqliteJournal(Journal):

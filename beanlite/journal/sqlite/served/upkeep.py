@@ -22,6 +22,8 @@ BUSY_RETRY_S: Final = 0.005
 FULL_RETRY_S: Final = 1.0
 # How often the room on the disk is measured while there is some.
 MEASURE_S: Final = 0.01
+# A batch whose large bodies add up to more than this is written in the worker thread.
+APART_BYTES: Final = 6 << 20
 # The pause between two slices of an audit.
 AUDIT_REST_S: Final = 0.01
 # A commit that waits longer than this for another program is logged.
@@ -128,17 +130,24 @@ class Upkeep:
         self._writing = self.begin(self._write_apart(batch, then))
 
     async def _write_apart(self, batch: Batch, then: Callable[[], None]) -> None:
-        failure: JournalFailed | None = None
-        self._under_way.write_apart()
-        try:
-            await self._writer.write_apart(batch)
-        except (JournalBusy, JournalFull) as error:
-            failure = error
-            self._under_way.wait()
+        failure = await self._write(batch)
         if failure is None:
             then()
         else:
             await self._write_again(batch, failure, then)
+
+    async def _write(self, batch: Batch) -> JournalFailed | None:
+        """Write a batch, apart if it takes long; return None, or why it has to be tried again."""
+        try:
+            if batch.body_bytes > APART_BYTES:
+                self._under_way.write_apart()
+                await self._writer.write_apart(batch)
+            else:
+                self._writer.write(batch)
+        except (JournalBusy, JournalFull) as error:
+            self._under_way.wait()
+            return error
+        return None
 
     def try_again(self, batch: Batch, error: JournalFailed, then: Callable[[], None]) -> None:
         """Retry a batch that could not be written because the disk is full or the file is locked, until it is written.
@@ -166,13 +175,11 @@ class Upkeep:
                     warned = True
                     self._oddities.warning("commits wait", why=str(error))
                 await asyncio.sleep(BUSY_RETRY_S)
-            try:
-                self._writer.write(batch)
-            except (JournalBusy, JournalFull) as again:
-                error = again
-            else:
+            self._lock = None
+            again = await self._write(batch)
+            if again is None:
                 break
-        self._lock = None
+            error = again
         then()
 
     def give_up(self) -> bool:
