@@ -10,6 +10,7 @@ from beanlite.core.job import SECOND_NS
 from beanlite.host.clock import EPOCH_S, Clock
 from beanlite.journal.event_rows import ROW_BYTES, HistoryBounds
 from beanlite.journal.sqlite.file.database import open_database
+from beanlite.journal.sqlite.served import history as history_module
 from beanlite.journal.sqlite.served.history import INSERTS, History
 from beanlite.journal.totals import DAY_S
 from tests.support.core import Core, put
@@ -67,6 +68,31 @@ def test_events_in_the_future_do_not_keep_those_behind_them(tmp_path):
         assert told == {2e9: 1001, 1e9 + 5 * DAY_S: 1}
         assert left(1e9 + 13 * DAY_S) == {2e9: 1001}
         assert left(2e9 + 8 * DAY_S) == {}
+
+
+def test_search_behind_events_in_the_future_is_no_long_one(tmp_path, monkeypatch):
+    monkeypatch.setattr(history_module, "PASSED_MAX", 100)
+    with closing(open_database(tmp_path / "queue.db")) as database:
+        events = [(n, at_s, n, "t", "put", None, None, 0, 0) for n, at_s in enumerate([*[2e9] * 10_000, 1e9], 1)]
+        database.connection.executemany(INSERTS[0], events)
+        history = History(ALL, Clock())
+        history.read(database.connection)
+        steps = 0
+
+        def count():
+            nonlocal steps
+            steps += 1
+
+        database.connection.set_progress_handler(count, 10)
+        calls = 1
+        while history.prune(database.connection, 100, 1e9 + 8 * DAY_S):
+            assert steps < 300
+            steps = 0
+            calls += 1
+        database.connection.set_progress_handler(None, 0)
+        assert calls > 100
+        assert database.connection.execute("SELECT count(*) FROM history").fetchone() == (10_000,)
+        assert not history.prune(database.connection, 100, 1e9 + 8 * DAY_S)
 
 
 def test_future_events_keep_none_behind_them_if_the_clock_is_ahead(tmp_path):

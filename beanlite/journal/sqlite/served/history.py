@@ -12,6 +12,8 @@ from beanlite.journal.event_rows import COLUMNS, EventRows, HistoryBounds, Rows
 # The most rows deleted at a time while there is nothing else to do, and the rows deleted per row that is written.
 PRUNED_MAX: Final = 500
 PRUNED_EACH: Final = 2
+# The most rows in the future that are passed over at a time in search of one that is not.
+PASSED_MAX: Final = 2000
 
 # Rows that are no further in the future than this don't count as such: a server's clock may be a little ahead.
 _AHEAD_S: Final = 60
@@ -38,8 +40,11 @@ FETCH_BODY: Final = """
 # A value that is no time, which only damage can cause, counts as long ago, so that its row is the next to be deleted.
 _AT: Final = "coalesce(CAST(at AS REAL), 0.0)"
 _OLDEST: Final = f"SELECT n, {_AT} FROM history ORDER BY n LIMIT 1"
-# The oldest from this number on that is not in the future.
-_PAST: Final = f"SELECT n, {_AT} FROM history WHERE n >= ? AND {_AT} <= ? ORDER BY n LIMIT 1"
+# The oldest of so many rows from this number on that is not in the future.
+_PAST: Final = f"""
+    SELECT n, at FROM (SELECT n, {_AT} AS at FROM history WHERE n >= ? ORDER BY n LIMIT ?)
+    WHERE at <= ? ORDER BY n LIMIT 1
+"""
 _NTH: Final = "SELECT n FROM history WHERE n >= ? ORDER BY n LIMIT 1 OFFSET ?"
 _PRUNE: Final = f"DELETE FROM history WHERE n BETWEEN ? AND ? AND ({_AT} < ? OR n < ?)"
 
@@ -80,7 +85,7 @@ class History(EventRows):
             # It may be in the future, because the clock was wrong, and those behind it too old.
             n, at_s = self._past = self._oldest_past(connection, now_s + _AHEAD_S)
             if at_s >= before_s:
-                return False
+                return at_s == inf and n <= self.last
         nth = connection.execute(_NTH, (n, rows - 1)).fetchone() or (_MAX_N,)
         count = connection.execute(_PRUNE, (n, *nth, before_s, before_n)).rowcount
         self._oldest = connection.execute(_OLDEST).fetchone()
@@ -88,9 +93,15 @@ class History(EventRows):
         return count >= rows
 
     def _oldest_past(self, connection: sqlite3.Connection, now_s: float) -> tuple[int, float]:
-        """Return the oldest row that is not in the future, looked for once, since there may be very many that are."""
+        """Return the oldest row that is not in the future, or, with an infinite time, where to go on in search of it.
+
+        There may be very many that are in the future: no row is looked at twice, nor all in one go.
+        """
         n, at_s = self._past
         if at_s <= now_s:
             return n, at_s
-        row: tuple[int, float] | None = connection.execute(_PAST, (n, now_s)).fetchone()
-        return row or (self.last + 1, inf)
+        row: tuple[int, float] | None = connection.execute(_PAST, (n, PASSED_MAX, now_s)).fetchone()
+        if row is None:
+            (after,) = connection.execute(_NTH, (n, PASSED_MAX)).fetchone() or (self.last + 1,)
+            row = after, inf
+        return row
