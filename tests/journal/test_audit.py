@@ -13,9 +13,12 @@ from beanlite.errors import JournalFailed
 from beanlite.journal.columns import COUNTERS
 from beanlite.journal.sqlite.served import upkeep
 from beanlite.journal.sqlite.served.audit import SLICE_JOBS
+from beanlite.journal.sqlite.served.batch import batch_of
 from beanlite.journal.sqlite.tools.load import load
+from tests.support.core import Core
 from tests.support.inside import ask, connect, serving, until
 from tests.support.journal_files import VERSION
+from tests.support.policies import schedule, set_schedules
 
 BODIES = (b"", b"small", b"x" * 1024, b"x" * 1025, b"x" * 20_000)
 COPY = "CREATE TABLE t AS SELECT * FROM jobs WHERE id = 61; UPDATE t SET id = {}; INSERT INTO jobs SELECT * FROM t"
@@ -176,3 +179,15 @@ async def test_many_pauses_are_compared_in_slices(tmp_path):
         await until(lambda: not server.parts.journal.busy)
         steps = list(server.parts.journal._writer.audit(server.parts.engine))
     assert len(steps) > 2 * 3
+
+
+async def test_schedules_are_compared_in_slices_too(journal, monkeypatch):
+    monkeypatch.setattr("beanlite.journal.sqlite.served.audit.SLICE_BYTES", 100_000)
+    core = Core()
+    each = [schedule(f"s{n}", body=b"x" * 60_000, next_at=4e9) for n in range(20)]
+    set_schedules(core.engine, *each)
+    journal.write(batch_of(core.store(), journal.chronicle.history))
+    assert sum(1 for _ in journal.audit(core.engine)) > 10
+    around_the_guards(journal._database.path, "UPDATE schedules SET pri = 8 WHERE name = 's19'")
+    with pytest.raises(JournalFailed, match="the schedule s19"):
+        list(journal.audit(core.engine))

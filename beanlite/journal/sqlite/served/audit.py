@@ -23,7 +23,7 @@ from beanlite.journal.schedule_rows import row_of_schedule
 from beanlite.journal.sqlite.file.fileformat import failing
 from beanlite.journal.sqlite.file.rows import COLUMNS, INLINE_MAX, WHOLE
 
-# A slice ends after this many jobs or pauses, or when its bodies add up to more than this many bytes.
+# A slice ends after this many jobs or pauses, or when its bodies or schedules add up to more than this many bytes.
 SLICE_JOBS: Final = 500
 SLICE_BYTES: Final = 1 << 20
 # Times in the file are rounded, and may differ from those in memory by less than this.
@@ -34,6 +34,7 @@ _BODIES: Final = "SELECT id, body FROM bodies WHERE id > ? AND id <= ?"
 _NOTES: Final = "SELECT id, note FROM notes WHERE id > ? AND id <= ?"
 _PAUSES: Final = "SELECT CAST(tube AS BLOB), pause_s FROM pauses WHERE tube >= CAST(? AS TEXT) ORDER BY tube LIMIT ?"
 _PAUSE: Final = "SELECT pause_s FROM pauses WHERE tube = CAST(? AS TEXT)"
+_SCHEDULE: Final = f"SELECT {schedule_rows.COLUMNS} FROM schedules WHERE name = ?"
 _Row = tuple[object, ...]
 # Their index in a row.
 _SINCE: Final = WHOLE.index("since")
@@ -64,7 +65,8 @@ def _slices(connection: sqlite3.Connection, engine: Engine, promised_id: int) ->
         raise _Different("jobs")
     yield from _compare_pauses(connection, engine)
     _compare_policies(connection, engine)
-    _compare_schedules(connection, engine)
+    yield
+    yield from _compare_schedules(connection, engine)
     last_id = engine.ledger.taken_id
     for before_id, jobs in engine.jobs.segments():
         ids = list(jobs)
@@ -125,12 +127,18 @@ def _compare_policies(connection: sqlite3.Connection, engine: Engine) -> None:
             raise _Different(f"the policy {each[1]} of {each[0]}")
 
 
-def _compare_schedules(connection: sqlite3.Connection, engine: Engine) -> None:
-    rows = {row[0]: row for row in connection.execute(f"SELECT {schedule_rows.COLUMNS} FROM schedules")}
-    originals = {name: row_of_schedule(schedule) for name, schedule in engine.schedules.items()}
-    for name in (rows.keys() | originals.keys()) - engine.ledger.schedules.keys():
-        if rows.get(name) != originals.get(name):
+def _compare_schedules(connection: sqlite3.Connection, engine: Engine) -> Iterator[None]:
+    size = 0
+    for name in {name for (name,) in connection.execute("SELECT name FROM schedules")} | engine.schedules.keys():
+        schedule = engine.schedules.get(name)
+        row = connection.execute(_SCHEDULE, (name,)).fetchone()
+        if name not in engine.ledger.schedules and row != (None if schedule is None else row_of_schedule(schedule)):
             raise _Different(f"the schedule {name}")
+        size += 0 if schedule is None else len(schedule.body)
+        if size > SLICE_BYTES:
+            size = 0
+            yield
+    yield
 
 
 def _compare_jobs(connection: sqlite3.Connection, engine: Engine, above_id: int, to_id: int, ids: list[int]) -> None:
