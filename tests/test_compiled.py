@@ -5,7 +5,7 @@ import tomllib
 
 import pytest
 
-from tests.support.layout import FILES, ROOT, parsed
+from tests.support.layout import FILES, ROOT, module_of, parsed
 
 PYPROJECT = ROOT.parent / "pyproject.toml"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -187,3 +187,20 @@ def test_the_compiled_files_are_those_that_are_listed():
     names = {str(file.relative_to(ROOT)) for file in compiled_files()}
     assert {"host/clock.py", "core/engine.py", "net/connection.py"} < names
     assert not {"server/server.py", "core/transitions.py", "core/__init__.py"} & names
+
+
+def test_no_class_that_is_not_compiled_derives_from_one_that_is():
+    compiled = set(compiled_files())
+    classes = {(f"beanlite.{module_of(file)}", kind.name) for file in compiled for kind in classes_of(file)}
+    derived = []
+    for file in set(FILES) - compiled:
+        imports = [each for each in parsed(file).body if isinstance(each, ast.ImportFrom)]
+        names = {
+            name.asname or name.name for each in imports for name in each.names if (each.module, name.name) in classes
+        }
+        derived += [kind.name for kind in classes_of(file) if names & {ast.unparse(base) for base in kind.bases}]
+    assert derived == []
+
+
+def classes_of(file):
+    return [node for node in parsed(file).body if isinstance(node, ast.ClassDef)]
