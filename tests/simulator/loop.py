@@ -62,6 +62,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         heappush(self._scheduled, (when, self._number, call))
         return call
 
+    def run_in_executor(self, _executor, function, *args):  # type: ignore[override]
+        """Call a function in the loop, after the time that a thread takes."""
+        called = self.create_future()
+        self.call_later(self._world.thread_s, _call, called, function, args)
+        return called
+
     def add_signal_handler(self, sig, callback, *args):  # type: ignore[override]
         """Do nothing: there are no signals, and the simulator does directly what a handler would do."""
 
@@ -101,3 +107,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         world.now_ns += wait_ns if wait_ns > 0 else TURN_NS
         if not world.dead and world.now_ns >= world.crash_ns > 0:
             world.crash()
+
+
+def _call(called: asyncio.Future[Any], function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    if called.cancelled():
+        return
+    try:
+        called.set_result(function(*args))
+    except Exception as error:  # noqa: BLE001 - it is raised where the result is awaited
+        called.set_exception(error)
