@@ -239,12 +239,14 @@ def _mark(new: Live, copy_id: int, server: str, job: Record) -> None:
 def _give_back(old: Live, new: Live, server: str, tube: str, ids: set[int]) -> str:
     """Let workers have jobs again that can't all be copied, and of which none is deleted; return where they are."""
     try:
+        # What the old server does not have any more is left to its copies.
+        there = ids & {job["id"] for job in everything(old.list_jobs, {"tube": leaving(tube)}, "jobs")}
         copies = _copies(new, tube, server)
-        _delete(new, [copies[job_id] for job_id in ids & copies.keys()])
+        _delete(new, [copies[job_id] for job_id in there & copies.keys()])
         _open(new, tube)  # copies without an original, of a move that was cut off
         _change(old, {"do": "move", "to": tube, **by_me()}, filter_by(tube=leaving(tube)))
     except BeanliteError:
-        return f"the jobs wait in {leaving(tube)} of {old.name} until this command is run again"
+        return f"the jobs wait in {leaving(tube)} of {old.name}, or as copies, until this command is run again"
     return f"the jobs are in {tube} of {old.name} again"
 
 

@@ -137,10 +137,9 @@ class Memory:
 
     @property
     def other_bytes(self) -> int:
-        """Bytes taken by tubes, flows, clients, buffers, replies, schedules, notes and events."""
+        """Bytes taken by tubes, flows, clients, buffers, replies, schedules and notes."""
         clients_bytes = self._counts.clients * CLIENT_BYTES + self.tls_clients * TLS_BYTES
-        ledger = self._queues.ledger
-        kept_bytes = self.schedule_bytes + self.note_bytes + ledger.event_bytes + ledger.flows.used_bytes
+        kept_bytes = self.schedule_bytes + self.note_bytes + self._queues.ledger.flows.used_bytes
         return self.tube_bytes + clients_bytes + self.client_buffer_bytes + kept_bytes
 
     @property
@@ -171,7 +170,7 @@ class Memory:
     @property
     def used_bytes(self) -> int:
         """Bytes taken in all."""
-        return self.job_bytes + _with_gaps(self.body_bytes) + self.other_bytes
+        return self.job_bytes + _with_gaps(self.body_bytes) + self.other_bytes + self._queues.ledger.event_bytes
 
     @property
     def room_bytes(self) -> int:

@@ -236,7 +236,7 @@ def _list_more(session: Session, so_far: tuple[int, list[bytes]], _now_ns: int) 
     more = [tube.name for tube in tubes[first:stop] if rights is None or rights.may(READER, tube.name)]
     found += more
     if stop >= len(tubes):
-        return session.ok_reply(tube_list(found))
+        return session.ok_reply(tube_list(list(dict.fromkeys(found))))  # one may have gone and come again meanwhile
     session.set_aside(_list_more, (tubes[stop - 1].serial, found), LOOKING, len(more) * _NAME_BYTES)
     return None
 

@@ -86,3 +86,13 @@ async def test_disk_that_is_full_again_at_once_is_asked_no_oftener(tmp_path):
             server.parts.engine.admission.accept_puts(server.parts.journal._writer.room.for_bodies())
         waits = [task for task in asyncio.all_tasks() if "_await_room" in repr(task.get_coro())]
         assert len(waits) == 1
+
+
+async def test_look_amid_the_making_of_room_makes_it_no_second_time(tmp_path):
+    async with serving(tmp_path / "q.db") as (server, _):
+        upkeep_of_it = server.parts.journal._upkeep
+        making = asyncio.ensure_future(upkeep_of_it._make_room())
+        await asyncio.sleep(0)
+        upkeep_of_it._room_due = True
+        await making
+        assert not upkeep_of_it._room_due

@@ -84,3 +84,22 @@ def test_refused_jobs_wait_if_their_copies_are_not_to_be_had(servers, monkeypatc
     assert servers.move() == 1
     assert f"beanlite: the jobs wait in {LEAVING} of 127.0.0.1:" in capsys.readouterr().err
     assert len(servers.jobs("two", LEAVING)) == len(jobs)
+
+
+def test_copies_are_kept_if_the_old_server_is_lost(servers, monkeypatch):
+    kept = len(servers.fill()) + 5
+    for number in range(5):
+        servers.wires["two"].put(b"%d" % number * 60_000)  # so that there are several requests
+    show_job, shown = Live.show_job, []
+
+    def lose_at_the_last(live, job_id):
+        shown.append(job_id)
+        if len(shown) == kept:
+            servers.processes["two"].kill()
+        return show_job(live, job_id)
+
+    monkeypatch.setattr(Live, "show_job", lose_at_the_last)
+    assert servers.move() == 1
+    copies = servers.jobs("one", COMING)
+    assert copies
+    assert all(job[-1].startswith("moved from two:") for job in copies)

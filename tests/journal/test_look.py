@@ -6,6 +6,8 @@ from functools import partial
 import pytest
 
 from beanlite.core.where import Where
+from beanlite.errors import JournalRefused
+from beanlite.journal.sqlite.tools.filling import filling
 from beanlite.journal.sqlite.tools.look import looking
 from tests.journal.test_filling import fill, job
 
@@ -44,3 +46,17 @@ def test_an_error_of_our_own_amid_a_look_is_no_damage(path, monkeypatch):
     monkeypatch.setattr(Where, "fits", partial(raise_it, RecursionError))
     with looking(path) as look, pytest.raises(RecursionError):
         look.list_jobs({"where": ["n=1"], "limit": 10})
+
+
+@pytest.mark.parametrize("request_", [{"fact": "note"}, {"fact": "state", "tube_like": "mail*"}])
+def test_text_that_is_damaged_is_not_taken_for_a_signal(path, request_):
+    with filling(path) as queue:
+        queue.add(job(1, tube="mailbox"))
+        queue.connection.execute("INSERT INTO notes VALUES (1, 'it failed', 0)")
+    path.write_bytes(path.read_bytes().replace(b"mailbox", b"mail\xffox").replace(b"it failed", b"it\xfffailed"))
+    with looking(path) as look:
+        if "tube_like" in request_:
+            assert look.group_jobs(request_)["groups"] == [["ready", 1]]
+        else:
+            with pytest.raises(JournalRefused, match="is damaged"):
+                look.group_jobs(request_)

@@ -97,7 +97,7 @@ async def test_bodies_that_the_history_keeps_fill_a_batch_as_well(tmp_path, disk
         events = engine.ledger.events
         assert group.BATCH_BYTES < sum(event.size for event in events) < group.BATCH_BYTES + 2 * size
         assert {event.body is None for event in events} == {fetched}
-        assert engine.memory.other_bytes > group.BATCH_BYTES
+        assert engine.memory.used_bytes > group.BATCH_BYTES
         disk.free.set()
         for _ in range(jobs):
             assert await asyncio.wait_for(client[0].readline(), 30) == b"DELETED\r\n"

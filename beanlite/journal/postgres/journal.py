@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NoReturn
 
 from beanlite.core.engine import Engine
@@ -353,11 +352,7 @@ class PostgresJournal(Journal):
         self._reader.close()
 
     async def flush(self) -> None:
-        """Store totals that were postponed, if that succeeds soon; all batches that were reported durable are."""
-        with suppress(TimeoutError, JournalFull):
-            async with asyncio.timeout(LOOK_AFTER_S):
-                while self._totals.waiting:
-                    await self._sender.store(self._batch_of(self._engine.take_changes(deferred=False)))
+        """Do nothing: all batches that were reported durable are stored."""
 
     def facts(self) -> JournalFacts:
         """Return what the statistics say of it; see ``Journal.facts``."""
@@ -384,7 +379,17 @@ class PostgresJournal(Journal):
             task.cancel()
         await asyncio.wait(upkeep)
         await self._sender.until_quiet()
+        await self._store_totals()
         return await self._give_back(self._engine.last_id)
+
+    async def _store_totals(self) -> None:
+        """Store totals that were postponed, if that succeeds soon. No batch comes after it, as it may be cut off."""
+        try:
+            async with asyncio.timeout(LOOK_AFTER_S):
+                while self._totals.waiting:
+                    await self._sender.store(self._batch_of(self._engine.take_changes(deferred=False)))
+        except (TimeoutError, JournalFailed) as error:
+            log.warning("totals of the last minute may not be stored", why=str(error) or "they take too long")
 
     async def _give_back(self, last_id: int) -> str | None:
         self._reader.close()

@@ -3,7 +3,7 @@
 This file is not compiled, because pydantic inspects the classes. ``docs/protocol.md`` describes the fields.
 """
 
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -69,9 +69,11 @@ _Times = Annotated[int | None, Field(ge=0, le=U32_MAX)]
 def _as_shown(host: str | None) -> str | None:
     """Return an address of IPv6 as the server spells it."""
     try:
-        return None if host is None else str(ip_address(host))
+        address = None if host is None else ip_address(host)
     except ValueError:
         return host
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return None if address is None else str(mapped or address)
 
 
 class Filter(BaseModel):

@@ -5,6 +5,8 @@ import asyncio
 import pytest
 
 from beanlite.core.engine import Engine
+from beanlite.core.job import Job
+from beanlite.core.tube import Tube
 from beanlite.errors import JournalRefused
 from beanlite.host.clock import Clock
 from beanlite.journal.postgres.recovery import Reader
@@ -51,5 +53,6 @@ async def test_others_have_their_turn_while_many_notes_are_checked(restoration, 
     engine.notes.restore((n, b"why") for n in range(1, MANY + 1))
     with pytest.raises(JournalRefused, match="has no job"):
         await restoration.finish()
-    monkeypatch.setattr(type(engine.jobs), "find", lambda _, job_id: job_id)
+    job = Job(1, Tube(b"mail", 0), 0, 0, 60, 0, b"", 0)
+    monkeypatch.setattr(type(engine.jobs), "find", lambda *_: job)
     assert await turns_during(restoration.finish()) > 2 * SLICES

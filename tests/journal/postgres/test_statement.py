@@ -93,6 +93,7 @@ async def test_a_body_that_the_row_of_its_job_has_is_not_sent_again(taken):
     """The jobs that are deleted at once may have more bytes than a statement can."""
     core = Core()
     core.engine.ledger.start_recording()
+    core.engine.ledger.keeps_bodies = True
     client = core.client()
     history = EventRows(HistoryBounds(3600, 1 << 30, bodies=True), utc_s)
     first = batch(core, client, JOBS, history)

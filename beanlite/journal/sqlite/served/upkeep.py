@@ -268,6 +268,7 @@ class Upkeep:
         if self._writer.room.take_reserve():  # even if it is not enough: another program may take what there is
             self._engine.admission.accept_puts(self._writer.room.for_bodies())
             log.info("disk has room again: puts are accepted")
+        self._room_due = False  # a look may have found this under way: batches come first
         self._free()
 
     async def _shrink(self) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from beanlite.core.events import NOTE, POLICY, SCHEDULE
+from beanlite.core.notes import first_line
 from beanlite.core.policies import PolicyRow
 from beanlite.core.where import Paths, Where
 from beanlite.errors import JournalRefused
@@ -75,7 +76,7 @@ _TUBES: Final = """
 _CONDITIONS: Final = {
     "ids": "id IN (SELECT value FROM json_each(:ids))",
     "tube": "tube = :tube",
-    "tube_like": "like_tube(tube)",
+    "tube_like": "like_tube(CAST(tube AS BLOB))",
     "state": "state = :state",
     "older_s": "age_s >= :older_s",
     "newer_s": "age_s < :newer_s",
@@ -193,8 +194,8 @@ class Look:
         conditions, parameters = self._conditions(request)
         key = f"nullif({request['fact']}, '')" if "fact" in request else "value_of(CAST(body AS BLOB))"
         if request.get("fact") == "note":
-            self._function("first_line", lambda note: note and first_line_of(note))
-            key = "nullif(first_line(note), '')"
+            self._function("first_line", self._first_line)
+            key = "nullif(first_line(CAST(note AS BLOB)), '')"
         if "path" in request:
             path = Paths([request["path"]])
             self._function("value_of", lambda body: path.values(body or b"")[0])
@@ -204,6 +205,12 @@ class Look:
         jobs = sum(row["jobs"] for row in rows)
         return {"groups": [[row["value"], row["jobs"]] for row in rows], "next": None, "looked": jobs}
 
+    def _first_line(self, note: bytes | None) -> str | None:
+        try:
+            return None if note is None else first_line(note)
+        except UnicodeDecodeError:
+            raise damaged(self._path, "a note has changed") from None
+
     def _conditions(self, request: Mapping[str, Any]) -> tuple[list[str], Record]:
         """Return the conditions of a filter in SQL, and what they need."""
         parameters = {key: value for key, value in request.items() if value is not None}
@@ -211,7 +218,7 @@ class Look:
         if "where" in parameters:
             self._function("fits", Where(parameters.pop("where")).fits)
         if "tube_like" in parameters:
-            fits = re.compile(fnmatch.translate(parameters["tube_like"])).match
+            fits = re.compile(fnmatch.translate(parameters["tube_like"]).encode()).match
             self._function("like_tube", lambda tube: fits(tube) is not None)
         parameters.pop("paths", None)
         return conditions, {**parameters, "ids": json.dumps(request.get("ids"))}
@@ -313,7 +320,7 @@ class Look:
         return self._rows(_TOTALS_OF_ALL, {"span_s": span_s, "spans": spans})
 
     def _function(self, name: str, function: Callable[[Any], Any]) -> None:
-        """Have a function of one argument in SQL."""
+        """Have a function of one argument in SQL: a BLOB, as text may be damaged, which would pass for a signal."""
 
         def call(argument: Any) -> Any:  # noqa: ANN401 - whatever SQLite has
             try:
