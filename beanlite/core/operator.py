@@ -125,8 +125,8 @@ class Operator:
             queues.make_buried(job, place, why, since_ns)
         if tube.rules is not None:
             queues.ruled.enter(job, checksum)
-            if state is RESERVED:
-                queues.ruled.hold_back(tube, now_ns)
+        if state is RESERVED:
+            queues.ruled.hold_back(tube, now_ns)
         queues.drop_if_unused(before)
 
     def record_copy(self, job: Job, by: Peer, now_ns: int) -> None:

@@ -167,9 +167,10 @@ class Rulings(Rest):  # type: ignore[misc]
                 place = (job.pri, reserved, tube.turn, job.id)
                 best = min(best or place, place)
             elif best_other is None or (job.pri, job.id) < (best_other[0], best_other[-1]):
-                best_other = (job.pri, reserved, self.other_turn, job.id)
-        if best_other:
-            best = min(best or best_other, best_other)
+                best_other = (job.pri, reserved, job.id)
+        if best_other:  # clients that waited may have had others meanwhile
+            place = (*best_other[:2], self.other_turn, best_other[-1])
+            best = min(best or place, place)
         return best and next(job for job in self.jobs if job.id == best[-1])
 
     # -- what comes back
