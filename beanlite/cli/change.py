@@ -229,8 +229,10 @@ def _carry_out(what: Record, which: Filter, how: How, *, ask: bool = False, comm
         if "to" in what:
             routing.check_target(servers, what, shares)
             _tell_expiring(shares, what)
+        began_s = time.monotonic()
         selections = _ask(shares, what, which) if ask else [share.which for share in shares]
-        for share, selection in zip(shares, selections, strict=True):
+        for share, selected in zip(shares, selections, strict=True):
+            selection = _as_of(selected, began_s) if ask and selected is not None else selected
             try:
                 exit_code = max(exit_code, _change(share, selection, what, how, command or what["do"]))
             except BeanliteError as error:
@@ -307,10 +309,9 @@ def _reasons(server: Live, what: Record, which: Filter, outcome: changes.Result)
 def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filter | None]:
     """Ask the operator to confirm the number of jobs; return their filters. BeanliteError: not confirmed.
 
-    If a server has none its filter is None, and if all have none nothing is asked: what comes later has not been
-    agreed to, nor what grows older than was asked for meanwhile, or comes to the state that was asked for.
+    If a server has none its filter is None, and if all have none nothing is asked: what is put later has not been
+    agreed to.
     """
-    began_s = time.monotonic()
     trials = [changes.trial(share.live, what, share.which) for share in shares]
     count = sum(trial.done for trial in trials)
     if count:
@@ -320,13 +321,19 @@ def _ask(shares: list[routing.Share], what: Record, which: Filter) -> list[Filte
         question = f"{what['do'].capitalize()} {jobs} {filter_text(which)}".rstrip()  # which are not the ids
         if not _confirmed(f"{question}?"):
             raise BeanliteError(f"no job was {changes.DONE_WORDS[what['do']]}")
-    passed_s = time.monotonic() - began_s
     return [
-        settled(after(share.which, passed_s), passed_s).model_copy(update={"up_to_id": trial.last_id})
-        if trial.done
-        else None
+        share.which.model_copy(update={"up_to_id": trial.last_id}) if trial.done else None
         for share, trial in zip(shares, trials, strict=True)
     ]
+
+
+def _as_of(which: Filter, moment_s: float) -> Filter:
+    """Return the filter without what has grown old enough since a moment of the monotonic clock, or come to its state.
+
+    That has not been agreed to.
+    """
+    passed_s = time.monotonic() - moment_s
+    return settled(after(which, passed_s), passed_s)
 
 
 def _confirmed(question: str) -> bool:

@@ -98,6 +98,8 @@ def slices(server: Live, what: Record, which: Filter, outcome: Result) -> Iterat
     Ages are as of the beginning: what grows old enough, or comes to its state, while the change runs is left alone.
     """
     began_s = time.monotonic()
+    if not what.get("dry_run"):
+        server.check()  # this may take a round trip, so it comes before the ages are computed
     parts, place = parts_of(which), Record()
     while parts:
         request = {**what, **after(parts[0], time.monotonic() - began_s).criteria(), **place}
@@ -137,7 +139,6 @@ def _asked(server: Live, what: Record, request: Record, outcome: Result) -> Reco
     """Return the reply to the request of a slice; if the connection ends before it, the error tells of that doubt."""
     if what.get("dry_run"):
         return server.ask("change-jobs", request)
-    server.check()
     more = "more " if outcome.done else ""
     with telling_doubt(f"{more}jobs were {DONE_WORDS[what['do']]}"):
         return server.ask("change-jobs", request)

@@ -3,11 +3,9 @@
 import io
 import json
 import os
-import pty
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -287,96 +285,6 @@ def test_a_mistake_changes_nothing(line, said, queue, run, monkeypatch):
     assert err.startswith(f"beanlite: {said}")
     assert err.count("\n") == 1
     assert ids(queue) == before
-
-
-def sleeps(pid):
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].startswith("S")
-
-
-def at_terminal(queue, words, typed, meanwhile=lambda: None):
-    """Carry out a command at a terminal; its exit code and what was to be seen."""
-    terminal, theirs = pty.openpty()
-    command = [sys.executable, "-m", "beanlite", *words, "--connect", f"{queue.server.host}:{queue.server.port}"]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=ENVIRONMENT) as process:
-        os.close(theirs)
-        seen = b""
-        while b"?" not in seen:
-            seen += os.read(terminal, 4096)
-        meanwhile()
-        if isinstance(typed, signal.Signals):
-            while not sleeps(process.pid):  # a signal just before it reads would wait for what is typed
-                time.sleep(0.001)
-            process.send_signal(typed)
-        else:
-            os.write(terminal, typed)
-        try:
-            while more := os.read(terminal, 4096):
-                seen += more
-        except OSError:  # the other end is closed
-            pass
-    os.close(terminal)
-    return process.returncode, seen.decode()
-
-
-def test_the_question_tells_how_many(own_queue):
-    exit_code, seen = at_terminal(own_queue, ["delete", "--tube", "mail", "--state", "ready"], b"n\n")
-    assert "Delete 5 jobs ready in tube mail? [y/N]" in seen
-    assert "no job was deleted" in seen
-    assert exit_code == 1
-    assert len(ids(own_queue, state="ready", tube="mail")) == 5
-    exit_code, seen = at_terminal(own_queue, ["flush", "mail"], b"y\n")
-    assert "Delete 11 jobs in tube mail? [y/N]" in seen
-    assert "11 jobs deleted" in seen
-    assert exit_code == 0
-    assert ids(own_queue) == [12]
-
-
-def test_the_question_about_ids(own_queue):
-    exit_code, seen = at_terminal(own_queue, ["delete", "1"], b"y\n")
-    assert seen.startswith("Delete 1 job? [y/N]")
-    assert exit_code == 0
-    assert 1 not in ids(own_queue)
-
-
-def test_nothing_is_asked_about_no_job(own_queue, run, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO())
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    assert run(own_queue, "delete", "--tube", "other", "--state", "buried") == (0, "0 jobs deleted\n", "")
-    said = "beanlite: the job could not be deleted: 99 is gone\n"
-    assert run(own_queue, "delete", "99") == (1, "0 jobs deleted\n", said)
-
-
-def test_no_answer_is_no(own_queue):
-    exit_code, seen = at_terminal(own_queue, ["flush", "mail"], b"\x04")
-    assert exit_code == 1
-    assert seen.endswith("[y/N]: \r\nbeanlite: no job was deleted\r\n")
-    exit_code, seen = at_terminal(own_queue, ["flush", "mail"], signal.SIGINT)
-    assert exit_code == 130
-    assert "Traceback" not in seen
-    assert len(ids(own_queue)) == 12
-
-
-def test_what_is_put_after_the_question_stays(own_queue):
-    new = []
-
-    def put():
-        with Wire(own_queue.server.connect()) as client:
-            client.ask("use mail")
-            new.append(client.put(b"new"))
-
-    assert at_terminal(own_queue, ["flush", "mail"], b"y\n", put)[0] == 0
-    assert ids(own_queue, tube="mail") == new
-
-
-def test_what_is_buried_after_the_question_stays(own_queue):
-    def bury():
-        with Live(own_queue.address) as live:
-            change(live, {"do": "bury"}, filter_by(ids=[5, 6]))
-
-    exit_code, seen = at_terminal(own_queue, ["delete", "--state", "buried"], b"y\n", bury)
-    assert "Delete 2 jobs buried?" in seen
-    assert "2 jobs deleted" in seen
-    assert (exit_code, ids(own_queue, state="buried")) == (0, [5, 6])
 
 
 def test_an_interrupt_ends_it_between_two_slices(tmp_path):
