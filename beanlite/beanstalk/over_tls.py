@@ -85,12 +85,13 @@ class FromFiles:
 
     def _look(self) -> list[tuple[int, int, int] | None]:
         """Return what tells each file from a later one by its name; None: it is not there, or was not named."""
-        return [None if name is None else _mark_of(name) for name in self._address[2:]]
+        return [None if name is None else mark_of(Path(name)) for name in self._address[2:]]
 
 
-def _mark_of(name: str) -> tuple[int, int, int] | None:
+def mark_of(file: Path) -> tuple[int, int, int] | None:
+    """Return what tells a file from a later one by its name; None: it is not there."""
     try:
-        facts = Path(name).stat()
+        facts = file.stat()
     except OSError:  # it is being replaced
         return None
     return facts.st_mtime_ns, facts.st_ino, facts.st_size

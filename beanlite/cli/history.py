@@ -183,8 +183,8 @@ def _parted(text: str) -> tuple[str, str]:
 def _merged(files: "Mapping[str, Stored]", asked: Record, limit: int) -> Iterable[Record]:
     """Return the last events of all files, 0 meaning all, the oldest first; of several each has its server."""
     if "" in files:
-        return files[""].history(asked, limit)
-    parts = [map({"server": name}.__or__, file.history(asked, limit)) for name, file in files.items()]
+        return files[""].look.history(asked, limit)
+    parts = [map({"server": name}.__or__, file.look.history(asked, limit)) for name, file in files.items()]
     events = merge(*parts, key=lambda event: event["at"])
     return deque(events, maxlen=limit) if limit else events
 
@@ -236,7 +236,7 @@ def undelete(
         asked["operators"] = True
     ttr_s = seconds_of("--ttr", ttr)
     with open_stored(db, database, server.config_file) as file:
-        old_ids = list(dict.fromkeys(file.deletions_of(asked)))  # after an import a job may have been deleted twice
+        old_ids = list(dict.fromkeys(file.look.deletions_of(asked)))  # an import may have it deleted twice
         if missing := sorted(set(named) - set(old_ids)):
             raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
         if dry_run:
@@ -271,7 +271,7 @@ def undelete(
 def _put_again(file: "Stored", ids: list[int], ttr_s: int, read: list[int]) -> Iterator[NewJob]:
     """Yield deleted jobs as new ones, and note the ids of those in ``read``."""
     for job_id in ids:
-        job = file.deleted_job(job_id)
+        job = file.look.deleted_job(job_id)
         if job is not None:  # the history may have forgotten it by now
             read.append(job_id)
             yield NewJob(job["body"], job["tube"], job["pri"], 0, ttr_s)

@@ -16,6 +16,7 @@ from beanlite.cli.paths import as_path
 from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.console import policies, tables
 from beanlite.console.filters import Record, encode_tube
+from beanlite.console.listing import names_in_order
 from beanlite.console.live import Live, by_me
 from beanlite.core.policies import KEYS, OFF, check_row
 from beanlite.errors import BeanliteError, ConfigError
@@ -98,7 +99,7 @@ def set_(
 
     def set_at(live: Live) -> Record:
         reply = _ask(live, {"pattern": pattern, "set": pairs, "dry_run": dry_run})
-        return {**reply, "tubes": policies.tubes_of(live, pattern)} if dry_run else reply
+        return {**reply, "tubes": names_in_order(live, {"like": pattern}, "name")} if dry_run else reply
 
     with server.open(TIMEOUT_S) as servers:
         _report(servers.each(set_at), dry_run=dry_run, as_json=as_json)

@@ -19,7 +19,7 @@ from beanlite.cli.source import reader
 from beanlite.client.calls import PRI, TTR_S
 from beanlite.console import tables, units
 from beanlite.console.filters import JobId, Record, encode_tube
-from beanlite.console.listing import slices
+from beanlite.console.listing import records_of
 from beanlite.console.live import Live, by_me
 from beanlite.console.putting import run_schedule
 from beanlite.console.routing import all_of, home, naming
@@ -132,8 +132,7 @@ def set_(
 def list_(*, server: ServerOption, as_json: Json = False) -> None:
     """Show all schedules, when each puts its next job, and when it put its last. Times are UTC."""
     with server.open() as servers:
-        parts = slices(servers.list_schedules, {}, "schedules")
-        records = [record for part, _ in parts for record in part]
+        records = list(records_of(servers.list_schedules, {}, "schedules"))
     if as_json:
         tables.print_json(records)
     elif not tables.print_table(records, tables.SCHEDULES):
@@ -200,8 +199,7 @@ def _servers_with(servers: Servers, name: str) -> list[str]:
     """Return which of several servers have a schedule of this name."""
     if not isinstance(servers, Several):
         return []
-    records = [record for part, _ in slices(servers.list_schedules, {}, "schedules") for record in part]
-    return [record["server"] for record in records if record["name"] == name]
+    return [record["server"] for record in servers.list_schedules({"name": name})["schedules"]]
 
 
 def _check(name: str) -> None:

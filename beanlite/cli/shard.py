@@ -18,7 +18,7 @@ from beanlite.cli.options import counting
 from beanlite.cli.printing import print_done
 from beanlite.console import units
 from beanlite.console.filters import encode_tube
-from beanlite.console.listing import slices
+from beanlite.console.listing import records_of
 from beanlite.console.live import Live
 from beanlite.console.moving import (
     MoveResult,
@@ -90,8 +90,8 @@ def move(
             if not is_begun:
                 pause_likewise(here, pausing, tube)
                 fleet = write_move(file, tube, source, to)
-            parts = slices(here.list_schedules, {}, "schedules")
-            schedules = [each["name"] for part, _ in parts for each in part if each["tube"] == tube]
+            all_schedules = records_of(here.list_schedules, {}, "schedules")
+            schedules = [each["name"] for each in all_schedules if each["tube"] == tube]
             with counting("jobs copied") as progress:
                 moved = move_jobs(here, there, source, tube, progress)
     _report(tube, source, to, fleet, moved, schedules, as_json=as_json)

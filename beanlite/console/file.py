@@ -22,7 +22,7 @@ class File(Stored):
     def __init__(self, path: Path) -> None:
         self._path = path
         super().__init__()
-        self._look = self._file = self._stack.enter_context(looking(Path(os.path.realpath(path))))
+        self.look = self._file = self._stack.enter_context(looking(Path(os.path.realpath(path))))
 
     def list_jobs(self, request: Record) -> Record:
         """Return a slice of the jobs. ConfigError: the cursor is none, or is a server's."""

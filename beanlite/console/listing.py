@@ -78,7 +78,14 @@ def everything(
     ask: Callable[[Record], Record], request: Record, key: str, until_s: float = math.inf
 ) -> Iterator[Record]:
     """Yield the records of all slices of a list that are asked for until a moment of the monotonic clock."""
-    for records, _ in slices(ask, {**request, "limit": _SLICE}, key, until_s):
+    return records_of(ask, {**request, "limit": _SLICE}, key, until_s)
+
+
+def records_of(
+    ask: Callable[[Record], Record], request: Record, key: str, until_s: float = math.inf
+) -> Iterator[Record]:
+    """Yield the records as ``everything`` does, in slices as large as the server makes them."""
+    for records, _ in slices(ask, request, key, until_s):
         yield from records
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from beanlite.console import changes
+from beanlite.console.changes import Result, change_all
 from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.listing import everything
 from beanlite.console.live import Live, by_me, login_name
@@ -23,7 +23,6 @@ from beanlite.core.notes import NOTE_MAX
 from beanlite.core.policies import OFF
 from beanlite.core.tube import is_tube_name
 from beanlite.errors import BeanliteError, ConfigError
-from beanlite.protocol.operators.filters import Filter
 
 # For so long, and so often, jobs are looked for that have come to the old server since: routers read the changed file
 # within a second, and whoever has an older copy of it may go on for good.
@@ -149,7 +148,7 @@ def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[
     while not is_last:
         is_last = time.monotonic() >= follow_until_s
         for state in _STATES:
-            _change(old, {"do": "move", "to": leaving(tube), **by_me()}, filter_by(tube=tube, state=state))
+            change_all(old, {"do": "move", "to": leaving(tube), **by_me()}, filter_by(tube=tube, state=state))
         copies = _copies(new, tube, server)
         originals = list(everything(old.list_jobs, {"tube": leaving(tube)}, "jobs"))
         if not originals and not copies:
@@ -170,14 +169,6 @@ def move_jobs(old: Live, new: Live, server: str, tube: str, progress: Callable[[
         moved.reserved = each["reserved"]
         moved.left = sum(each[state] for state in _STATES)
     return moved
-
-
-def _change(server: Live, what: Record, which: Filter) -> changes.Result:
-    """Change jobs; that there is none, and so no tube, is no error. Ctrl-C cuts the move off. BeanliteError."""
-    outcome = changes.Result()
-    for _ in changes.slices(server, what, which, outcome):
-        pass
-    return outcome
 
 
 def _copies(new: Live, tube: str, server: str) -> dict[int, int]:
@@ -232,7 +223,7 @@ def _mark(new: Live, copy_id: int, server: str, job: Record) -> None:
     state = ", buried" if job["state"] == "buried" else ""
     note = f"moved from {server}:{job['id']}{state}\n{job['text']}".strip()
     note = note.encode()[:NOTE_MAX].decode(errors="ignore")
-    if copy_id not in _change(new, {"do": "note", "note": note, **by_me()}, filter_by(ids=[copy_id])).changed:
+    if copy_id not in change_all(new, {"do": "note", "note": note, **by_me()}, filter_by(ids=[copy_id])).changed:
         raise BeanliteError(f"job {copy_id} of {new.name}, the copy of {server}:{job['id']}, is gone meanwhile")
 
 
@@ -244,7 +235,7 @@ def _give_back(old: Live, new: Live, server: str, tube: str, ids: set[int]) -> s
         copies = _copies(new, tube, server)
         _delete(new, [copies[job_id] for job_id in there & copies.keys()])
         _open(new, tube)  # copies without an original, of a move that was cut off
-        _change(old, {"do": "move", "to": tube, **by_me()}, filter_by(tube=leaving(tube)))
+        change_all(old, {"do": "move", "to": tube, **by_me()}, filter_by(tube=leaving(tube)))
     except BeanliteError:
         return f"the jobs wait in {leaving(tube)} of {old.name}, or as copies, until this command is run again"
     return f"the jobs are in {tube} of {old.name} again"
@@ -254,7 +245,7 @@ def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int
     """Delete jobs, and the copies of those that clients have deleted meanwhile. BeanliteError: as ``_delete``."""
     if not ids:
         return
-    outcome = _change(old, {"do": "delete", **by_me()}, filter_by(ids=sorted(ids)))
+    outcome = change_all(old, {"do": "delete", **by_me()}, filter_by(ids=sorted(ids)))
     gone = ids - outcome.changed - outcome.unchanged_ids
     if gone:
         copies = _copies(new, tube, server)
@@ -265,10 +256,10 @@ def _delete_originals(old: Live, new: Live, server: str, tube: str, ids: set[int
 def _delete(server: Live, ids: list[int]) -> None:
     """Delete jobs. BeanliteError: a client has reserved one, by its id."""
     if ids:
-        _check_none_is_left(server, _change(server, {"do": "delete", **by_me()}, filter_by(ids=ids)))
+        _check_none_is_left(server, change_all(server, {"do": "delete", **by_me()}, filter_by(ids=ids)))
 
 
-def _check_none_is_left(server: Live, outcome: changes.Result) -> None:
+def _check_none_is_left(server: Live, outcome: Result) -> None:
     if outcome.unchanged_ids:
         raise BeanliteError(
             f"job {min(outcome.unchanged_ids)} of {server.name} can't be deleted: a client has it reserved"
@@ -280,8 +271,8 @@ def _open(new: Live, tube: str) -> int:
     copies = list(everything(new.list_jobs, {"tube": coming(tube), "notes": True}, "jobs"))
     buried = [job["id"] for job in copies if job["state"] != "buried" and _is_of_buried(job)]
     if buried:
-        _change(new, {"do": "bury", **by_me()}, filter_by(ids=buried))
-    return _change(new, {"do": "move", "to": tube, **by_me()}, filter_by(tube=coming(tube))).done if copies else 0
+        change_all(new, {"do": "bury", **by_me()}, filter_by(ids=buried))
+    return change_all(new, {"do": "move", "to": tube, **by_me()}, filter_by(tube=coming(tube))).done if copies else 0
 
 
 def _is_of_buried(job: Record) -> bool:

@@ -4,22 +4,9 @@ from typing import Final
 
 from beanlite.console import units
 from beanlite.console.filters import Record
-from beanlite.console.live import Live
 
 # How many names of tubes are listed in a message.
 _NAMES_MAX: Final = 20
-
-
-def tubes_of(server: Live, pattern: str) -> list[str]:
-    """Return the names of the tubes that a pattern matches now."""
-    request: Record = {"like": pattern, "only": ["name"]}
-    names: list[str] = []
-    while True:
-        reply = server.list_tubes(request)
-        names += (name for (name,) in reply["tubes"])
-        if reply["next"] is None:
-            return sorted(set(names))  # one that was made again meanwhile may be listed twice
-        request["after"] = reply["next"]
 
 
 def changes_text(changes: list[Record]) -> list[str]:

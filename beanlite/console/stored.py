@@ -64,7 +64,8 @@ def looking_at(location: Location) -> AbstractContextManager[PastView]:
 class Stored:
     """An open database, and what it knows of the past."""
 
-    _look: PastView
+    look: PastView
+    """The view of the database."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()  # all that holds the file, so that Ctrl-C just before the `with` closes it as well
@@ -77,20 +78,16 @@ class Stored:
 
     def show_job(self, job_id: int) -> Record | None:
         """Return all facts about a job; None if there are none. Of one that has gone, its history, perhaps its body."""
-        facts = self._look.show_job(job_id)
-        deleted = None if facts is None or "body" in facts else self._look.deleted_job(job_id)
+        facts = self.look.show_job(job_id)
+        deleted = None if facts is None or "body" in facts else self.look.deleted_job(job_id)
         return facts if facts is None or deleted is None else {**facts, **deleted}
-
-    def history(self, which: Record, limit: int) -> Iterator[Record]:
-        """Yield the last ``limit`` events that meet the conditions, 0 meaning all, the oldest first."""
-        return self._look.history(which, limit)
 
     def kept(self, put_at: float | None = None) -> str:
         """Return in words how far the history of clients goes back.
 
         ``put_at``: when a job was put whose put is not there.
         """
-        since_at = self._look.kept_since()
+        since_at = self.look.kept_since()
         if since_at is None:
             return "the history has no event of a client; these are kept with the server's setting history"
         known = put_at is not None and since_at <= put_at
@@ -101,14 +98,6 @@ class Stored:
         """Check that there is a tube. BeanliteError: the database has no job in it, and no pause of it."""
         raise NotImplementedError
 
-    def deletions_of(self, which: Record) -> list[int]:
-        """Return the jobs whose deletions meet the conditions, and whose bodies are kept."""
-        return self._look.deletions_of(which)
-
-    def deleted_job(self, job_id: int) -> Record | None:
-        """Return what the history has of a job that was deleted: its tube, pri and body; None without a body."""
-        return self._look.deleted_job(job_id)
-
 
 class OpenDatabase(Stored):
     """A PostgreSQL database. BeanliteError: it can't be read."""
@@ -117,7 +106,7 @@ class OpenDatabase(Stored):
         from beanlite.journal.postgres.past import looking  # noqa: PLC0415 - as above
 
         super().__init__()
-        self._look = look = self._stack.enter_context(looking(url))
+        self.look = look = self._stack.enter_context(looking(url))
         self._has_tube = look.has_tube
 
     def check_tube(self, tube: str) -> None:

@@ -1,4 +1,4 @@
-"""What each command of a client does: which servers it goes to, and how. ``by_id`` and ``several`` have some of them.
+"""What each command of a client does: which servers it goes to, and how. ``by_id`` and ``fanned`` have some of them.
 
 A command's function takes the session and the arguments, and returns False if it has to wait for replies to earlier
 commands; it is then called again.
@@ -132,17 +132,7 @@ def kick(session: Routed, args: bytes) -> bool:
     bound = parse_kick(args)
     if bound is None:
         return session.say(BAD_FORMAT)
-    lanes = _near_homes(session)
-    for lane in lanes:
-        if not session.may_ask(lane) or not _is_used(session, lane):
-            return False
-        if lane.refusal:
-            return session.say(_refusal(lane))
-    if len(lanes) == 1:
-        return session.ask(lanes[0], b"kick %b\r\n" % args, Ask())
-    ask = KickBothAsk(session, bound, lanes[1])
-    session.barrier = ask
-    return session.ask(lanes[0], b"kick %d\r\n" % bound, ask)
+    return _ask_homes(session, b"kick %b\r\n" % args, Ask(), lambda second: KickBothAsk(session, bound, second))
 
 
 def _near_homes(session: Routed) -> list[Lane]:
@@ -168,6 +158,11 @@ def peek_buried(session: Routed, _none: bytes) -> bool:
 
 
 def _peek_first(session: Routed, data: bytes) -> bool:
+    return _ask_homes(session, data, TubeAsk(session, data), lambda second: PeekBothAsk(session, data, second))
+
+
+def _ask_homes(session: Routed, data: bytes, alone: Ask, of_both: Callable[[Lane], Ask]) -> bool:
+    """Ask the server of the tube that the client uses; of a tube that has moved, the old one and then the new one."""
     lanes = _near_homes(session)
     for lane in lanes:
         if not session.may_ask(lane) or not _is_used(session, lane):
@@ -175,8 +170,8 @@ def _peek_first(session: Routed, data: bytes) -> bool:
         if lane.refusal:
             return session.say(_refusal(lane))
     if len(lanes) == 1:
-        return session.ask(lanes[0], data, TubeAsk(session, data))
-    ask = PeekBothAsk(session, data, lanes[1])
+        return session.ask(lanes[0], data, alone)
+    ask = of_both(lanes[1])
     session.barrier = ask
     return session.ask(lanes[0], data, ask)
 

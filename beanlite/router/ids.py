@@ -9,18 +9,13 @@ NUMBER_BITS: Final = 6
 NUMBER_MASK: Final = (1 << NUMBER_BITS) - 1
 
 
-def outer(inner: int, number: int) -> int:
-    """Return the id that clients of the router see of a job of the server with this number."""
-    return inner << NUMBER_BITS | number
-
-
 def with_outer_id(line: bytes, number: int) -> bytes:
     """Return the first line of a reply, such as ``RESERVED <id> <bytes>``, with the id that clients see.
 
     ValueError or IndexError: it has no id.
     """
     words = line[:-2].split(b" ")
-    words[1] = b"%d" % outer(int(words[1]), number)
+    words[1] = b"%d" % (int(words[1]) << NUMBER_BITS | number)
     return b" ".join(words) + b"\r\n"
 
 

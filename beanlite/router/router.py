@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from beanlite import __version__
 from beanlite.beanstalk.client import Server, parse_server
-from beanlite.beanstalk.over_tls import OverTls, context_for
+from beanlite.beanstalk.over_tls import OverTls, context_for, mark_of
 from beanlite.errors import ConfigError
 from beanlite.fleet.servers import Fleet
 from beanlite.host import log, signals, systemd
@@ -70,7 +70,7 @@ class Router:
         self._tls = read_tls()
         self._handshakes: Handshakes | None = None
         self._loop = asyncio.get_running_loop()
-        self._mark = _mark_of(files.servers)
+        self._mark = mark_of(files.servers)
         self._contexts: dict[OverTls, ssl.SSLContext] = {}
         self._clients: set[ClientSide] = set()
         self._partings = Partings()
@@ -210,7 +210,7 @@ class Router:
                     await self._looks.wait()
             except TimeoutError:
                 systemd.tell(f"STATUS=Routing {len(self._clients)} clients", "WATCHDOG=1")
-            mark = _mark_of(self._files.servers)
+            mark = mark_of(self._files.servers)
             if mark != self._mark or self._looks.is_set():
                 self._mark = mark
                 self._looks.clear()
@@ -278,14 +278,6 @@ class Router:
     def _tell_back(self) -> None:
         for client in list(self._clients):
             client.come_back()
-
-
-def _mark_of(file: Path) -> tuple[int, int, int] | None:
-    try:
-        facts = file.stat()
-    except OSError:  # it is being replaced
-        return None
-    return facts.st_mtime_ns, facts.st_ino, facts.st_size
 
 
 def _on_loop_error(_loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:

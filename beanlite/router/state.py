@@ -1,6 +1,6 @@
 """The state of a session: the client's tubes, its lanes to the servers, and the order of its replies.
 
-This is what commands see and change. ``routing`` turns bytes into commands.
+This is what commands see and change. ``conversation`` turns bytes into commands.
 """
 
 from __future__ import annotations

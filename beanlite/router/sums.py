@@ -7,8 +7,6 @@ from typing import Final
 
 from beanlite.protocol.replies import OK
 
-# Keys of ``stats`` that are the router's own, since a sum would mean nothing.
-OWN: Final = ("pid", "version", "uptime", "id", "hostname", "os", "platform")
 # Keys of which the largest value is told, and the smallest; all other numbers are summed.
 _LARGEST: Final = frozenset(
     {

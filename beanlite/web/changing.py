@@ -39,7 +39,7 @@ from beanlite.web.pages import (
     whole_seconds,
 )
 from beanlite.web.redirects import back_of, note, on_behalf, once, redirect, tell
-from beanlite.web.running import WORDS, description
+from beanlite.web.running import WORDS, Running, description
 from beanlite.web.site import Site, has_gone, person_of, root_of, site_of
 from beanlite.web.undeleting import JOBS_MAX, PutAgain, is_of, not_kept
 from beanlite.web.undoing import UndoJobs, UndoPause, pause_left, unrecoverable
@@ -158,11 +158,15 @@ async def _carry_out(
     if undo is not None:
         running.undo = site.undos.keep(person_of(request), undo)
     note(request, running.title, back, running.undo, running)
+    return await _when_ended(request, running, task)
+
+
+async def _when_ended(request: Request, running: Running, task: asyncio.Task[None]) -> Response:
+    """Lead back to where a change was requested, or to its progress if it takes long or fails."""
     await asyncio.wait([task], timeout=WAIT_S)
     if running.ended and not running.error:
-        return redirect(
-            request, back, _result_text(running.do, running.outcome), running.undo if running.outcome.done else ""
-        )
+        undo = running.undo if running.outcome.done else ""
+        return redirect(request, running.back, _result_text(running.do, running.outcome), undo)
     return RedirectResponse(f"{root_of(request)}/change/{running.number}", 303)
 
 
@@ -195,10 +199,7 @@ async def _undo_jobs(request: Request, change: UndoJobs | PutAgain, token: str, 
     live = await asyncio.to_thread(site.open, person)
     running, task = site.changes.begin(live, what, which, back, steps)
     note(request, running.title, back, running=running)
-    await asyncio.wait([task], timeout=WAIT_S)
-    if running.ended and not running.error:
-        return redirect(request, back, _result_text(running.do, running.outcome))
-    return RedirectResponse(f"{root_of(request)}/change/{running.number}", 303)
+    return await _when_ended(request, running, task)
 
 
 async def _undo_pause(request: Request, change: UndoPause, token: str, back: str) -> Response:

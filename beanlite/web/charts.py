@@ -190,7 +190,7 @@ def _rows(
     panels: list[tuple[str, list[ChartLine]]], x: Callable[[float], float], due: list[tuple[float, float, float]]
 ) -> list[Row]:
     lines = [(at, line) for at, (_, lines) in enumerate(panels) for line in lines]
-    tops = [_top_of(of_panel, due if not at else []) for at, (_, of_panel) in enumerate(panels)]
+    tops = [_ticks(of_panel, due if not at else [])[-1] for at, (_, of_panel) in enumerate(panels)]
     rows: list[Row] = []
     for place, (at, _) in enumerate(lines[0][1].points):
         cells = []
@@ -204,11 +204,6 @@ def _rows(
         cells = [(text, _y(rate, tops[0]), 0) if line.key == "due" else ("", None, panel) for panel, line in lines]
         rows.append(Row(f"due {number}", end, x((begin + end) / 2), cells))
     return rows
-
-
-def _top_of(lines: list[ChartLine], due: list[tuple[float, float, float]]) -> float:
-    """Return the value at the top of a panel: that of its highest tick."""
-    return _ticks(lines, due)[-1]
 
 
 def _ticks(lines: list[ChartLine], due: list[tuple[float, float, float]]) -> list[float]:

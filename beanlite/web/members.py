@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
+from beanlite.beanstalk.over_tls import mark_of
 from beanlite.console.live import Live
 from beanlite.console.several import AWAY_S, Place, Places, Several
 from beanlite.core.access import NOTHING, Rights
@@ -60,7 +61,7 @@ class Together(Site[Several]):
         self._late: set[tuple[str, Hashable]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._looked_s = time.monotonic()
-        self._changed_at = self._change()
+        self._mark = None if self.file is None else mark_of(self.file)
         self._set(self.load())
 
     async def rights(self, user: User) -> Rights:  # noqa: ARG002 - as of one server
@@ -84,21 +85,14 @@ class Together(Site[Several]):
         if now_s < self._looked_s + _LOOK_S:
             return
         self._looked_s = now_s
-        changed_at = self._change()
-        if changed_at == self._changed_at:
+        mark = None if self.file is None else mark_of(self.file)
+        if mark == self._mark:
             return
-        self._changed_at = changed_at
+        self._mark = mark
         try:
             self._set(self.load())
         except ConfigError as error:
             self.fault = str(error)
-
-    def _change(self) -> tuple[int, int] | None:
-        try:
-            status = None if self.file is None else self.file.stat()
-        except OSError:
-            return None
-        return status and (status.st_mtime_ns, status.st_ino)
 
     def _set(self, places: Places) -> None:
         for place in places.places:

@@ -260,8 +260,8 @@ def number(fields: Mapping[str, str], name: str, most: int) -> int | None:
     return int(text)
 
 
-def seconds(fields: Mapping[str, str], name: str) -> float | None:
-    """Return a length of time; None if it is left out. Mistake: it is something else, or too long."""
+def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
+    """Return a length of time as the server takes it, in whole seconds; None if it is left out. Mistake: it is none."""
     text = fields.get(name, "").strip()
     if not text:
         return None
@@ -271,13 +271,7 @@ def seconds(fields: Mapping[str, str], name: str) -> float | None:
         raise Mistake(name, str(error)) from None
     if length_s > U32_MAX:
         raise Mistake(name, f"{U32_MAX} seconds at most")
-    return length_s
-
-
-def whole_seconds(fields: Mapping[str, str], name: str) -> int | None:
-    """Return a length of time as the server takes it, in whole seconds; None if it is left out. Mistake."""
-    length_s = seconds(fields, name)
-    return None if length_s is None else units.whole_seconds(length_s)
+    return units.whole_seconds(length_s)
 
 
 def tube_name(fields: Mapping[str, str], name: str) -> str:

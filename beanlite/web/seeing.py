@@ -3,6 +3,7 @@
 import asyncio
 import time
 from functools import partial
+from itertools import islice
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -215,12 +216,7 @@ async def clients(request: Request) -> Response:
     """Show the connected clients."""
 
     def first(live: Live) -> list[Record]:
-        records: list[Record] = []
-        for client in listing.everything(live.list_clients, {}, "clients"):
-            records.append(client)
-            if len(records) > CLIENTS_MAX:
-                break
-        return records
+        return list(islice(listing.everything(live.list_clients, {}, "clients"), CLIENTS_MAX + 1))
 
     records = await site_of(request).questions.ask_seldom(person_of(request), "clients", first)
     context = {"clients": records[:CLIENTS_MAX], "more": len(records) > CLIENTS_MAX, "most": CLIENTS_MAX}
@@ -232,12 +228,8 @@ async def policies(request: Request) -> Response:
     site = site_of(request)
 
     def first(live: Live) -> tuple[Record, list[Record]]:
-        policies, schedules = live.list_policies({}), []
-        for records, _ in listing.slices(live.list_schedules, {}, "schedules"):
-            schedules += records
-            if len(schedules) > SCHEDULES_MAX:
-                break
-        return policies, schedules
+        schedules = listing.records_of(live.list_schedules, {}, "schedules")
+        return live.list_policies({}), list(islice(schedules, SCHEDULES_MAX + 1))
 
     reply, schedules = await site.questions.ask(person_of(request), first)
     context = {

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from beanlite.beanstalk.client import Unreachable
-from beanlite.console.changes import Result, parts_of, slices
+from beanlite.console.changes import Result, change_all, parts_of, slices
 from beanlite.console.filters import Record, after, filter_by
 from beanlite.console.listing import slices as slices_of_list
 from beanlite.console.live import Live, telling_doubt
@@ -67,8 +67,6 @@ class PutAgain:
         """The end of the history before the deletion."""
         self._end = _NO_END
         """Its end after the deletion."""
-        self.new_ids: list[int] = []
-        """The ids of those that were put again."""
 
     @property
     def label(self) -> str:
@@ -112,8 +110,7 @@ class PutAgain:
         outcome.changed.clear()
         skipped = outcome.skipped
         try:
-            for _ in slices(live, what, which, outcome):
-                pass
+            change_all(live, what, which, outcome)
         finally:
             self._jobs |= {job_id: part[job_id] for job_id in outcome.changed}
         outcome.skipped = skipped + len(part) - len(outcome.changed)
@@ -160,7 +157,6 @@ class PutAgain:
                 del self._jobs[job_id]
             raise
         new = new_of(new_ids, last_id)
-        self.new_ids += sorted(new)
         number_of = dict(zip(reversed(new_ids), reversed(ids), strict=True))  # of the first, if one comes twice
         outcome.unchanged_ids.update(set(ids) - {number_of[new_id] for new_id in new})
         self._unburied = {number_of[each]: each for each in new if self._jobs[number_of[each]].state == "buried"}
@@ -175,8 +171,7 @@ class PutAgain:
             return
         new_ids = sorted(self._unburied.values())
         try:
-            for _ in slices(live, {"do": "bury", **person}, filter_by(ids=new_ids, state="delayed"), Result()):
-                pass
+            change_all(live, {"do": "bury", **person}, filter_by(ids=new_ids, state="delayed"))
         except BeanliteError as error:
             why = f"these were put again, and run in {_MEANWHILE_H} h unless they are buried: {_told(new_ids)}"
             raise type(error)(f"{error}; {why}") from error

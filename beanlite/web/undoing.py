@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, NamedTuple
 
-from beanlite.console.changes import Result, count, slices
+from beanlite.console.changes import Result, change_all, count
 from beanlite.console.filters import STATES, Record, filter_by
 from beanlite.console.live import Live
 from beanlite.core.operator import CONCERNS
@@ -71,11 +71,6 @@ class UndoJobs:
         """The ids of the jobs that were changed."""
         return [job_id for part in self.parts for job_id in part.ids]
 
-    @property
-    def jobs(self) -> int:
-        """How many jobs were changed."""
-        return sum(len(part.ids) for part in self.parts)
-
     def change(self, live: Live, what: Record, which: Filter, outcome: Result) -> Iterator[Result]:
         """Change jobs as ``slices`` does, and remember what they were; those that can't be brought back are skipped."""
         for jobs in jobs_of(live, which):
@@ -94,8 +89,7 @@ class UndoJobs:
             pri = {"pri_min": before.pri, "pri_max": before.pri}
             which = filter_by(ids=ids, tube=before.tube, state=before.state, **pri)
             try:
-                for _ in slices(live, self.what, which, outcome):
-                    pass
+                change_all(live, self.what, which, outcome)
             finally:
                 if outcome.changed:
                     self.parts.append(_Alike(before, time.monotonic(), list(outcome.changed)))
@@ -105,11 +99,10 @@ class UndoJobs:
         """Bring the jobs back that are as the change has left them. ``person`` is a part of the requests."""
         for part in self.parts:
             what = {**self._way_back(part.before), **person}
-            for _ in slices(live, what, self._still(part), outcome):
-                pass
+            change_all(live, what, self._still(part), outcome)
             outcome.skipped = 0  # none fits and is skipped but those that have changed, which are counted below
             yield outcome
-        outcome.skipped = self.jobs - outcome.done
+        outcome.skipped = len(self.ids) - outcome.done
         yield outcome
 
     def _way_back(self, before: _Before) -> Record:

@@ -266,7 +266,7 @@ def test_the_history_has_the_user_behind_a_pause(connect, server, users):
         assert "default is paused for 5 min" in web.post("/pause", {"tube": "default", "for": "5min"}).text
         web.post("/pause", {"tube": "default", "for": "0"})
     with File(server.directory / "queue.db") as file:
-        told = [(event["what"], event["by"]["person"]) for event in file.history({"tube": "default"}, 2)]
+        told = [(event["what"], event["by"]["person"]) for event in file.look.history({"tube": "default"}, 2)]
     assert told == [("pause", "ann"), ("pause", "ann")]
 
 

@@ -3,7 +3,7 @@
 import time
 
 from beanlite.console import units
-from beanlite.console.changes import Result, slices
+from beanlite.console.changes import change_all
 from beanlite.console.filters import filter_by, settled
 from beanlite.console.live import by_me
 from beanlite.console.several import Place, reach
@@ -16,12 +16,9 @@ def kick(place: Place, tube: str, seen_s: float) -> str:
 
     Returns what has become of it. BeanliteError: that fails.
     """
-    outcome = Result()
     with reach(place) as server:
-        what = {"do": "kick", **by_me()}
         which = settled(filter_by(tube=tube, state="buried"), time.monotonic() - seen_s)
-        for _ in slices(server, what, which, outcome):
-            pass
+        outcome = change_all(server, {"do": "kick", **by_me()}, which)
     return f"{units.jobs(outcome.done)} kicked in tube {tube}{_of(place)}"
 
 

@@ -24,7 +24,7 @@ _IDLE: Final = (0.0, 0.0)
 _LATENCIES: Final = 60
 # What the server tells itself: commands don't tell how many jobs are reserved in batches, or deleted by operators.
 _FLOW_RATES: Final = ("puts_per_s", "reserves_per_s", "deletes_per_s")
-_SERVER_RATES: Final = {"batches_per_s": ("journal-batches",)}
+_SERVER_RATES: Final = {"batches_per_s": "journal-batches"}
 # After listing the tubes, wait this many times as long as it took before listing them again, to spare servers with
 # many.
 _PAUSE_FACTOR: Final = 10
@@ -32,7 +32,7 @@ _PAUSE_FACTOR: Final = 10
 _DIAGNOSED_S: Final = 5.0
 # How long a server may take for a reply to a screen: nobody can quit before it has come.
 WITHIN_S: Final = 3.0
-_TUBE_RATES: Final = {"puts_per_s": ("total_jobs",), "deletes_per_s": ("deletes",)}
+_TUBE_RATES: Final = {"puts_per_s": "total_jobs", "deletes_per_s": "deletes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +164,6 @@ def mark(tubes: list[Record], findings: list[Record]) -> None:
         tube["wrong"] = ", ".join(wrong.get(tube["name"], ()))
 
 
-def _rates(now: Record, before: Record, rates: Mapping[str, tuple[str, ...]], passed_s: float) -> Record:
+def _rates(now: Record, before: Record, rates: Mapping[str, str], passed_s: float) -> Record:
     """Return the rates per second; 0 for a counter that was reset, as when a tube was dropped and made again."""
-    return {
-        name: max(0.0, sum(now[key] - before.get(key, 0) for key in keys)) / passed_s for name, keys in rates.items()
-    }
+    return {name: max(0.0, now[key] - before.get(key, 0)) / passed_s for name, key in rates.items()}

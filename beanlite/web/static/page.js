@@ -235,8 +235,7 @@ const halter = document.querySelector("[data-halt]");
 let isAfterG = false;
 
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("textarea, select")) return;
-  if (event.target.matches("input:not([type=checkbox], [type=radio])")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || isInField()) return;
   const key = isAfterG ? `g ${event.key}` : event.key;
   isAfterG = key === "g";
   if (help.open) return;
