@@ -22,6 +22,14 @@ section() {
     return "$code"
 }
 
+# install_packages PACKAGE...: of Debian, if there are any to install.
+install_packages() {
+    (($#)) || return 0
+    apt-get update -q
+    # Runlevel 1: the packages must not start servers of their own.
+    DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -q -y --no-install-recommends "$@"
+}
+
 debian() {
     local needed=()
     command -v beanstalkd >/dev/null || needed+=(beanstalkd)
@@ -44,11 +52,7 @@ debian() {
     command -v stunnel >/dev/null || needed+=(stunnel4)
     command -v mkfs.btrfs >/dev/null || needed+=(btrfs-progs)
     command -v haproxy >/dev/null || needed+=(haproxy)
-    if ((${#needed[@]})); then
-        apt-get update -q
-        # Runlevel 1: the package must not start a server of its own.
-        DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -q -y --no-install-recommends "${needed[@]}"
-    fi
+    install_packages "${needed[@]}"
     python3 --version
     beanstalkd -v
     sqlite3 --version

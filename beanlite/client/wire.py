@@ -30,7 +30,7 @@ _ENDS: Final = (ConnectionError, ssl.SSLEOFError)
 _OWN_MODULES: Final = frozenset({__name__, "socket", "ssl"})
 # The system takes a longer time for a much shorter one: it counts milliseconds in 32 bits.
 _LIMIT_MAX_S: Final = 2_000_000
-# What is this small Python has at hand.
+# Python keeps such small buffers ready, and need not allocate one.
 _LINE_BYTES: Final = 256
 _HANG_UP: Final = "the server closed the connection"
 # Only Linux tells that the other side has closed; elsewhere the next command finds it out.

@@ -274,7 +274,7 @@ def key_of(path: str) -> str:
 
 
 def from_fields(fields: Mapping[str, str]) -> str:
-    """Return the line that says the same as fields by the names of the criteria, one each, as older links have them."""
+    """Return the line that says the same as fields by the names of the criteria, one each, as links have them."""
     words = []
     for name, key in NAMES.items():
         value = fields.get(key, "").strip() if name != "text" else fields.get(key, "")

@@ -18,7 +18,7 @@ PAGE: Final = 50
 # What tubes can be sorted by.
 SORTS: Final = ("name", "ready", "reserved", "delayed", "buried", "waiting", "first_ready_s")
 # The state of the jobs that a finding is about; those of the other kinds are ready.
-STATES: Final = {BURIED: "buried", LEFT_BURIED: "buried", STORM_DUE: "delayed", CRASH_LOOP: None, REFUSED: None}
+STATE_OF: Final = {BURIED: "buried", LEFT_BURIED: "buried", STORM_DUE: "delayed", CRASH_LOOP: None, REFUSED: None}
 
 # When a tube will be empty is told if its next job has waited for so long.
 _LATE_S: Final = 60
@@ -91,7 +91,7 @@ def diagnosis(live: Live, tube: str) -> tuple[list[Record], list[tuple[str, str]
 
 def _with_states(findings: list[Record]) -> list[Record]:
     return [
-        {**finding, "state": STATES.get(finding["kind"], "ready"), "page": _page_of(finding["command"] or "")}
+        {**finding, "state": STATE_OF.get(finding["kind"], "ready"), "page": _page_of(finding["command"] or "")}
         for finding in findings
     ]
 

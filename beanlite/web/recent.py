@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from beanlite.web.running import Running
-from beanlite.web.undoing import CHANGES_MAX
+from beanlite.web.undoing import UNDOS_MAX
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class Recent:
     """The last changes."""
 
     def __init__(self) -> None:
-        self._all: deque[PageChange] = deque(maxlen=CHANGES_MAX)
+        self._all: deque[PageChange] = deque(maxlen=UNDOS_MAX)
 
     def note(self, entry: PageChange) -> None:
         """Remember a change."""

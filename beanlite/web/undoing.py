@@ -16,7 +16,7 @@ from beanlite.protocol.operators.filters import Filter
 from beanlite.web.undeleting import JOBS_MAX, PutAgain, jobs_of
 
 # How many changes can be undone; the oldest are forgotten.
-CHANGES_MAX: Final = 100
+UNDOS_MAX: Final = 100
 # What brings jobs back to each state, by what was done to them. A client does not get back what was taken from it, and
 # nothing delays a buried job.
 _WAYS_BACK: Final = {
@@ -184,7 +184,7 @@ class Undos:
         """Keep a change, and return its token; with ``token``, the one that it had before."""
         token = token or secrets.token_urlsafe(16)
         self._all[token] = person, undo
-        while len(self._all) > CHANGES_MAX or sum(each.most for _, each in self._all.values()) > JOBS_MAX:
+        while len(self._all) > UNDOS_MAX or sum(each.most for _, each in self._all.values()) > JOBS_MAX:
             del self._all[next(iter(self._all))]
         return token
 
