@@ -223,4 +223,4 @@ class Client(Wire):
             return f"{_CLOSED}; it may ask for a certificate (--tls-cert), or not accept this one"
         if self._dialogue.has_alert:
             return "the server speaks TLS at this port; name it as tls://HOST:PORT"
-        return f"{_CLOSED}; if it speaks TLS at this port, name it as tls://HOST:PORT"
+        return f"{_CLOSED}; it may have all that it allows (max_connections), or speak TLS there (tls://HOST:PORT)"

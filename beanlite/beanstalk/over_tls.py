@@ -4,36 +4,17 @@ import ssl
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from beanlite.client import plain
 from beanlite.errors import ConfigError
 from beanlite.host import log
 from beanlite.host.shown import show_certificate
 
-# OpenSSL's codes for a certificate that is not accepted.
-_NOT_YET_VALID: Final = 9
-_EXPIRED: Final = 10
-_OTHER_NAMES: Final = frozenset({62, 64})
-_NO_TLS: Final = "the server does not speak TLS at this port; without TLS it is HOST:PORT, and not tls://HOST:PORT"
-_NO_CERTIFICATE: Final = "the server asks for a client certificate, or has no cipher in common; --tls-cert names one"
-_NOT_ACCEPTED: Final = "the server does not accept the certificate of --tls-cert"
-_NO_VERSION: Final = "the server and this client have no version of TLS in common"
-# What OpenSSL's reasons mean.
-_MEANINGS: Final = {
-    "HTTP_REQUEST": _NO_TLS,
-    "RECORD_LAYER_FAILURE": _NO_TLS,
-    "UNEXPECTED_MESSAGE": _NO_TLS,
-    "WRONG_VERSION_NUMBER": _NO_TLS,
-    "SSLV3_ALERT_HANDSHAKE_FAILURE": _NO_CERTIFICATE,
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": _NO_CERTIFICATE,
-    "SSLV3_ALERT_BAD_CERTIFICATE": _NOT_ACCEPTED,
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": f"{_NOT_ACCEPTED}: it has expired",
-    "SSLV3_ALERT_CERTIFICATE_REVOKED": f"{_NOT_ACCEPTED}: it is revoked",
-    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": _NOT_ACCEPTED,
-    "SSLV3_ALERT_UNSUPPORTED_CERTIFICATE": f"{_NOT_ACCEPTED}: it is not for clients",
-    "TLSV1_ALERT_ACCESS_DENIED": _NOT_ACCEPTED,
-    "TLSV1_ALERT_UNKNOWN_CA": f"{_NOT_ACCEPTED}: it does not trust its authority",
-    "NO_PROTOCOLS_AVAILABLE": _NO_VERSION,
-    "TLSV1_ALERT_PROTOCOL_VERSION": _NO_VERSION,
-    "UNSUPPORTED_PROTOCOL": _NO_VERSION,
+# What can be done about it, by how the words for it begin.
+_HINTS: Final = {
+    plain.NO_TLS: "; without TLS it is HOST:PORT, and not tls://HOST:PORT",
+    plain.NO_CERTIFICATE: "; --tls-cert names one",
+    plain.NOT_ACCEPTED: "; --tls-cert names it",
+    plain.NOT_TRUSTED: "; --tls-ca names its authority",
 }
 
 
@@ -98,21 +79,6 @@ def mark_of(file: Path) -> tuple[int, int, int] | None:
 
 
 def in_plain_words(error: OSError) -> str:
-    """Return what an error of a connection means; that of TLS in words that say what to do."""
-    if isinstance(error, ssl.SSLCertVerificationError):
-        return _about_certificate(error)
-    if isinstance(error, ssl.SSLEOFError):
-        return "the connection was closed amid TLS; the server may not speak TLS at this port"
-    if not isinstance(error, ssl.SSLError):
-        return str(error.strerror or error)
-    return _MEANINGS.get(error.reason or "", f"TLS failed: {error}")
-
-
-def _about_certificate(error: ssl.SSLCertVerificationError) -> str:
-    if error.verify_code == _EXPIRED:
-        return "the server's certificate has expired"
-    if error.verify_code == _NOT_YET_VALID:
-        return "the server's certificate is not valid yet; one of the two clocks may be wrong"
-    if error.verify_code in _OTHER_NAMES:
-        return f"the server's certificate is for another name: {error.verify_message.rstrip('.')}"
-    return f"the server's certificate is not trusted: {error.verify_message}; --tls-ca names its authority"
+    """Return what an error of a connection means, and which option may help."""
+    text = plain.in_plain_words(error)
+    return text + next((hint for words, hint in _HINTS.items() if text.startswith(words)), "")

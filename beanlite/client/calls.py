@@ -177,16 +177,25 @@ def _id(number: int) -> int:
 
 
 def put(body: bytes | str, pri: int, delay_s: int, ttr_s: int) -> Call[int]:
-    """Return a put. ValueError: a number is out of range."""
+    """Return a put. ValueError: a number is out of range; TypeError: the body is neither bytes nor a text."""
     if isinstance(body, str):
         body = body.encode()
-    elif not isinstance(body, bytes):  # a buffer, whose len() counts items that may be wider than a byte
-        body = bytes(memoryview(body))
+    elif not isinstance(body, bytes):
+        body = _bytes_of(body)
     if pri is not PRI or delay_s != 0 or ttr_s is not TTR_S:  # what most puts have is right
         in_range("pri", pri)
         in_range("delay_s", delay_s)
         in_range("ttr_s", ttr_s)
     return b"put %d %d %d %d\r\n%b\r\n" % (pri, delay_s, ttr_s, len(body), body), _PUT
+
+
+def _bytes_of(body: object) -> bytes:
+    """Return what is in a buffer, whose len() counts items that may be wider than a byte. TypeError: it is none."""
+    try:
+        return bytes(memoryview(body))  # type: ignore[arg-type]
+    except TypeError:
+        kind = type(body).__name__
+        raise TypeError(f"a body is bytes or a text, not {kind}; json.dumps makes a text of most objects") from None
 
 
 def puts(bodies: Iterable[bytes | str], pri: int, delay_s: int, ttr_s: int) -> list[Call[int]]:

@@ -19,6 +19,8 @@ What a program gets wrong, such as a name that no tube can have, is a ValueError
 
 from typing import Final, Self
 
+from beanlite.client.plain import in_plain_words
+
 
 class ClientError(Exception):
     """Any error of the client."""
@@ -158,13 +160,14 @@ UNFIT: Final = (ConnectionLost, UnexpectedReply, InternalError, OutOfMemory)
 
 def cannot_connect(where: object, error: Exception) -> CannotConnect:
     """Return the error for what has kept a client from a server."""
-    return CannotConnect(f"no server can be reached at {where}: {reason(error)}")
+    return CannotConnect(f"no server can be reached at {where}: {_reason(error)}")
 
 
-def reason(error: Exception) -> BaseException:
-    """Return what tells more: the error of a connection that has ended, or its cause."""
+def _reason(error: Exception) -> str:
+    """Return the words of what tells more: the error of a connection that has ended, or its cause."""
     cause = error.__cause__
-    return error if cause is None or isinstance(cause, ConnectionError) else cause
+    told = error if cause is None or isinstance(cause, ConnectionError) else cause
+    return in_plain_words(told) if isinstance(told, OSError) else str(told)
 
 
 def declined(line: bytes) -> Declined | None:

@@ -115,9 +115,9 @@ async def test_wrong_token_is_an_error(url, context):
 
 
 async def test_unknown_certificate_is_an_error(url):
-    with pytest.raises(CannotConnect, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(CannotConnect, match="the server's certificate is not trusted: "):
         await connect(url, token=TOKEN).__aenter__()
-    with pytest.raises(CannotConnect, match="CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(CannotConnect, match="the server's certificate is not trusted: "):
         connect_blocking(url, token=TOKEN)
 
 
@@ -153,8 +153,8 @@ async def test_alert_of_a_server_that_asks_for_a_certificate_is_told(version, se
         with pytest.raises(CannotConnect) as blocking_error:
             connect_blocking(url, tls=context)
     if version == "TLSv1_2":  # later, the alert may be lost
-        assert "ALERT" in str(error.value)
-        assert "ALERT" in str(blocking_error.value)
+        assert "the server asks for a client certificate" in str(error.value)
+        assert "the server asks for a client certificate" in str(blocking_error.value)
 
 
 @pytest.mark.parametrize("host", ["none.invalid", "none..invalid"])

@@ -141,7 +141,7 @@ def test_worker_tells_each_reason_for_which_it_waits(work):
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         worker = work.begin("work", "--connect", f"127.0.0.1:{listener.getsockname()[1]}")
-        until(lambda: "Connect call failed" in work.errors())
+        until(lambda: "Connection refused" in work.errors())
         listener.listen()
         listener.settimeout(30)
         connection, _ = listener.accept()

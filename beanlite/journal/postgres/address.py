@@ -2,7 +2,6 @@
 
 import os
 import re
-import ssl
 from configparser import Error as ConfigParserError, RawConfigParser
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -20,8 +19,6 @@ SAFE: Final = "verify-full"
 _DEFAULT_MODE: Final = "prefer"
 # The parameters that are paths of files: asyncpg would not say which of them is missing.
 _FILES: Final = ("sslrootcert", "sslcert", "sslkey", "sslcrl")
-# The number of an error in Python's text of it.
-_NUMBER: Final = re.compile(r"\[Errno ([0-9]+)\]")
 
 
 class Entry(NamedTuple):
@@ -142,12 +139,3 @@ def public_url(url: str) -> str:
         return f"{scheme if colon else ''}://..."
     user = who.partition(":")[0]
     return f"{parts.scheme}://{user}{'@' if who else ''}{','.join(hosts)}{parts.path}"
-
-
-def why_unreachable(error: OSError) -> str:
-    """Return why an address can't be reached, without the words of asyncio, which name each of several addresses."""
-    if isinstance(error, ssl.SSLError):  # its numbers are those of TLS
-        return str(error)
-    numbers = [error.errno] if error.errno else [int(number) for number in _NUMBER.findall(str(error))]
-    reasons = dict.fromkeys(os.strerror(number) for number in numbers if number > 0)
-    return " and ".join(reasons) or error.strerror or str(error)

@@ -14,9 +14,10 @@ from typing import Any, Final, NamedTuple, cast
 import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
+from beanlite.client.plain import in_plain_words
 from beanlite.errors import JournalRefused
 from beanlite.host import log
-from beanlite.journal.postgres.address import hosts_of, public_url, why_unreachable
+from beanlite.journal.postgres.address import hosts_of, public_url
 
 # The time limit for connecting to one of the hosts.
 CONNECT_S: Final = 2.0
@@ -363,7 +364,7 @@ def text_of(error: BaseException) -> str:
         return "no answer in time"
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return "it accepts no writes"
-    text = why_unreachable(error) if isinstance(error, OSError) else str(error)
+    text = in_plain_words(error) if isinstance(error, OSError) else str(error)
     return " ".join(text.split())[:200] or type(error).__name__
 
 
