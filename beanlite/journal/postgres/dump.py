@@ -71,7 +71,8 @@ def export(url: str, sink: BinaryIO, progress: Callable[[int], None] | None = No
 
     async def run() -> int:
         host = await host_of_queue(url)
-        async with session(host) as link, link.connection.transaction(isolation="repeatable_read", readonly=True):
+        async with session(host) as link:
+            await link.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             count = 0
             async for lines in _dump(link, public_url(url)):
                 try:

@@ -42,6 +42,8 @@ MARK: Final = """
     UPDATE lease SET batch = number, last_id = greatest(lease.last_id, batches.last_id)
     FROM batches WHERE epoch = $1 AND batch < number AND number = $2 AND batches.beat = 0
 """
+# Each batch of the server's own locks that row until it is committed, be it by the standby. It always ends.
+_AFTER_A_BATCH: Final = "SELECT set_config('lock_timeout', '30s', false)"
 # Rows that some open transaction may still read can't be removed, and are passed by their number. The last row stays:
 # it tells when the server was last seen.
 PRUNE_BATCHES: Final = """
@@ -266,7 +268,9 @@ class Reader:
             await link.row(NO_LOCKS)
             for span_s, kept_s in KEPT_S.items():
                 await link.rows(_PRUNE, span_s, int(now_s) - kept_s)
+            await link.row(_AFTER_A_BATCH)
             await link.rows(MARK, standing.epoch, standing.batch)
+            await link.row(NO_LOCKS)
             # A standby may still need the rows of batches that were stored since this was last done.
             kept_above = standing.batch if self._kept_above is None else self._kept_above
             await link.rows(PRUNE_BATCHES, self._pruned_to, standing.epoch, kept_above)

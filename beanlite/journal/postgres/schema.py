@@ -1,6 +1,7 @@
 """Checks a database before its rows are read: it has to be set up safely, be ours, and have our schema version."""
 
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import asyncpg
@@ -152,7 +153,7 @@ async def migrate(link: Link, name: str, *, only_from: int | None = None) -> Non
     migrations = find_migrations(MIGRATIONS)
     connection = link.connection
     try:
-        async with connection.transaction():
+        async with _transaction(link):
             await connection.execute(f"SELECT pg_advisory_xact_lock({_LOCK})")
             version = await _version(link, name)
             if version > len(migrations):
@@ -170,11 +171,26 @@ async def migrate(link: Link, name: str, *, only_from: int | None = None) -> Non
                     what = f"the migration {migration.name} of {name} failed"
                     raise JournalRefused(f"{what}: {text_of(error)}") from error
             await connection.execute("UPDATE schema_version SET number = $1", len(migrations))
+        if version:
+            log.info("migrated", database=name, from_version=version, to_version=len(migrations))
         for _ in range(2):  # a page of the index that is emptied can be used again after another transaction
             await connection.execute("VACUUM (INDEX_CLEANUP ON) batches")
             await connection.execute("SELECT pg_current_xact_id()")
     except asyncpg.InsufficientPrivilegeError as error:
         raise JournalRefused(f"{name}: the tables can't be made: {text_of(error)}; own the database") from error
+
+
+@asynccontextmanager
+async def _transaction(link: Link) -> AsyncIterator[None]:
+    """Have what a block does come true together. The error of a lost connection stays that, unlike with asyncpg's."""
+    await link.connection.execute("BEGIN")
+    try:
+        yield
+    except BaseException:
+        with suppress(*TROUBLE):  # the end of the connection has undone it
+            await link.connection.execute("ROLLBACK")
+        raise
+    await link.connection.execute("COMMIT")
 
 
 async def _version(link: Link, name: str) -> int:

@@ -128,7 +128,7 @@ async def test_server_reaches_the_database_by_tls_and_checks_which_it_is(encrypt
     assert "no encryption" in await refusal(f"{url}?sslmode=disable")
     other = tmp_path / "other.crt"
     await asyncio.to_thread(sign, other, tmp_path / "other.key")
-    assert "certificate verify failed" in await refusal(f"{url}?sslmode=verify-full&sslrootcert={other}")
+    assert "certificate is not trusted" in await refusal(f"{url}?sslmode=verify-full&sslrootcert={other}")
 
 
 async def test_number_of_tubes_in_the_totals_stays_bounded_over_takeovers(postgres, database):
@@ -259,6 +259,27 @@ async def test_bodies_are_read_while_pruning_waits_for_the_standby(pair):
     reader.close()
     await pruning
     await serving.abandon()
+
+
+async def test_rows_of_batches_are_taken_away_after_a_batch_that_is_stored(postgres, database, caplog):
+    serving = await served(database, lease_s=100)
+    serving.journal._pruning.cancel()
+    await asyncio.wait({serving.journal._pruning})
+    await serving.put()
+    reader = reader_beside(serving, database)
+    batch = await asyncpg.connect(database)
+    async with batch.transaction():
+        await batch.execute("SELECT FROM lease FOR UPDATE")
+        pruning = asyncio.create_task(reader.prune(LATER_S))
+        waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query_start < now() - interval '0.5 s'"
+        async with asyncio.timeout(SOON_S):
+            while not (pruning.done() or await sql(postgres, database, waits)):
+                await asyncio.sleep(0.01)
+    await batch.close()
+    await asyncio.wait_for(pruning, SOON_S)
+    assert "could not delete" not in caplog.text
+    reader.close()
+    await serving.stop()
 
 
 async def test_old_totals_locked_by_another_program_stay_for_the_next_hour(postgres, database, caplog):

@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import signal
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -14,8 +16,8 @@ from asyncpg.transaction import Transaction
 
 from beanlite.errors import BeanliteError
 from beanlite.host.signals import terminable
-from beanlite.journal.postgres import dump, link as link_module
-from beanlite.journal.postgres.link import session
+from beanlite.journal.postgres import dump, link as link_module, schema
+from beanlite.journal.postgres.link import TROUBLE, session
 from beanlite.journal.postgres.schema import migrate
 from beanlite.journal.sqlite.tools.load import load
 from tests.journal.postgres.serving import by, served, with_lost_standby
@@ -96,6 +98,31 @@ def test_what_can_not_be_written_is_not_blamed_on_the_database(exported, databas
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
     assert done.returncode == 1
     assert done.stderr == b"beanlite: output can't be written: No space left on device\n"
+
+
+def test_export_whose_connection_ends_says_so(exported, postgres, database):
+    class Sink(io.BytesIO):
+        def write(self, data):
+            others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
+            statement = f"{others} AND pid <> pg_backend_pid()"
+            with ThreadPoolExecutor() as beside:  # a loop runs in this thread
+                beside.submit(postgres.sql, statement, database.rpartition("/")[2]).result()
+            return super().write(data)
+
+    assert beanlite("import", "-", "--database", database, given=exported)[0] == 0
+    with pytest.raises(BeanliteError, match=r"can't be used: (terminating connection|connection was closed)"):
+        dump.export(database, Sink())
+
+
+async def test_migration_whose_connection_ends_says_so(postgres, database, monkeypatch):
+    async def end(link, _name):
+        await postgres.asql(f"SELECT pg_terminate_backend({link.connection.get_server_pid()})")
+        await link.row("SELECT")
+
+    monkeypatch.setattr(schema, "_version", end)
+    with pytest.raises(TROUBLE, match=r"^(terminating connection|connection was closed|the connection has ended)"):
+        async with session(database) as link:
+            await migrate(link, "it")
 
 
 async def test_large_bodies_are_moved_a_few_at_a_time(database, tmp_path):

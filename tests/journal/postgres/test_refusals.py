@@ -191,13 +191,16 @@ async def test_a_limit_that_only_newer_versions_have_is_lifted(postgres, databas
     made.drop()
 
 
-async def test_a_schema_that_is_published_is_migrated(postgres, database):
+async def test_a_schema_that_is_published_is_migrated(postgres, database, caplog):
+    caplog.set_level("INFO")
     await made_by_an_older_version(database, 2)
     await sql(postgres, database, "CREATE PUBLICATION everything FOR ALL TABLES")
     serving = await served(database)
     assert await serving.put() == 1
     await serving.stop()
-    await sql(postgres, database, "UPDATE schema_version SET number = number")
+    (row,) = await sql(postgres, database, "UPDATE schema_version SET number = number RETURNING number")
+    (told,) = [record.fields for record in caplog.records if record.getMessage() == "migrated"]
+    assert (told["from_version"], told["to_version"]) == (2, row["number"])
 
 
 async def test_a_schema_may_have_a_name_that_needs_quotes(postgres, database):
