@@ -17,6 +17,7 @@ from beanlite.cli.options import (
     Db,
     Force,
     beside_text,
+    existing_db,
     ids_text,
     measure,
     path_of_db,
@@ -109,7 +110,7 @@ def backup(
 
     The copy is a snapshot of one moment. It is read back and synced before it gets its name.
     """
-    source = path_of_db(db, config_file, "backup")
+    source = existing_db(db, config_file, "backup")
     from beanlite.journal.sqlite.file import dated
 
     if dest == "-":
@@ -200,8 +201,8 @@ def restore(
     if as_json:
         print_done(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
         return
-    aside = "" if result.kept is None else f"\n{result.kept}: the database that was replaced"
-    print_done(f"{target}: {units.jobs(result.jobs)}, as in {result.restored}, {seconds} s{aside}")
+    aside = "; there was none before" if result.kept is None else f"\n{result.kept}: the database that was replaced"
+    print_done(f"{target.absolute()}: {units.jobs(result.jobs)}, as in {result.restored}, {seconds} s{aside}")
 
 
 def verify(
@@ -294,14 +295,13 @@ def _losses(source: Path, result: "SalvageResult") -> list[str]:
     left_out = []
     if result.lost:
         left_out.append(f"{units.jobs(len(result.lost))} of which only a part is left ({ids_text(result.lost)})")
-    if result.lost_pauses:
-        left_out.append(units.quantity(result.lost_pauses, "pause"))
-    if result.lost_policies:
-        left_out.append(units.quantity(result.lost_policies, "policy", "policies"))
-    if result.lost_notes:
-        left_out.append(units.quantity(result.lost_notes, "note"))
-    if result.lost_schedules:
-        left_out.append(units.quantity(result.lost_schedules, "schedule"))
+    lost = (
+        (result.lost_pauses, "pause", ""),
+        (result.lost_policies, "policy", "policies"),
+        (result.lost_notes, "note", ""),
+        (result.lost_schedules, "schedule", ""),
+    )
+    left_out += [units.quantity(*each) for each in lost if each[0]]
     if result.lost_clock:
         left_out.append("what clock the times are by, which are now taken for UTC")
     if result.unreadable:
@@ -329,7 +329,7 @@ def compact(*, db: Db = None, config_file: ConfigFile = None, as_json: AsJson = 
     The database is copied without gaps, and the copy is checked, synced and put in its place; the disk needs room for
     both. A running server gives space back by itself, so this helps only after the database was very large.
     """
-    path = path_of_db(db, config_file, "compact")
+    path = existing_db(db, config_file, "compact")
     from beanlite.journal.sqlite.tools.compact import compact as shrink
 
     result, seconds = measure(partial(shrink, path), "MiB", 1 << 20)

@@ -16,7 +16,7 @@ import typer
 
 from beanlite.beanstalk.client import Server, parse_server
 from beanlite.cli.epilogs import PLACE
-from beanlite.cli.options import path_of_db, url_of_database
+from beanlite.cli.options import existing_db, path_of_db, url_of_database
 from beanlite.cli.paths import as_path
 from beanlite.console import units
 from beanlite.console.filters import JobId
@@ -44,7 +44,6 @@ NAMED: Final = re.compile(r"(?:(?P<name>[A-Za-z0-9][A-Za-z0-9_-]{0,31})=)?(?P<ad
 # The exit code of a command that has done what it could without a server.
 _NOT_WHOLE: Final = BeanliteError.exit_code
 _TLS: Final = "tls://"
-_ONE: Final = "this command takes one server; name it by --connect"
 
 
 # An option that tells where to look.
@@ -194,10 +193,11 @@ class ServerOption(OptionGroup):
 
     @property
     def addresses(self) -> tuple[Server, ...]:
-        """The addresses of the one server that there is to be, and of its standbys. ConfigError: there are several."""
+        """The addresses of a worker's server, and of its standbys. ConfigError: there are several servers."""
         places = self.places.places
         if len(places) > 1:
-            raise ConfigError(_ONE)
+            where = "--connect" if self.connect else SERVERS if self.servers is None else "--servers"
+            raise ConfigError(f"{where} names several servers; a worker takes one, or a router: name it by --connect")
         return places[0].addresses
 
     @property
@@ -308,7 +308,7 @@ def open_stored(db: str | None, database: str | None, config_file: Path | None) 
         return OpenDatabase(url)
     from beanlite.console.file import File
 
-    return File(path_of_db(db, config_file))
+    return File(existing_db(db, config_file))
 
 
 def grouped(command: Callable[..., Result]) -> Callable[..., Result]:

@@ -76,6 +76,7 @@ Where = Annotated[
 
 # How many events are read at least: those that recur become one line.
 _READ_MIN: Final = 10_000
+_NOTHING_PUT: Final = "nothing was put. The server's setting history_bodies has it keep bodies"
 # What may be given as a person by those who look for what any operator has done.
 _OPERATORS: Final = frozenset({"operator", "operators"})
 
@@ -238,13 +239,13 @@ def undelete(
     with open_stored(db, database, server.config_file) as file:
         old_ids = list(dict.fromkeys(file.look.deletions_of(asked)))  # an import may have it deleted twice
         if missing := sorted(set(named) - set(old_ids)):
-            raise BeanliteError(f"the history has no body of {ids_text(missing)}; nothing was put")
+            raise BeanliteError(f"the history has no body of {ids_text(missing)}; {_NOTHING_PUT}")
         if dry_run:
             would = {"do": "undelete", "done": len(old_ids), "dry_run": True}
             print(json.dumps(would) if as_json else f"{units.jobs(len(old_ids))} would be put again")
             return
         if not old_ids:
-            raise BeanliteError("the history has no body of such a job; nothing was put")
+            raise BeanliteError(f"the history has no body of such a job; {_NOTHING_PUT}")
         there: list[JobId] = []
         with ExitStack() as stack, server.open(TIMEOUT_S) as servers:
             stack.callback(tell_those_there, there)

@@ -1,6 +1,7 @@
 """What several commands for databases share: their options, the progress on a terminal, and parts of messages."""
 
 import contextlib
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ import typer
 from beanlite.cli.paths import as_path, expect_file, instead_of
 from beanlite.console.filters import JobId
 from beanlite.core.phrases import jobs_text
-from beanlite.errors import ConfigError
+from beanlite.errors import ConfigError, JournalRefused
 from beanlite.host.signals import finish, terminable
 
 Db = Annotated[
@@ -58,6 +59,16 @@ def path_of_db(db: str | None, config_file: Path | None, command: str | None = N
     if not settings.journal:
         raise ConfigError("settings keep jobs in memory only; --db names a file")
     return settings.db
+
+
+def existing_db(db: str | None, config_file: Path | None, command: str | None = None) -> Path:
+    """Return the database file to read, as ``path_of_db``. JournalRefused: nobody has named it, and it is not there."""
+    path = path_of_db(db, config_file, command)
+    if db is None and not os.path.lexists(path):
+        raise JournalRefused(
+            f"there is no {path.absolute()}: name the server's database by --db, or its settings by --config"
+        )
+    return path
 
 
 def url_of_database(db: str | None, database: str | None, config_file: Path | None) -> str | None:

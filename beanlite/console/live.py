@@ -5,7 +5,7 @@ import getpass
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 from types import MappingProxyType
 from typing import Final, Self, TypeVar
@@ -259,6 +259,9 @@ class Live(Names):
 
     def _misunderstood(self) -> BeanliteError:
         why = "it is another server, an older one, or its setting operators does not have this address"
+        with suppress(BeanliteError):
+            if "router-servers" in self.stats():
+                why = "it is a router; name its servers by --servers, or one of them by --connect"
         return BeanliteError(f"{self.name} does not understand the commands of operators: {why}")
 
     def _refusal(self, word: str, error: Declined) -> BeanliteError:

@@ -98,7 +98,7 @@ def test_backup_shows_its_progress_on_a_terminal_only(terminal, shown, capsys, m
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: terminal)
     monkeypatch.setattr("beanlite.journal.sqlite.tools.backup.backup", copy)
-    assert main(["backup", "copy.db"]) == 0
+    assert main(["backup", "copy.db", "--db", "queue.db"]) == 0
     assert capsys.readouterr().err == shown
 
 

@@ -47,8 +47,23 @@ def count_jobs(path):
 
 def test_restore_to_another_place(capsys):
     assert main(["restore", "copy.db", "--db", "new.db"]) == 0
-    assert capsys.readouterr().out.count("\n") == 1
+    said = capsys.readouterr().out
+    assert said.startswith(f"{Path('new.db').absolute()}: 3 jobs, as in ")
+    assert said.endswith(" s; there was none before\n")
     assert Path("new.db").exists()
+
+
+@pytest.mark.parametrize("command", ["compact", "backup new.db", "history", "undelete 1"])
+def test_database_that_nobody_has_named_and_is_not_there(command, queue, monkeypatch, capsys):
+    for db in ("lost.db", "file.db"):
+        monkeypatch.setenv("BEANLITE_DB", db)
+        Path("file.db").touch()
+        assert main(command.split()) == 3
+        said = capsys.readouterr().err
+        hint = f"there is no {queue.parent / db}: name the server's database by --db, or its settings by --config"
+        assert (said == f"beanlite: {hint}\n") == (db == "lost.db")
+        assert main([*command.split(), "--db", db]) == 3
+        assert hint not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from beanlite.client import (
     connect,
     connect_blocking,
 )
+from beanlite.client.calls import put
 from tests.support.servers import start_beanlite
 
 GREETING = b"USING default\r\n"
@@ -389,6 +390,12 @@ async def test_job_without_an_id_is_not_found(url, queue):
         with pytest.raises(NotFound):
             await other.reserve_job(0)
     queue.reserve(9).delete()
+
+
+@pytest.mark.parametrize(("body", "kind"), [({"to": "ann"}, "dict"), (None, "NoneType"), (7, "int")])
+def test_object_that_is_no_body_is_told_by_its_type(body, kind):
+    with pytest.raises(TypeError, match=f"a body is bytes or a text, not {kind}; json.dumps makes a text"):
+        put(body, 0, 0, 1)
 
 
 @pytest.mark.parametrize("body", [bytearray(b"\0\r\n"), memoryview(b"\0\r\n"), b"\0\r\n"])

@@ -81,8 +81,10 @@ def test_an_installation_without_migrations_is_refused(path, folder, tmp_path):
     assert not path.exists()
 
 
-def test_a_new_file_gets_all_migrations_without_a_copy(path, folder):
+def test_a_new_file_gets_all_migrations_without_a_copy(path, folder, caplog):
+    caplog.set_level("INFO")
     database = open_database(path, folder)
+    assert caplog.messages == []
     assert read_state(database.connection, path) == (0, 0, [], [], [])
     assert database.connection.execute("SELECT * FROM labels").fetchall() == [("default",)]
     assert database.close() is None
@@ -90,7 +92,8 @@ def test_a_new_file_gets_all_migrations_without_a_copy(path, folder):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_an_older_file_is_migrated_after_a_copy(path, folder):
+def test_an_older_file_is_migrated_after_a_copy(path, folder, caplog):
+    caplog.set_level("INFO")
     make(path, batches=2)
     database = open_database(path, folder)
     assert read_state(database.connection, path).batch == 2
@@ -100,6 +103,8 @@ def test_an_older_file_is_migrated_after_a_copy(path, folder):
     assert version_of(path) == VERSION + 1
 
     copy = path.with_name(f"queue.db.before-v{VERSION + 1}")
+    (told,) = [record.fields for record in caplog.records if record.getMessage() == "migrated"]
+    assert told == {"file": path, "from_version": VERSION, "to_version": VERSION + 1, "copy": copy}
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     assert version_of(copy) == VERSION
     older = open_database(copy)

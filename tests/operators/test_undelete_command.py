@@ -5,6 +5,7 @@ import json
 import pytest
 
 from beanlite.cli import main
+from beanlite.cli.history import _NOTHING_PUT
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire
 
@@ -117,6 +118,6 @@ def test_undelete_says_what_it_can_not_do(run):
         "",
         "beanlite: which jobs? say their ids, --tube, --by, --since, --until or --where\n",
     )
-    assert run("undelete", "2", "99") == (1, "", "beanlite: the history has no body of 99; nothing was put\n")
-    none = (1, "", "beanlite: the history has no body of such a job; nothing was put\n")
+    assert run("undelete", "2", "99") == (1, "", f"beanlite: the history has no body of 99; {_NOTHING_PUT}\n")
+    none = (1, "", f"beanlite: the history has no body of such a job; {_NOTHING_PUT}\n")
     assert run("undelete", "--tube", "mial") == none

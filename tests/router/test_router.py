@@ -12,6 +12,7 @@ from pathlib import Path
 import greenstalk
 import pytest
 
+from beanlite.cli import main
 from tests.router.routers import servers_file, start_router
 from tests.support.needs import need
 from tests.support.servers import beanstalkd_program, start_beanlite, start_beanstalkd
@@ -375,3 +376,10 @@ def test_old_servers_are_asked_in_turns(tmp_path):
             worker._reader.readline()
         with pytest.raises(greenstalk.TimedOutError):
             worker.reserve(timeout=1)
+
+
+@pytest.mark.parametrize("command", ["tubes", "kick 1", "put --tube a x", "schedule list"])
+def test_operator_is_told_that_a_router_is_none_of_the_servers(command, fleet, capsys):
+    assert main([*command.split(), "--connect", f"127.0.0.1:{fleet.port}"]) == 1
+    why = "does not understand the commands of operators: it is a router; name its servers by --servers"
+    assert why in capsys.readouterr().err

@@ -71,7 +71,7 @@ def test_function_that_can_not_be_called_is_one_line(name, said, tmp_path, monke
         ("x:y --connect 5", "--connect takes HOST:PORT, tls://HOST:PORT or unix:PATH, not '5'"),
         ("x:y --connect a:1,b", "--connect takes HOST:PORT, tls://HOST:PORT or unix:PATH, not 'b'"),
         ("x:y --connect tls://a:1,b", "--connect takes tls://HOST:PORT, not 'tls://b'"),
-        ("x:y --connect a:1 --connect b:2", "this command takes one server; name it by --connect"),
+        ("x:y --connect a:1 --connect b:2", "--connect names several servers; a worker takes one, or a router"),
         ("x:y --connect a:1,b:2 --tls-ca x", "--tls-ca is for --connect tls://HOST:PORT"),
         ("", "Missing argument 'MODULE:FUNCTION'"),
     ],
@@ -81,6 +81,16 @@ def test_wrong_flag_of_work_is_one_line(line, said, capsys):
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith(f"beanlite: {said}")
+
+
+def test_worker_of_several_servers_says_where_they_are_named(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "servers.toml"
+    servers = [f'[servers.{name}]\nnumber = {n}\nconnect = "{name}:1"\n' for n, name in enumerate("ab", 1)]
+    file.write_text("version = 1\n" + "".join(servers))
+    monkeypatch.setenv("BEANLITE_SERVERS", str(file))
+    for words, where in (([], "BEANLITE_SERVERS"), (["--servers", str(file)], "--servers")):
+        assert main(["work", "x:y", *words]) == 2
+        assert capsys.readouterr().err.startswith(f"beanlite: {where} names several servers; a worker takes one")
 
 
 def test_token_that_is_none_is_one_line(monkeypatch, capsys):

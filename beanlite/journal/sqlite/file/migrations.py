@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from beanlite.errors import JournalRefused
+from beanlite.host import log
 from beanlite.journal.columns import DEFAULTS
 from beanlite.journal.sqlite.file.fileformat import APPLICATION_ID, damaged, is_locked, journal_of, text_of
 from beanlite.journal.sqlite.file.wholefile import sync, vacuum_into
@@ -207,6 +208,8 @@ def migrate(connection: sqlite3.Connection, path: Path, migrations: list[Path]) 
     # An older server must find the new version in the file itself, so that it refuses before SQLite touches anything.
     connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
     _tidy_copies(path, len(migrations))
+    if version:
+        log.info("migrated", file=path, from_version=version, to_version=len(migrations), copy=copy)
 
 
 def _tidy_copies(path: Path, version: int) -> None:
