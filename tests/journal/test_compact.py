@@ -5,7 +5,6 @@ import stat
 import pytest
 
 from beanlite.errors import BeanliteError, JournalRefused
-from beanlite.journal.sqlite.file import wholefile
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.replay import read_jobs, read_state
 from beanlite.journal.sqlite.tools import replace
@@ -19,6 +18,7 @@ from tests.support.journal_files import (
     make_killed,
     put,
     snapshot,
+    sync_that_fails_once_replaced,
     writer,
 )
 from tests.support.sqlite_tool import ask, outsider, tell
@@ -122,14 +122,8 @@ def test_no_room(path):
 
 def test_an_error_after_the_new_file_is_in_place_says_so(path, monkeypatch):
     make(path, batches=4)
-    inode, sync = path.stat().st_ino, wholefile.sync
-
-    def failing(file):
-        if path.stat().st_ino != inode:
-            raise OSError(5, "Input/output error")
-        sync(file)
-
-    monkeypatch.setattr(replace, "sync", failing)
+    inode = path.stat().st_ino
+    monkeypatch.setattr(replace, "sync", sync_that_fails_once_replaced(path))
     with pytest.raises(BeanliteError, match=r"is replaced, but a power failure may undo that: Input/output error$"):
         compact(path)
     assert path.stat().st_ino != inode

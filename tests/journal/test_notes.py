@@ -50,8 +50,8 @@ def notes_of(serving):
     return {job.id: engine.notes.text(job) for job in engine.jobs.newest.values() if engine.notes.text(job)}
 
 
-async def filled(medium):
-    serving = await Serving(medium).start()
+async def fill_with_notes(serving):
+    """Have jobs 1 and 3 of 5 with a note, one that is deleted with its note, and one whose note was taken away."""
     for _ in range(4):
         await serving.put()
     for job_id, text in {**NOTES, 2: b"gone", 4: b"taken away"}.items():
@@ -60,6 +60,11 @@ async def filled(medium):
     note(serving, 4, b"")
     serving.core.send(serving.client, b"delete 2\r\n")
     await serving.put()
+
+
+async def filled(medium):
+    serving = await Serving(medium).start()
+    await fill_with_notes(serving)
     return serving
 
 

@@ -28,6 +28,7 @@ from tests.support.journal_files import (
     make_killed,
     put,
     snapshot,
+    sync_that_fails_once_replaced,
     writer,
 )
 from tests.support.sqlite_tool import ask, outsider, tell
@@ -211,14 +212,7 @@ def test_nobody_can_write_once_the_target_is_to_be_replaced(source, target, monk
 
 def test_an_error_after_the_new_file_is_in_place_says_so(source, target, monkeypatch):
     make(target, batches=4)
-    inode, sync = target.stat().st_ino, wholefile.sync
-
-    def failing(path):
-        if target.stat().st_ino != inode:
-            raise OSError(5, "Input/output error")
-        sync(path)
-
-    monkeypatch.setattr(replace, "sync", failing)
+    monkeypatch.setattr(replace, "sync", sync_that_fails_once_replaced(target))
     with pytest.raises(BeanliteError, match=r"is replaced, but .*: Input/output error; what was there is .*") as told:
         restore(source, target)
     kept = Path(str(told.value).rpartition(" ")[2])

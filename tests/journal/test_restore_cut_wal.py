@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from beanlite.errors import BeanliteError, JournalLocked, JournalRefused
-from beanlite.journal.sqlite.file import wholefile
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.fileformat import wal_of
 from beanlite.journal.sqlite.file.wal import commit_frames, last_frame_offset
@@ -17,7 +16,7 @@ from beanlite.journal.sqlite.tools import replace, restore as restoring
 from beanlite.journal.sqlite.tools.restore import restore
 from tests.journal.test_restore import ids, kept_by, names, source, target, untouched
 from tests.journal.test_restore_killed import killed_folders
-from tests.support.journal_files import flip, make_killed, refusal
+from tests.support.journal_files import flip, make_killed, refusal, sync_that_fails_once_replaced
 from tests.support.needs import need
 from tests.support.sqlite_tool import outsider, tell
 
@@ -104,15 +103,8 @@ def test_the_old_file_is_locked_until_the_old_wal_is_gone(source, cut, tmp_path,
 
 
 def test_where_the_old_wal_stays_it_is_said_what_to_do(source, cut, monkeypatch):
-    inode, sync = cut.stat().st_ino, wholefile.sync
-
-    def failing(path):
-        if cut.stat().st_ino != inode:
-            raise OSError(5, "Input/output error")
-        sync(path)
-
     with monkeypatch.context() as patch:
-        patch.setattr(replace, "sync", failing)
+        patch.setattr(replace, "sync", sync_that_fails_once_replaced(cut))
         match = "is replaced, but no server starts on it, as the old -wal is still there; restore again: Input/output"
         with pytest.raises(BeanliteError, match=match):
             restore(source, cut)

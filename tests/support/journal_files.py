@@ -21,6 +21,7 @@ from beanlite.journal.checksum import checksum_of_row
 from beanlite.journal.columns import DEFAULTS, NAMES
 from beanlite.journal.event_rows import HistoryBounds
 from beanlite.journal.migrations import find_migrations
+from beanlite.journal.sqlite.file import wholefile
 from beanlite.journal.sqlite.file.database import open_database
 from beanlite.journal.sqlite.file.migrations import allow_writing
 from beanlite.journal.sqlite.file.replay import read_state
@@ -183,6 +184,18 @@ def files_of_at_most(size):
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, previous)
+
+
+def sync_that_fails_once_replaced(path):
+    """Return a stand-in for ``wholefile.sync`` that fails from the moment at which another file is at the path."""
+    inode, sync = path.stat().st_ino, wholefile.sync
+
+    def failing(synced):
+        if path.stat().st_ino != inode:
+            raise OSError(5, "Input/output error")
+        sync(synced)
+
+    return failing
 
 
 @contextmanager

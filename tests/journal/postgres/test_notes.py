@@ -5,28 +5,17 @@ import json
 
 import pytest
 
-from beanlite.core.notes import NOTE_MAX
 from beanlite.errors import BeanliteError
 from beanlite.journal.postgres import dump
 from beanlite.journal.sqlite.tools.load import load
 from tests.journal.postgres.serving import made_by_an_older_version, refusal, served, sql
 from tests.journal.postgres.test_policy_rows import exported
-from tests.journal.test_notes import note, notes_of
-
-LONG = ("Größe " * 1000).encode()[: NOTE_MAX - 1]
-NOTES = {1: b"why\nit failed", 3: LONG}
+from tests.journal.test_notes import NOTES, fill_with_notes, note, notes_of
 
 
 async def filled(database):
     serving = await served(database)
-    for _ in range(4):
-        await serving.put()
-    for job_id, text in {**NOTES, 2: b"gone", 4: b"taken away"}.items():
-        note(serving, job_id, text)
-    await serving.put()
-    note(serving, 4, b"")
-    serving.core.send(serving.client, b"delete 2\r\n")
-    await serving.put()
+    await fill_with_notes(serving)
     return serving
 
 
