@@ -2,13 +2,14 @@
 
 import json
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Final
+from typing import Annotated, BinaryIO, Final, cast
 
 import typer
 
@@ -62,6 +63,8 @@ beanlite export --db copy.db | beanlite import - --new-ids
 beanlite import-binlog /var/lib/beanstalkd --db /var/lib/beanlite/beanlite.db
 beanlite import-binlog damaged --salvage --db rescued.db --json
 """
+# How each exported line begins.
+_BEFORE_KIND: Final = b'{"kind": "'
 
 
 def export(
@@ -98,14 +101,38 @@ def export(
     else:
         source = path_of_db(db, config_file)
         write = partial(sqlite.export, source)
+    kinds: Counter[bytes] = Counter()
     with counting("lines") as progress:
         if dest is None:
             write(sys.stdout.buffer, progress)
             return
-        count = sqlite.export_to_file(partial(write, progress=progress), dest, source, replace=force)
-    print_done(
-        f"{dest}: {count - 2} jobs, pauses, policies and schedules exported"
-    )  # and two lines of the queue itself
+
+        def write_and_count(sink: BinaryIO) -> int:
+            return write(cast("BinaryIO", _CountingSink(sink, kinds)), progress)
+
+        sqlite.export_to_file(write_and_count, dest, source, replace=force)
+    counts = _counts_text(kinds[b"job"], kinds[b"pause"], kinds[b"policy"], kinds[b"schedule"])
+    print_done(f"{dest}: {counts} exported")
+
+
+class _CountingSink:
+    """A sink of exported lines, one at a time, that counts them by kind."""
+
+    def __init__(self, sink: BinaryIO, kinds: Counter[bytes]) -> None:
+        self._sink = sink
+        self._kinds = kinds
+        self.flush = sink.flush
+
+    def write(self, line: bytes) -> int:
+        """Write a line."""
+        self._kinds[line[len(_BEFORE_KIND) : line.index(b'"', len(_BEFORE_KIND))]] += 1
+        return self._sink.write(line)
+
+
+def _counts_text(jobs: int, pauses: int, policies: int, schedules: int) -> str:
+    """Return the numbers of what was exported or imported, as text."""
+    others = units.settings(pauses, policies, schedules)
+    return f"{', '.join([units.jobs(jobs), *others[:-1]])} and {others[-1]}"
 
 
 def import_(
@@ -150,8 +177,7 @@ def import_(
     if as_json:
         print_done(json.dumps({"file": name, **asdict(result)}))
     else:
-        others = units.settings(result.pauses, result.policies, result.schedules)
-        counts = f"{', '.join([units.jobs(result.jobs), *others[:-1]])} and {others[-1]}"
+        counts = _counts_text(result.jobs, result.pauses, result.policies, result.schedules)
         print_done(f"{name}: {counts} imported{beside_text(result.left)}")
 
 

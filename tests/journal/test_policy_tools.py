@@ -241,7 +241,7 @@ def test_console_tells_how_many_were_imported_and_saved(path, target, capsys):
     assert main(["import", "--db", str(target), str(path.with_name("lines"))]) == 0
     assert main(["salvage", str(path), str(path.with_name("saved.db"))]) == 0
     said = capsys.readouterr().out
-    assert "lines: 6 jobs, pauses, policies and schedules exported\n" in said
+    assert "lines: 2 jobs, 0 pauses, 2 policies and 2 schedules exported\n" in said
     assert "target.db: 2 jobs, 0 pauses, 2 policies and 2 schedules imported\n" in said
     assert "saved.db: 2 jobs, 0 pauses, 2 policies, 2 schedules, " in said
 
