@@ -10,8 +10,8 @@ from beanlite.console.filters import Record
 from beanlite.errors import ConfigError
 
 EPILOG = (
-    "Exit codes: 0 done; 1 the database can't be reached; 2 a wrong setting or flag; 3 the database was refused, or no"
-    " server has used it yet; 130 Ctrl-C."
+    "Exit codes: 0 done; 1 the database can't be reached, or commits wait for a synchronous standby that is not"
+    " connected; 2 a wrong setting or flag; 3 the database was refused, or no server has used it yet; 130 Ctrl-C."
 )
 
 cluster = typer.Typer(help="Show the servers that share a PostgreSQL database.")
@@ -30,7 +30,7 @@ def status(
     *,
     config_file: ConfigFile = None,
     as_json: AsJson = False,
-) -> None:
+) -> int:
     """Show which server is active, and which ones stand by.
 
     Also shows where the active server runs and since when, how often a server took over, which servers are connected
@@ -46,14 +46,17 @@ def status(
     from beanlite.journal.postgres.status import status as ask  # it may not be installed
 
     facts = ask(database)
+    exit_code = int(facts["commits_wait"])
     if as_json:
         tables.print_json([facts])
-        return
+        return exit_code
+    del facts["commits_wait"]  # the status says it
     for key in ("standing_by", "silent", "other_primaries"):
         facts[key] = ", ".join(facts[key]) or "none"
     facts["synchronous_standby_names"] = facts["synchronous_standby_names"] or "none"
     facts["replicas"] = "; ".join(map(_replica, facts["replicas"])) or "none"
     tables.print_facts(facts | _state(facts))
+    return exit_code
 
 
 def _replica(facts: Record) -> str:

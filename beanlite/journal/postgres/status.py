@@ -56,8 +56,15 @@ async def _ask(url: str) -> dict[str, Any]:
         [each["name"].removeprefix(_OURS) for each in servers if each["is_silent"] == is_silent]
         for is_silent in (False, True)
     )
+    # Of an unknown one the role may not see whether commits wait for it.
+    parts = {standby.sync_state for standby in database.standbys}
+    commits_wait = database.is_synchronous and parts.isdisjoint({"sync", "quorum", "unknown"})
+    names = row["synchronous_standby_names"]
+    doubt = f", but commits wait: no synchronous standby ({names}) is connected" if commits_wait else ""
     return {
         **row,
+        "status": f"{row['status']}{doubt}",
+        "commits_wait": commits_wait,
         "sslmode": sslmode_of(url),
         "standing_by": standing_by,
         "silent": silent,

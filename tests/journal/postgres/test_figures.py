@@ -1,10 +1,12 @@
 """What a server tells of its database: size, dead rows, old transactions and standbys."""
 
 import asyncio
+import json
 
 import asyncpg
 import pytest
 
+from beanlite.cli import main
 from beanlite.core.measures import Measures
 from beanlite.journal.postgres import journal
 from beanlite.journal.postgres.status import status
@@ -83,6 +85,36 @@ async def test_role_that_may_not_see_standbys_tells_no_numbers_of_them(pair):
     await until(lambda: told(serving))
     (standby,) = told(serving).standbys
     assert (role, standby.name, standby.sync_state, standby.lag_bytes) == (role, "two", "unknown", None)
+    await serving.stop()
+
+
+async def test_status_says_that_commits_wait_for_a_standby_that_is_gone(pair, capsys):
+    serving = await served(pair.url(), lease_s=100)
+
+    async def said(*options):
+        code = await asyncio.to_thread(main, ["cluster", "status", pair.url(), *options])
+        return code, capsys.readouterr().out
+
+    code, out = await said("--json")
+    assert (code, json.loads(out)["status"], json.loads(out)["commits_wait"]) == (0, "serving", False)
+    pair.standby.kill()
+    async with asyncio.timeout(SOON_S):
+        while (code := (await said())[0]) == 0:
+            pass
+    why = "serving, but commits wait: no synchronous standby (ANY 1 (one, two)) is connected"
+    code, out = await said()
+    assert (code, f"status                     {why}\n" in out, "commits_wait" in out) == (1, True, False)
+    code, out = await said("--json")
+    assert (code, json.loads(out)["status"], json.loads(out)["commits_wait"]) == (1, why, True)
+    pair.standby.start()
+    await serving.stop()
+
+
+async def test_status_doubts_no_commits_of_a_standby_it_may_not_see(pair, capsys):
+    role, url = await by_few(pair.primary, pair.url())
+    serving = await served(url, lease_s=100)
+    assert (await asyncio.to_thread(main, ["cluster", "status", url]), role in url) == (0, True)
+    assert "two unknown" in capsys.readouterr().out
     await serving.stop()
 
 
