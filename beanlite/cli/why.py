@@ -64,12 +64,13 @@ def why(
             error = live.no_tube(one)
             raise BeanliteError(f"{error}; {_TOPICS[one]}") if one in _TOPICS else error
         if tube is not None and one is None and not diagnosis["tubes"]:
-            raise BeanliteError(f"no tube has a name like {tube}")
+            raise BeanliteError(f"no tube {'of a server that answers ' if live.away else ''}has a name like {tube}")
         guesses, rest = {}, ""
         if not as_json:
             guesses, rest = telling.misspelt(live, diagnosis), telling.looked_at(live)
             if one is not None:
                 telling.add_policies(live, diagnosis, one)
+        telling.add_away(live, diagnosis)
     if as_json:
         servers = diagnosis.get("servers")
         tables.print_json([diagnosis] if servers is None else named_each(servers))

@@ -33,6 +33,8 @@ _LOOKED_FOR: Final = (
 )
 # The findings that tell for how long something has been so.
 LASTING: Final = frozenset({HUNG, LATE, LEFT_BURIED, NOBODY_CONSUMES, PAUSED, SET_ASIDE, SHUT})
+# The kind of the finding that a server does not answer; it can't tell that itself.
+AWAY: Final = "away"
 # A reservation is told as a long one if it has lasted for so long, and so many times as long as others do.
 _LONG_S: Final = 60
 _LONG_TIMES: Final = 10
@@ -63,6 +65,25 @@ def add_policies(live: Servers, diagnosis: Record, tube: str) -> None:
             replies[name]["tube"]["policies"] = rows
 
 
+def add_away(live: Servers, diagnosis: Record) -> None:
+    """Add the servers that have not answered to what is wrong, before all else."""
+    for name, why in live.away.items():
+        finding = {
+            "kind": AWAY,
+            "severity": URGENT,
+            "tubes": 0,
+            "jobs": 0,
+            "seconds": 0,
+            "worst": [],
+            "text": why,
+            "do": "nothing is known of its tubes until it answers",
+            "command": None,
+        }
+        diagnosis["findings"].insert(0, {"server": name, **finding})
+        reply = diagnosis["servers"].setdefault(name, {"findings": [], "tubes": 0, "jobs": 0, "tube": None})
+        reply["findings"].insert(0, finding)
+
+
 def looked_at(live: Servers) -> str:
     """Return what is looked at besides the tubes: with jobs in memory or in PostgreSQL, a server makes no backups."""
     replies = live.each(Live.stats).values()
@@ -89,7 +110,7 @@ def print_diagnosis(
         text = f": {examined(diagnosis)}; looked for {_LOOKED_FOR}{rest}"
         lines.append(Text.assemble(("nothing is wrong", "bold green"), text))
     for finding in findings:
-        lines += _finding_lines(finding, itself, options_of(finding.get("server")), guesses)
+        lines += _finding_lines(finding, itself, options_of, guesses)
     for reply in known:
         if reply.get("tube") is not None:
             lines += _fact_lines(reply["tube"], reply["server"], options_of(reply["server"] or None))
@@ -97,13 +118,16 @@ def print_diagnosis(
         target.print(line, soft_wrap=True)
 
 
-def _finding_lines(finding: Record, itself: str | None, options: str, guesses: Mapping[str, Meant]) -> Iterator[Text]:
+def _finding_lines(
+    finding: Record, itself: str | None, options_of: Callable[[str | None], str], guesses: Mapping[str, Meant]
+) -> Iterator[Text]:
     """Yield the lines of a finding; ``itself`` is the command that prints them."""
     indent = " " * _WIDTH
     title = Text(f"{finding['severity'] + ':':<{_WIDTH}}", style=STYLES[finding["severity"]])
     text = units.on_one_line(f"{told(finding)}{_since(finding)}")
     yield title.append(text, style="bold" if finding["severity"] == URGENT else "")
     yield Text(indent + units.on_one_line(finding["do"]))
+    options = "" if finding["kind"] == AWAY else options_of(finding.get("server"))
     if finding["command"] not in {None, itself}:
         yield Text(indent + units.on_one_line(asked_of(finding["command"], options)), style="cyan")
     for place in finding["worst"] if finding["kind"] == NOBODY_CONSUMES else ():

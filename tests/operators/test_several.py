@@ -113,6 +113,21 @@ def test_stopped_server_is_left_out_and_named(fleet):
     assert fleet.run("tubes", code=1)[1][0].startswith("beanlite: one: no server can be reached")
 
 
+def test_nothing_is_right_while_a_server_is_away(fleet):
+    assert fleet.run("why")[0][0].startswith("nothing is wrong: ")
+    fleet.servers["three"].stop()
+    reason = f"no server can be reached at 127.0.0.1:{fleet.servers['three'].port}: Connection refused"
+    for words in (["why"], ["why", "default"]):
+        out, _ = fleet.run(*words, code=1)
+        assert out[:2] == [f"urgent:  three: {reason}", "         nothing is known of its tubes until it answers"]
+        assert not any(line.startswith("nothing is wrong") for line in out)
+    told = {row["server"]: [finding["text"] for finding in row["findings"]] for row in fleet.rows("why", code=1)}
+    assert (told.pop("three"), sorted(told)) == ([reason], ["one", "two"])
+    assert (
+        fleet.run("why", "none*", code=1)[1][-1] == "beanlite: no tube of a server that answers has a name like none*"
+    )
+
+
 def test_halted_server_is_left_out_in_time(fleet):
     fleet.put("one", "mail", b"x")
     fleet.servers["two"].signal(signal.SIGSTOP)
