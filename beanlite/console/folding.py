@@ -12,8 +12,10 @@ from beanlite.core.events import (
     DELETE,
     KICK,
     MOVE,
+    PAUSE,
     PUT,
     RELEASE,
+    REPRIORITISE,
     RESERVE,
     RESTART,
     TTR_OVER,
@@ -26,13 +28,16 @@ _CYCLE_MAX: Final = 25
 _TIMES_MIN: Final = 3
 # What ends a reservation.
 _ENDS: Final = frozenset({RELEASE, BURY, TTR_OVER, CLIENT_GONE, DELETE, KICK, RESTART, MOVE, DELAY})
+# What operators do with a pri, or a delay, that they name; in their other events it is what each job has anyway.
+_SETS_PRI: Final = frozenset({REPRIORITISE})
+SETS_DELAY: Final = frozenset({COPY, DELAY, PAUSE, RELEASE})
 
 
 class Line(NamedTuple):
     """An event, or several that recur."""
 
     events: list[Record]
-    """Those of the first time."""
+    """Those of the first time, without a pri or delay that was another one later."""
     times: int
     first_at: float
     last_at: float
@@ -85,7 +90,7 @@ def fold(history: Sequence[Record], together: int = _CYCLE_MAX) -> list[Line]:
             if recurs >= _TIMES_MIN and recurs * each > times * length:
                 length, times = each, recurs
         end = at + length * times
-        events = list(history[at : at + length])
+        events = [_in_common(history[each:end:length]) for each in range(at, at + length)]
         held = [held_s for held_s in holds[at:end] if held_s is not None]
         mean_s = sum(held) / len(held) if held else None
         lines.append(Line(events, times, history[at]["at"], history[end - 1]["at"], end, mean_s))
@@ -115,6 +120,16 @@ def _holds(history: Sequence[Record]) -> list[float | None]:
 
 def _kind(event: Record) -> tuple[object, ...]:
     """Return what makes events alike: not which client it was, but what it is and for whom it acted."""
-    by = event["by"]
+    by, what = event["by"], event["what"]
     peer = event.get("policy") if by is None else (by["operator"], by["person"])
-    return event.get("server"), event["what"], event["tube"], event["pri"], event["delay_s"], event.get("change"), peer
+    of_operator = by is not None and by["operator"]
+    pri = None if of_operator and what not in _SETS_PRI else event["pri"]
+    delay_s = None if of_operator and what not in SETS_DELAY else event["delay_s"]
+    return event.get("server"), what, event["tube"], pri, delay_s, event.get("change"), peer
+
+
+def _in_common(events: Sequence[Record]) -> Record:
+    """Return the first of events that recur, without a pri or delay that others do not have."""
+    first = events[0]
+    differing = {key: None for key in ("pri", "delay_s") if any(each[key] != first[key] for each in events)}
+    return {**first, **differing}

@@ -300,7 +300,8 @@ def event_line(event: Record) -> str:
     if "lost" in event:
         where = f" of {event['server']}" if "server" in event else ""
         return f"{event['lost']:,} events{where} were lost, because they were not read in time"
-    how = [f"pri {event['pri']}"] if event["id"] and "note" not in event else []
+    has_pri = event["id"] and "note" not in event and event["pri"] is not None  # those that recur may differ
+    how = [f"pri {event['pri']}"] if has_pri else []
     if told := details(event):
         until = f", until {units.utc(event['at'] + event['delay_s'])}" if not event["id"] and event["delay_s"] else ""
         how.append(told + until)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from beanlite.console.filters import Record
-from beanlite.console.folding import without_puts_of_copies
+from beanlite.console.folding import SETS_DELAY, without_puts_of_copies
 from beanlite.console.query import values_of
 from beanlite.console.stored import PastView
 from beanlite.console.tables import details
@@ -124,7 +124,8 @@ def _lines(events: Iterable[Record], *, one_by_one: bool, hides: bool) -> Iterat
     deed: Deed | None = None
     for event in events if one_by_one else without_puts_of_copies(events):
         at, job = event["at"], event["id"]
-        how = details(event, hides=hides)
+        tells_delay = one_by_one or event["what"] in SETS_DELAY
+        how = details(event if tells_delay else {**event, "delay_s": 0}, hides=hides)
         same = deed is not None and (deed.by, deed.what, deed.how, deed.tube) == (
             event["by"], event["what"], how, event["tube"],
         )  # fmt: skip

@@ -124,6 +124,23 @@ def test_copies_are_one_line(tmp_path, capsys):
     assert whats("--limit", "0") == ["put", "put", "put", *3 * ["put", "copy"]]
 
 
+def test_bulk_change_of_jobs_with_several_pris_is_one_line(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("SUDO_USER", "ann")
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        wire.ask("use mail")
+        for number in range(6):
+            wire.put(b"x", pri=number % 3, delay_s=1000 * (number % 2))
+        at = ["--connect", f"127.0.0.1:{server.port}"]
+        assert main(["move", "--tube", "mail", "--to", "sms", *at]) == 0
+        assert main(["reprioritise", "--pri", "7", "--tube", "sms", *at]) == 0
+        assert main(["flush", "sms", "--yes", *at]) == 0
+        server.stop()
+    capsys.readouterr()
+    assert main(["history", "--db", str(tmp_path / "queue.db"), "--operators"]) == 0
+    lines = [line.partition("  sms  ")[2].partition("  by ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert lines == ["move", "reprioritise  pri 7", "delete  pri 7"]
+
+
 def test_notes_that_differ_are_not_told_by_the_first(tmp_path, capsys):
     with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
         for text in "abc":

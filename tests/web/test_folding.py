@@ -1,5 +1,7 @@
 """A job's history in few lines."""
 
+import re
+
 import pytest
 
 from beanlite.console.folding import fold, one_by_one
@@ -41,6 +43,40 @@ def test_like_events_are_one_line():
 def test_events_that_differ_are_lines_of_their_own(facts):
     history = [event("touch")] * 4 + [event("touch", **facts)] + [event("touch")] * 2
     assert [line.times for line in fold(history)] == [4, 1, 1, 1]
+
+
+BY_ANN = {"address": "10.0.0.1:1", "number": 1, "operator": True, "person": "ann"}
+
+
+@pytest.mark.parametrize(
+    ("what", "pris", "delays", "told"),
+    [
+        ("delete", [5, 10, 5, 100], [0, 9, 0, 9], [(4, None, None)]),
+        ("move", [5, 5, 5, 5], [0, 9, 0, 0], [(4, 5, None)]),
+        ("bury", [5, 5, 5, 6], [9, 9, 9, 9], [(4, None, 9)]),
+        ("reprioritise", [5, 5, 5, 6], [0, 9, 0, 0], [(3, 5, None), (1, 6, 0)]),
+        ("delay", [5, 5, 6, 6], [9, 9, 9, 8], [(3, None, 9), (1, 6, 8)]),
+        ("release", [5, 5, 6, 6], [9, 9, 9, 8], [(3, None, 9), (1, 6, 8)]),
+    ],
+)
+def test_operators_events_differ_by_what_was_asked_for(what, pris, delays, told):
+    history = [event(what, by=BY_ANN, pri=pri, delay_s=delay_s) for pri, delay_s in zip(pris, delays, strict=True)]
+    lines = fold(history)
+    assert [(line.times, line.events[0]["pri"], line.events[0]["delay_s"]) for line in lines] == told
+    assert [each["pri"] for each in history] == pris
+
+
+def test_page_of_a_job_tells_no_pri_that_differs(tmp_path):
+    with start_beanlite(tmp_path) as server, Wire(server.connect()) as wire:
+        job_id = wire.put(b"job")
+        for pri in (101, 102, 103):
+            wire.ask(f"reserve-job {job_id}")
+            wire.ask(f"bury {job_id} {pri}")
+            wire.request("change-jobs", do="kick", ids=[job_id])
+        with Web(f"127.0.0.1:{server.port}", "--db", tmp_path / "queue.db") as web:
+            page = web.get(f"/job/{job_id}").html.partition('id="history"')[2]
+    assert f">3 {TIMES} kick</a>" in page
+    assert re.findall('data-label="pri">([^<]*)<', page) == [""]
 
 
 def test_longest_cycle_is_found():

@@ -132,6 +132,18 @@ def test_copies_of_many_jobs_are_one_line(tmp_path):
             assert len(rows(web, "?each=1")) == 6
 
 
+def test_move_of_jobs_with_several_delays_is_one_line(tmp_path):
+    with start_beanlite(tmp_path) as server:
+        with Wire(server.connect()) as wire:
+            for number in range(6):
+                wire.put(b"x", pri=number, delay_s=1000 * (number % 2))
+            wire.request("change-jobs", do="move", to="other", pri_min=0, by="ann")
+            wire.request("change-jobs", do="delay", delay_s=60, ids=[1, 2, 3], by="ann")
+        with Web(f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db") as web:
+            told = rows(web)
+    assert told == ["ann delay delay 1 min other 3 job 1 to 3", "ann move other 6 job 1 to 6"]
+
+
 def test_end_of_a_pause_and_of_a_schedule_are_told(tmp_path):
     with start_beanlite(tmp_path) as server:
         flags = (f"127.0.0.1:{server.port}", "--db", server.directory / "queue.db")
