@@ -17,9 +17,8 @@ from beanlite.cli.paths import as_path
 from beanlite.cli.printing import prefix, print_done, server_key
 from beanlite.cli.source import reader
 from beanlite.client.calls import PRI, TTR_S
-from beanlite.console import tables, units
+from beanlite.console import tables, timetable, units
 from beanlite.console.filters import JobId, Record, encode_tube
-from beanlite.console.listing import records_of
 from beanlite.console.live import Live, by_me
 from beanlite.console.putting import run_schedule
 from beanlite.console.routing import all_of, home, naming
@@ -130,9 +129,13 @@ def set_(
 @schedule.command("list", epilog=epilog("schedule list", EXAMPLES, EPILOG))
 @grouped
 def list_(*, server: ServerOption, as_json: Json = False) -> None:
-    """Show all schedules, when each puts its next job, and when it put its last. Times are UTC."""
+    """Show all schedules, when each puts its next job, and when it put its last. Times are UTC.
+
+    Also shows what a schedule waits for: its last job, which is still there, or a tube or server that refuses puts; and
+    the first time since its last job at which none was put, for that reason or because no server ran.
+    """
     with server.open() as servers:
-        records = list(records_of(servers.list_schedules, {}, "schedules"))
+        records = timetable.of_all(servers)
     if as_json:
         tables.print_json(records)
     elif not tables.print_table(records, tables.SCHEDULES):

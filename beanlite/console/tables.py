@@ -174,6 +174,8 @@ SCHEDULES: Final = (
     Column("zone", "zone", str, shrinks=True, leaves=2),
     Column("tube", "tube", str, shrinks=True),
     Column("next_at", "next (UTC)", units.utc),
+    Column("waits_for", "waits for", str, shrinks=True),
+    Column("left_out_at", "left out (UTC)", units.utc, leaves=1),
     Column("last_at", "last (UTC)", units.utc, leaves=1),
     Column("last_job", "last job", str, leaves=3),
     Column("error", "error", str, shrinks=True),

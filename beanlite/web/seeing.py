@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from beanlite.beanstalk.client import Unreachable
-from beanlite.console import listing
+from beanlite.console import listing, timetable
 from beanlite.console.bodies import FORMS, beginning, body_lines
 from beanlite.console.filters import ID_MAX, Record, encode_tube, pattern_of
 from beanlite.console.folding import LINES_MAX, fold, one_by_one
@@ -228,15 +228,14 @@ async def policies(request: Request) -> Response:
     site = site_of(request)
 
     def first(live: Live) -> tuple[Record, list[Record]]:
-        schedules = listing.records_of(live.list_schedules, {}, "schedules")
-        return live.list_policies({}), list(islice(schedules, SCHEDULES_MAX + 1))
+        return live.list_policies({}), timetable.of_one(live, SCHEDULES_MAX + 1)
 
-    reply, schedules = await site.questions.ask(person_of(request), first)
+    reply, rows = await site.questions.ask(person_of(request), first)
     context = {
         "policies": reply["policies"],
         "policies_file": reply["file"],
-        "schedules": schedules[:SCHEDULES_MAX],
-        "more": len(schedules) > SCHEDULES_MAX,
+        "schedules": rows[:SCHEDULES_MAX],
+        "more": len(rows) > SCHEDULES_MAX,
         "most": SCHEDULES_MAX,
         "hides": site.hide_bodies,
     }

@@ -7,7 +7,7 @@ import pytest
 
 from beanlite.console.live import Live
 from tests.support.servers import start_beanlite
-from tests.support.wire import until
+from tests.support.wire import Wire, until
 
 
 @pytest.fixture
@@ -155,3 +155,17 @@ def test_server_puts_the_jobs_by_itself(run, server):
         jobs = live.stats()["current-jobs-ready"]
         until(lambda: live.ask("list-schedules", {})["schedules"][0]["next_at"] >= first_at + 3)
         assert live.stats()["current-jobs-ready"] >= jobs + 2  # the first second may have come in between
+
+
+def test_list_tells_the_job_that_a_schedule_waits_for(run, server):
+    assert run("set", "tick", "--every", "1s", "--tube", "t", "--body", "x")[0] == 0
+    assert run("set", "other", "--every", "1d", "--tube", "t", "--body", "x")[0] == 0
+    with Wire(server.connect()) as wire:
+        until(lambda: wire.ask("reserve-job 1").startswith("RESERVED"))
+        assert wire.ask("bury 1 0") == "BURIED"
+    until(lambda: listed(run)[1]["left_out_at"] is not None)
+    other, tick = listed(run)
+    assert (tick["waits_for"], tick["last_at"] < tick["left_out_at"]) == ("job 1 (buried)", True)
+    assert (other["waits_for"], other["left_out_at"]) == (None, None)
+    title, _, line = run("list")[1].splitlines()
+    assert ("  waits for " in title, "  left out (UTC)  " in title, "  job 1 (buried)  " in line) == (True, True, True)

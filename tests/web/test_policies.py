@@ -10,7 +10,7 @@ import pytest
 from tests.support.inside import serving
 from tests.support.servers import start_beanlite
 from tests.support.web import Web
-from tests.support.wire import Wire
+from tests.support.wire import Wire, until
 
 
 @pytest.fixture
@@ -131,6 +131,16 @@ def test_schedules_are_listed_run_and_removed(web, wire):
     assert [row[0] for row in rows(page, "schedules")] == ["often"]
     assert web.post("/schedule", {"name": "nightly", "do": "run"}).status == 409
     assert web.post("/schedule", {"name": "often", "do": "delete"}).status == 400
+
+
+def test_schedule_that_waits_is_marked(web, wire):
+    set_schedule(wire, when="every 1s", tube="mail", body="x")
+    until(lambda: wire.request("list-schedules")["schedules"][0]["last_job"])
+    job_id = wire.request("list-schedules")["schedules"][0]["last_job"]
+    wire.request("change-jobs", do="bury", ids=[job_id])
+    until(lambda: " none at " in rows(web.get("/policies"), "schedules")[0][5])
+    ((_, _, _, _, following, *_),) = rows(web.get("/policies"), "schedules")
+    assert following.endswith(f"UTC waits for job {job_id} (buried)")
 
 
 def test_run_of_a_schedule_that_puts_nothing_says_so(web, wire):
