@@ -21,6 +21,7 @@ from beanlite.cli.options import (
     Force,
     beside_text,
     counting,
+    existing_db,
     ids_text,
     measure,
     path_of_db,
@@ -99,7 +100,7 @@ def export(
 
         source, write = None, partial(postgres.export, url)
     else:
-        source = path_of_db(db, config_file)
+        source = existing_db(db, config_file)
         write = partial(sqlite.export, source)
     kinds: Counter[bytes] = Counter()
     with counting("lines") as progress:

@@ -53,7 +53,7 @@ def test_restore_to_another_place(capsys):
     assert Path("new.db").exists()
 
 
-@pytest.mark.parametrize("command", ["compact", "backup new.db", "history", "undelete 1"])
+@pytest.mark.parametrize("command", ["compact", "backup new.db", "export", "history", "undelete 1"])
 def test_database_that_nobody_has_named_and_is_not_there(command, queue, monkeypatch, capsys):
     for db in ("lost.db", "file.db"):
         monkeypatch.setenv("BEANLITE_DB", db)
