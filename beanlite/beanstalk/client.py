@@ -223,4 +223,5 @@ class Client(Wire):
             return f"{_CLOSED}; it may ask for a certificate (--tls-cert), or not accept this one"
         if self._dialogue.has_alert:
             return "the server speaks TLS at this port; name it as tls://HOST:PORT"
-        return f"{_CLOSED}; it may have all that it allows (max_connections), or speak TLS there (tls://HOST:PORT)"
+        why = "it may have as many as max_connections allows, or speak TLS at this port (tls://HOST:PORT)"
+        return f"{_CLOSED}; {why}"

@@ -10,8 +10,8 @@ from beanlite.console.filters import Record
 from beanlite.errors import ConfigError
 
 EPILOG = (
-    "Exit codes: 0 done; 1 the database can't be reached, or commits wait for a synchronous standby that is not"
-    " connected; 2 a wrong setting or flag; 3 the database was refused, or no server has used it yet; 130 Ctrl-C."
+    "Exit codes: 0 done; 1 the database can't be reached, or commits wait because no synchronous standby is streaming;"
+    " 2 a wrong setting or flag; 3 the database was refused, or no server has used it yet; 130 Ctrl-C."
 )
 
 cluster = typer.Typer(help="Show the servers that share a PostgreSQL database.")

@@ -199,7 +199,7 @@ def restore(
     restoring = partial(journal.undo_restore, target) if file is None else partial(journal.restore, file, target)
     result, seconds = measure(restoring, "MiB", 1 << 20)
     if as_json:
-        print_done(json.dumps({"file": str(target), **asdict(result), "seconds": seconds}))
+        print_done(json.dumps({"file": str(target.absolute()), **asdict(result), "seconds": seconds}))
         return
     aside = "; there was none before" if result.kept is None else f"\n{result.kept}: the database that was replaced"
     print_done(f"{target.absolute()}: {units.jobs(result.jobs)}, as in {result.restored}, {seconds} s{aside}")

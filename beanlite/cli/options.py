@@ -62,12 +62,20 @@ def path_of_db(db: str | None, config_file: Path | None, command: str | None = N
 
 
 def existing_db(db: str | None, config_file: Path | None, command: str | None = None) -> Path:
-    """Return the database file to read, as ``path_of_db``. JournalRefused: nobody has named it, and it is not there."""
+    """Return the database file to read, as ``path_of_db``. JournalRefused: it is not there, and not named by --db."""
+    from beanlite.settings.values import DB_NAME
+
     path = path_of_db(db, config_file, command)
-    if db is None and not os.path.lexists(path):
-        raise JournalRefused(
-            f"there is no {path.absolute()}: name the server's database by --db, or its settings by --config"
-        )
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
+        if db is None:
+            is_named = path != Path(DB_NAME)
+            advice = ": name the server's database by --db, or its settings by --config"
+            why = ", which the settings name" if is_named else advice
+            raise JournalRefused(f"there is no {path.absolute()}{why}") from None
+    except OSError:  # which the attempt to open it meets as well
+        pass
     return path
 
 

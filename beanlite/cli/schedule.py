@@ -132,7 +132,8 @@ def list_(*, server: ServerOption, as_json: Json = False) -> None:
     """Show all schedules, when each puts its next job, and when it put its last. Times are UTC.
 
     Also shows what a schedule waits for: its last job, which is still there, or a tube or server that refuses puts; and
-    the first time since its last job at which none was put, for that reason or because no server ran.
+    the first time since its last job, or since it was set, at which none was put: for that reason, or because no server
+    ran.
     """
     with server.open() as servers:
         records = timetable.of_all(servers)

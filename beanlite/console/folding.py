@@ -28,7 +28,8 @@ _CYCLE_MAX: Final = 25
 _TIMES_MIN: Final = 3
 # What ends a reservation.
 _ENDS: Final = frozenset({RELEASE, BURY, TTR_OVER, CLIENT_GONE, DELETE, KICK, RESTART, MOVE, DELAY})
-# What operators do with a pri, or a delay, that they name; in their other events it is what each job has anyway.
+# What operators do with a pri, or a delay, that they name. In their other events it is what each job has anyway, unless
+# a program has named it.
 _SETS_PRI: Final = frozenset({REPRIORITISE})
 SETS_DELAY: Final = frozenset({COPY, DELAY, PAUSE, RELEASE})
 

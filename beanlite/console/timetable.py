@@ -10,8 +10,9 @@ from beanlite.console.live import Live
 from beanlite.console.several import Servers, Several, named
 from beanlite.core.recurrence import next_after
 
-# A server puts a job at its time, unless it refuses it: then it tries again, and the time stays the next one.
-_LATE_S: Final = 5.0
+# A server puts a job at its time, unless it refuses it: then it tries again for a minute, and the time stays the next
+# one. By how much the clocks of the two machines may differ.
+_LATE_S: Final = 20.0
 # By how much a job may be early, as UTC in seconds is not exact.
 _EARLY_S: Final = 0.01
 
@@ -28,7 +29,7 @@ def of_one(live: Live, most: int | None = None) -> list[Record]:
     """Return the schedules of a server, or the first ones.
 
     Each has ``waits_for``, what keeps its next job from being put, and ``left_out_at``, the first time since its last
-    job at which none was put; or None.
+    job, or since it was set, at which none was put; or None.
     """
     rows = list(islice(records_of(live.list_schedules, {}, "schedules"), most))
     awaited = [row["last_job"] for row in rows if row["if_absent"] and row["last_job"] is not None]
@@ -50,7 +51,7 @@ def _waits_for(row: Record, state: str | None, now_s: float) -> str | None:
     if state is not None:
         return f"job {row['last_job']} ({state})"
     if row["error"] is None and row["next_at"] < now_s - _LATE_S:
-        return "the tube or the server, which refuses puts"
+        return "puts, which the tube or the server refuses"
     return None
 
 

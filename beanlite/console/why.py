@@ -67,7 +67,7 @@ def add_policies(live: Servers, diagnosis: Record, tube: str) -> None:
 
 def add_away(live: Servers, diagnosis: Record) -> None:
     """Add the servers that have not answered to what is wrong, before all else."""
-    for name, why in live.away.items():
+    for name, why in reversed(list(live.away.items())):
         finding = {
             "kind": AWAY,
             "severity": URGENT,

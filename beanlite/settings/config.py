@@ -95,7 +95,7 @@ class Settings(BaseModel):
     db: Annotated[DbPath, Flag("PATH", "-b")] = Field(
         Path(DB_NAME), description=f"path of the database file; if it is a directory, the file {DB_NAME} in it"
     )
-    """The {}. A relative path starts from the directory in which the server was started, or a command with --config."""
+    """The {}. A relative path starts from where the server, or a command with --config, was started."""
     database: Annotated[SecretStr | None, Flag("URL")] = Field(
         None,
         description="URL of a PostgreSQL database, such as postgresql://beanlite@db1,db2/queue, to keep jobs in instead"

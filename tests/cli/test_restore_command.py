@@ -54,16 +54,24 @@ def test_restore_to_another_place(capsys):
 
 
 @pytest.mark.parametrize("command", ["compact", "backup new.db", "export", "history", "undelete 1"])
-def test_database_that_nobody_has_named_and_is_not_there(command, queue, monkeypatch, capsys):
-    for db in ("lost.db", "file.db"):
-        monkeypatch.setenv("BEANLITE_DB", db)
-        Path("file.db").touch()
-        assert main(command.split()) == 3
-        said = capsys.readouterr().err
-        hint = f"there is no {queue.parent / db}: name the server's database by --db, or its settings by --config"
-        assert (said == f"beanlite: {hint}\n") == (db == "lost.db")
-        assert main([*command.split(), "--db", db]) == 3
-        assert hint not in capsys.readouterr().err
+def test_database_that_is_not_there_is_told_by_its_path(command, queue, monkeypatch, capsys):
+    def said(code, *words):
+        assert main([*command.split(), *words]) == code
+        return capsys.readouterr().err
+
+    monkeypatch.setenv("BEANLITE_DB", "lost.db")
+    assert said(3) == f"beanlite: there is no {queue.with_name('lost.db')}, which the settings name\n"
+    assert "there is no" not in said(3, "--db", "lost.db")
+    monkeypatch.delenv("BEANLITE_DB")
+    advice = "name the server's database by --db, or its settings by --config"
+    assert said(3) == f"beanlite: there is no {queue.with_name('beanlite.db')}: {advice}\n"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "lstat", denied)
+        assert "there is no" not in said(3)
+
+
+def denied(_path):
+    raise PermissionError(13, "Permission denied")
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,9 @@ def test_nothing_is_right_while_a_server_is_away(fleet):
         assert not any(line.startswith("nothing is wrong") for line in out)
     told = {row["server"]: [finding["text"] for finding in row["findings"]] for row in fleet.rows("why", code=1)}
     assert (told.pop("three"), sorted(told)) == ([reason], ["one", "two"])
+    fleet.servers["two"].stop()
+    lines = [line for line in fleet.run("why", code=1)[0] if line.startswith("urgent:  t")]
+    assert [line.split()[1] for line in lines] == ["two:", "three:"]
     assert (
         fleet.run("why", "none*", code=1)[1][-1] == "beanlite: no tube of a server that answers has a name like none*"
     )

@@ -42,7 +42,7 @@ MARK: Final = """
     UPDATE lease SET batch = number, last_id = greatest(lease.last_id, batches.last_id)
     FROM batches WHERE epoch = $1 AND batch < number AND number = $2 AND batches.beat = 0
 """
-# Each batch of the server's own locks that row until it is committed, be it by the standby. It always ends.
+# Each batch of the server's own locks that row until it is committed, which takes long only while the standby is gone.
 _AFTER_A_BATCH: Final = "SELECT set_config('lock_timeout', '30s', false)"
 # Rows that some open transaction may still read can't be removed, and are passed by their number. The last row stays:
 # it tells when the server was last seen.

@@ -60,7 +60,7 @@ async def _ask(url: str) -> dict[str, Any]:
     parts = {standby.sync_state for standby in database.standbys}
     commits_wait = database.is_synchronous and parts.isdisjoint({"sync", "quorum", "unknown"})
     names = row["synchronous_standby_names"]
-    doubt = f", but commits wait: no synchronous standby ({names}) is connected" if commits_wait else ""
+    doubt = f", but commits wait: no synchronous standby ({names}) is streaming" if commits_wait else ""
     return {
         **row,
         "status": f"{row['status']}{doubt}",

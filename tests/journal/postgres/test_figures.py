@@ -101,7 +101,7 @@ async def test_status_says_that_commits_wait_for_a_standby_that_is_gone(pair, ca
     async with asyncio.timeout(SOON_S):
         while (code := (await said())[0]) == 0:
             pass
-    why = "serving, but commits wait: no synchronous standby (ANY 1 (one, two)) is connected"
+    why = "serving, but commits wait: no synchronous standby (ANY 1 (one, two)) is streaming"
     code, out = await said()
     assert (code, f"status                     {why}\n" in out, "commits_wait" in out) == (1, True, False)
     code, out = await said("--json")
