@@ -76,7 +76,7 @@ Where = Annotated[
 
 # How many events are read at least: those that recur become one line.
 _READ_MIN: Final = 10_000
-_NOTHING_PUT: Final = "nothing was put. The server's setting history_bodies has it keep bodies"
+_NOTHING_PUT: Final = "nothing was put (bodies are kept with the server's setting history_bodies)"
 # What may be given as a person by those who look for what any operator has done.
 _OPERATORS: Final = frozenset({"operator", "operators"})
 
