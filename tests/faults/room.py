@@ -102,7 +102,7 @@ def serve(disk, room, ledger, chance, log):
     try:
         server = start_beanlite(log, "--db", str(disk / "queue.db"), "--log-level", "error")
     except ServerDied as died:
-        if " ended with 3: beanlite: " not in str(died) or str(died).count(LINE_END) > 1:
+        if " ended with 4: beanlite: no space left " not in str(died) or str(died).count(LINE_END) > 1:
             raise
         ledger.not_started += 1
         return
