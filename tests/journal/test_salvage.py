@@ -94,6 +94,15 @@ def test_export_does_not_take_a_doubled_page_for_the_jobs_it_replaced(tmp_path):
     assert rot.try_copy(page, other) == []
 
 
+@pytest.mark.parametrize("orderly", [True, False])
+def test_page_of_a_small_table_with_rows_of_another_is_told(tmp_path, orderly):
+    rot = Rot(tmp_path, orderly=orderly)
+    small = ("pauses", "policies", "schedules", "server")
+    for source in (*small, "meta", "jobs", "bodies"):
+        for target in {*small} - {source}:
+            assert rot.try_copy(root_of(rot.origin, source), root_of(rot.origin, target)) == [], (source, target)
+
+
 @pytest.mark.parametrize("table", ["jobs", "sqlite_schema"])
 def test_bodies_that_another_tables_inner_page_leads_to_are_saved(tmp_path, table):
     rot = Rot(tmp_path)

@@ -7,9 +7,9 @@ them neither loses existing rows nor brings back deleted ones.
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Set as AbstractSet
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from beanlite.journal.sqlite.file.fileformat import PAGE_SIZE, read_at
 from beanlite.journal.sqlite.file.wal import newest_pages
@@ -20,6 +20,8 @@ _INNER_INDEX: Final = 2
 _INNER_TABLE: Final = 5
 _LEAF_INDEX: Final = 10
 LEAF_TABLE: Final = 13
+# The kinds of pages of a table without rowids.
+INDEX: Final = frozenset({_INNER_INDEX, _LEAF_INDEX})
 _TREE: Final = (_INNER_INDEX, _INNER_TABLE, _LEAF_INDEX, LEAF_TABLE)
 # The pointer map has an entry for each page: its type, and its parent page. The types of b-tree pages:
 _ROOT, _BELOW = 1, 5
@@ -38,6 +40,15 @@ _FIRST, _LAST = -(1 << 63) - 1, (1 << 63) - 1
 
 Value = int | float | str | bytes | None
 Spans = dict[int, list[tuple[Value, int, int]]]
+
+
+class OwnRows(NamedTuple):
+    """What rows of a table there may be on a page."""
+
+    kinds: AbstractSet[int]
+    """The kinds of pages that they are on."""
+    widths: AbstractSet[int]
+    """How many columns one may have."""
 
 
 class Broken(Exception):
@@ -173,6 +184,25 @@ class Pages:
                     above = key
                 queue.append((int.from_bytes(page[8:12]), number, name, above, to))
         return spans
+
+    def overwritten(self, in_use: list[int], tables: Mapping[str, OwnRows]) -> set[int]:
+        """Return the pages of these tables on which there are rows of another one: the disk has written them there."""
+        roots = {str(name): root for page in in_use for name, root in _roots(self.rows(page))}
+        queue = [(root, tables[name]) for name, root in roots.items() if name in tables]
+        seen: set[int] = set()
+        overwritten: set[int] = set()
+        while queue:
+            number, fit = queue.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            page = self.read(number)
+            if page[0] not in fit.kinds or any(len(row) not in fit.widths for _, row in self.rows(number)):
+                overwritten.add(number)
+            elif page[0] == _INNER_INDEX:
+                below = [page[8:12], *(page[at : at + 4] for at in _cells(page, 0, 12))]
+                queue += [(int.from_bytes(each), fit) for each in below]
+        return overwritten
 
     def rows(self, number: int) -> Iterator[tuple[int, list[Value]]]:
         """Yield the rows on a page, each with its rowid (0 in an index). A malformed row makes the page unreadable."""

@@ -29,7 +29,7 @@ from beanlite.journal.sqlite.file.policy_tables import SET_POLICY, SET_SCHEDULE
 from beanlite.journal.sqlite.file.replay import is_sound
 from beanlite.journal.sqlite.file.rows import INLINE_MAX, INSERT_BODY, INSERT_JOB
 from beanlite.journal.sqlite.file.wholefile import lock_servers_out
-from beanlite.journal.sqlite.tools.btree import Pages, Spans, Value
+from beanlite.journal.sqlite.tools.btree import INDEX, LEAF_TABLE, OwnRows, Pages, Spans, Value
 from beanlite.journal.sqlite.tools.filling import filling
 from beanlite.journal.sqlite.tools.promise import meta_of, said_of
 from beanlite.journal.validity import COUNTER_MAX, is_number
@@ -42,6 +42,13 @@ _PAUSE_WIDTH: Final = 4
 _POLICY_WIDTH: Final = len(policy_rows.NAMES) + 1
 _SCHEDULE_WIDTH: Final = len(schedule_rows.NAMES) + 1
 _SERVER_WIDTH: Final = 11
+# The small tables, also those of older versions.
+_SMALL: Final = {
+    "pauses": OwnRows(INDEX, {3, _PAUSE_WIDTH}),
+    "policies": OwnRows(INDEX, {_POLICY_WIDTH}),
+    "schedules": OwnRows(INDEX, {_SCHEDULE_WIDTH}),
+    "server": OwnRows({LEAF_TABLE}, {7, _SERVER_WIDTH}),
+}
 # The tables on whose pages there may be bodies, even if the disk has exchanged some of them.
 _OURS: Final = {
     "sqlite_schema", "jobs", "bodies", "pauses", "policies", "schedules", "notes", "meta", "server", "totals",
@@ -205,7 +212,7 @@ class _Saving:
         self._spans = spans = self._pages.spans(in_use)
         misplaced = self._misplaced_pages(copies, in_use, spans)
         self._copies = copies - misplaced
-        self._pages.unreadable |= misplaced
+        self._pages.unreadable |= misplaced | self._pages.overwritten(in_use, _SMALL)
         in_use = [number for number in in_use if number not in misplaced]
         for step, look in enumerate((self._note, self._save)):
             for position, number in enumerate(in_use):
