@@ -103,6 +103,16 @@ def test_page_of_a_small_table_with_rows_of_another_is_told(tmp_path, orderly):
             assert rot.try_copy(root_of(rot.origin, source), root_of(rot.origin, target)) == [], (source, target)
 
 
+@pytest.mark.parametrize("root", [0, -5, 1, 99_999, 1 << 40, 1 << 62])
+def test_wrong_root_of_a_table_is_told(path, dest, root):
+    make(path, batches=1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_schema SET rootpage = ? WHERE name = 'policies'", (root,))
+    result = salvage(path, dest)
+    assert (result.jobs, result.is_all) == (3, False)
+
+
 @pytest.mark.parametrize("table", ["jobs", "sqlite_schema"])
 def test_bodies_that_another_tables_inner_page_leads_to_are_saved(tmp_path, table):
     rot = Rot(tmp_path)

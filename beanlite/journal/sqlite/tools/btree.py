@@ -89,7 +89,7 @@ class Pages:
             if at is not None:
                 return read_at(self._wal, PAGE_SIZE, at).ljust(PAGE_SIZE, b"\0")
             return read_at(self._file, PAGE_SIZE, (number - 1) * PAGE_SIZE).ljust(PAGE_SIZE, b"\0")
-        except OSError:
+        except (OSError, OverflowError):  # the latter if no file is so large
             self.unreadable.add(number)
             return bytes(PAGE_SIZE)
 
