@@ -182,7 +182,7 @@ async def migrate(link: Link, name: str, *, only_from: int | None = None) -> Non
 
 @asynccontextmanager
 async def _transaction(link: Link) -> AsyncIterator[None]:
-    """Have what a block does come true together. The error of a lost connection stays that, unlike with asyncpg's."""
+    """Carry out a block in one transaction. Unlike with asyncpg's, the error of a lost connection stays what it is."""
     await link.connection.execute("BEGIN")
     try:
         yield
