@@ -21,9 +21,10 @@ from beanlite.server.server import Server
 from beanlite.settings.config import Settings
 from beanlite.standby.forward import Forwarder, make_forwarder
 
-# After so long a thread that waits for the GIL is given it in the next turn of the loop. Turns are often shorter than
-# Python's default, and the loop takes it again at once: commits waited a second for a checkpoint's thread to go on.
-THREAD_WAITS_S: Final = 1e-4
+# A thread asks for the GIL once it has waited for so long without the loop letting go of it, and only then is given it:
+# the loop lets go after each callback, and takes it again at once. With more than a short callback takes, the thread of
+# a checkpoint hardly ever asked, and commits waited for it. This is Python's least.
+THREAD_WAITS_S: Final = 1e-6
 # Writing a larger body takes so long that other clients may have to wait for more than 0.1 s for their commits.
 UNNOTICED_BYTES: Final = 8 << 20
 
