@@ -80,8 +80,9 @@ def main(folder: str, modules: list[str]) -> None:
     )
     library = extensions[0]  # the others are the modules, which only refer to it
     library.sources = in_parts(library.sources)
-    # Declares what reads a byte of bytes by an i64; mypyc leaves it out where it includes the files of its runtime.
-    library.extra_compile_args = [*library.extra_compile_args, "-include", "bytes_extra_ops.h"]
+    # Declare operations of bytes and bytearray; mypyc leaves them out where it includes the files of its runtime.
+    for header in ("bytes_extra_ops.h", "bytearray_extra_ops.h"):
+        library.extra_compile_args = [*library.extra_compile_args, "-include", header]
     for extension in extensions:
         # What other libraries can't see is called without a detour; and the option of -O2 that matters costs nothing.
         extension.extra_compile_args = [*extension.extra_compile_args, "-fvisibility=hidden", "-fpeephole2"]

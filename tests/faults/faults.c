@@ -44,7 +44,14 @@ static int no_room = ENOSPC;
 
 static int due(enum kind kind);
 
-#define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+/* Looked up once, as finding a name takes longer than most calls do. */
+#define REAL(name) \
+    ({ \
+        static __typeof__(&name) real_; \
+        if (!real_) \
+            real_ = (__typeof__(&name))dlsym(RTLD_NEXT, #name); \
+        real_; \
+    })
 
 /* From now on record operations below `below` in `trace_fd`, and take an action at the n-th call of these kinds. */
 void faults_arm(const char *below, int trace_fd, unsigned mask, long number, int what, int error)

@@ -83,7 +83,7 @@ class Ended:
 def build(library: Path) -> None:
     """Compile faults.c."""
     source = Path(__file__).with_name("faults.c")
-    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
+    subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source), "-ldl"], check=True)
 
 
 class Forker:

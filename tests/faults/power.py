@@ -89,7 +89,8 @@ class Disk:
             attributes = {key: os.getxattr(path, key) for key in os.listxattr(path)}
             self.names[path.name] = File(Bytes(bytearray(data.rstrip(b"\0")), len(data), attributes))
         self.safe_names = dict(self.names)
-        self.changes = []  # of names: each is a dictionary from names to files, or None for a name that is gone
+        # Of names: each is a dictionary from names to files, or None for a name that is gone.
+        self.changes: list[dict] = []
         self.syncing = 0
 
     def do(self, operation):

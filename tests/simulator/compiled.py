@@ -1,4 +1,4 @@
-"""Compiles the server for the simulator: ``python -m tests.simulator.compiled FOLDER``, in a minute or two.
+"""Compiles the server and the simulator: ``python -m tests.simulator.compiled FOLDER``, in a minute or two.
 
 ``cd FOLDER; python -m tests.simulator`` then simulates what a wheel has, and plays each seed as the sources do.
 Compiled modules call each other whatever their names stand for by now, so the methods that the simulator sees look for
@@ -25,6 +25,9 @@ INTERPRETED = (
     "beanlite/journal/sqlite/served/journal.py",
     "beanlite/journal/sqlite/served/sync.py",
 )
+# Modules of the simulator itself that stay interpreted: mypyc takes no class derived from the clock, as ``life`` has,
+# nor the defaults of the settings, with which ``run`` makes them. The others take no time.
+NOT_PLAYERS = ("__init__", "__main__", "compiled", "life", "mutants", "run", "test_simulator")
 NOT_SIMULATED = ("beanlite/router", "beanlite/journal/postgres")
 VARIABLES = {"beanlite/commit/group.py": tuple(BATCH), "beanlite/journal/sqlite/file/room.py": ("RESERVE_BYTES",)}
 
@@ -41,6 +44,10 @@ def lay_out(folder: Path) -> None:
     for name in ("beanlite", "migrations", "tests/simulator", "tests/faults"):
         copytree(ROOT / name, folder / name, ignore=ignore_patterns("*.so", "__pycache__"))
     (folder / "tests/__init__.py").touch()
+    compiled = players(folder)
+    for source in [path for path in (folder / "tests").rglob("*.py") if path not in compiled]:
+        # mypyc reads it as well, and what it finds there is no matter.
+        source.write_text("# mypy: ignore-errors\n" + source.read_text(encoding="utf-8"), encoding="utf-8")
     *package, module = REPLACED.split(".")
     Path(folder, *package, f"{module}.py").write_text("from typing import Any\n\nby_name: dict[str, Any] = {}\n")
     for path in {kind.__module__ for kind, _ in METHODS}:
@@ -55,8 +62,14 @@ def lay_out(folder: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
+def players(folder: Path) -> list[Path]:
+    """Return the modules of the simulator itself that are compiled."""
+    modules = (folder / "tests/simulator").glob("*.py")
+    return [*(path for path in modules if path.stem not in NOT_PLAYERS), folder / "tests/faults/power.py"]
+
+
 def compiled_modules(folder: Path) -> list[str]:
-    """Return what a wheel has compiled, but for what the simulator does not use or replaces."""
+    """Return the simulator, and what a wheel has compiled, but for what the simulator does not use or replaces."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"]["custom"]
     paths = [
@@ -65,7 +78,9 @@ def compiled_modules(folder: Path) -> list[str]:
         for path in ((folder / name).rglob("*.py") if (folder / name).is_dir() else [folder / name])
     ]
     names = {str(path.relative_to(folder)) for path in paths if path.name != "__init__.py"}
-    return sorted(name for name in names - {*wheel["interpreted"], *INTERPRETED} if not name.startswith(NOT_SIMULATED))
+    names -= {*wheel["interpreted"], *INTERPRETED}
+    simulator = [str(path.relative_to(folder)) for path in players(folder)]
+    return sorted([*simulator, *(name for name in names if not name.startswith(NOT_SIMULATED))])
 
 
 def with_stand_ins(text: str, methods: set[tuple[str, str]]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 from tests.simulator.rules import AGAIN, SCHEDULED
 
 READY, DELAYED, BURIED, ABSENT = "ready", "delayed", "buried", "absent"
-FOREVER = float("inf")
+FOREVER = 1 << 60  # later than any moment
 
 
 class BrokenPromiseError(Exception):
@@ -25,7 +25,7 @@ class Change:
     what: str
     outcome: frozenset[str]
     sent: int
-    told: float = FOREVER
+    told: int = FOREVER
     """When it was acknowledged; FOREVER: not yet."""
     weak: bool = False
     """Whether earlier states remain possible: it may be lost, or be followed by a change that nobody asked for."""

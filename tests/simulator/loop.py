@@ -51,7 +51,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._ready.append(call)
         return call
 
-    call_soon_threadsafe = call_soon  # type: ignore[assignment]
+    def call_soon_threadsafe(self, callback, *args, **_context):  # type: ignore[override]
+        return self.call_soon(callback, *args)
 
     def call_later(self, delay, callback, *args, **_context):  # type: ignore[override]
         return self.call_at(self._world.now_ns / SECOND_NS + delay, callback, *args)

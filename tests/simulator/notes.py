@@ -15,7 +15,7 @@ class Note:
 
     text: bytes
     sent: int
-    told: float = FOREVER
+    told: int = FOREVER
 
 
 class Notes:

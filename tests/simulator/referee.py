@@ -217,7 +217,7 @@ class Referee:
         ttl_ns, retry = self.meaning(name, "ttl"), self.meaning(name, "retry")
         if ttl_ns is not None and job.created_ns + ttl_ns <= now_ns:
             return
-        least = most = delay_s
+        least = most = float(delay_s)
         if not delay_s:
             must(retry is not None, f"job {job.id} is delayed for nothing")
             times = self._tries[job.id] - (what == "client gone")

@@ -8,7 +8,7 @@ import os
 import random
 import time
 import zlib
-from typing import Any
+from typing import Any, ClassVar
 
 import aiosqlite
 
@@ -133,7 +133,7 @@ class SimulatedSync:
 class InlineConnection(aiosqlite.Connection):
     """Does in the loop, after a simulated delay, what aiosqlite's thread would do."""
 
-    world: World | None = None
+    world: ClassVar[World | None] = None
 
     def __await__(self):
         return self._open().__await__()
