@@ -1,6 +1,7 @@
 """Which servers use a database, and how it is replicated, as the database itself reports."""
 
 import asyncio
+import re
 from typing import Any, Final
 
 from beanlite.errors import JournalRefused
@@ -35,6 +36,8 @@ _SERVERS: Final = """
         AND (application_name <> $3 OR query LIKE '%AS is_free%')
     GROUP BY 1 ORDER BY 1
 """
+# "FIRST 2 (a, b)", "ANY 2 (a, b)" or "2 (a, b)"; a plain list of names needs one of them.
+_NEEDED: Final = re.compile(r"\s*(?:(?:FIRST|ANY)\s*)?(\d+)\s*\(", re.IGNORECASE)
 
 
 def status(url: str) -> dict[str, Any]:
@@ -56,11 +59,14 @@ async def _ask(url: str) -> dict[str, Any]:
         [each["name"].removeprefix(_OURS) for each in servers if each["is_silent"] == is_silent]
         for is_silent in (False, True)
     )
-    # Of an unknown one the role may not see whether commits wait for it.
-    parts = {standby.sync_state for standby in database.standbys}
-    commits_wait = database.is_synchronous and parts.isdisjoint({"sync", "quorum", "unknown"})
+    parts = [standby.sync_state for standby in database.standbys]
     names = row["synchronous_standby_names"]
-    doubt = f", but commits wait: no synchronous standby ({names}) is streaming" if commits_wait else ""
+    several = _NEEDED.match(names)
+    needed, streaming = int(several[1]) if several else 1, parts.count("sync") + parts.count("quorum")
+    # Of an unknown one the role may not see whether commits wait for it.
+    commits_wait = database.is_synchronous and streaming < needed and "unknown" not in parts
+    few = f"{streaming} of {needed} synchronous standbys" if streaming else "no synchronous standby"
+    doubt = f", but commits wait: {few} ({names}) {'is' if streaming < 2 else 'are'} streaming" if commits_wait else ""
     return {
         **row,
         "status": f"{row['status']}{doubt}",

@@ -110,6 +110,23 @@ async def test_status_says_that_commits_wait_for_a_standby_that_is_gone(pair, ca
     await serving.stop()
 
 
+async def test_status_says_that_commits_wait_for_a_second_standby(pair, capsys):
+    serving = await served(pair.url(), lease_s=100)
+    await pair.primary.asql("ALTER SYSTEM SET synchronous_standby_names = 'ANY 2 (two, lost)'")
+    await pair.primary.asql("SELECT pg_reload_conf()")
+    async with asyncio.timeout(SOON_S):
+        while await asyncio.to_thread(main, ["cluster", "status", pair.url()]) == 0:
+            pass
+    out = capsys.readouterr().out
+    assert "commits wait: 1 of 2 synchronous standbys (ANY 2 (two, lost)) is streaming\n" in out
+    await pair.primary.asql("ALTER SYSTEM SET synchronous_standby_names = 'FIRST 1 (two, lost)'")
+    await pair.primary.asql("SELECT pg_reload_conf()")
+    async with asyncio.timeout(SOON_S):
+        while await asyncio.to_thread(main, ["cluster", "status", pair.url()]) == 1:
+            pass
+    await serving.stop()
+
+
 async def test_status_doubts_no_commits_of_a_standby_it_may_not_see(pair, capsys):
     role, url = await by_few(pair.primary, pair.url())
     serving = await served(url, lease_s=100)
