@@ -207,6 +207,7 @@ class Server:
             engine.clients.stop_waiting(client)
         await roster.part_from_all()
         await self._settle(wiring)  # the jobs that the connections had reserved are ready again
+        wiring.group_commit.close()  # what time still brings is done by the next start: nobody has been told of it
         await wiring.fetcher.close()
         await self._beside.wait()  # otherwise a process that still reads the file would leave a -wal behind
         trouble = await self.parts.journal.close()

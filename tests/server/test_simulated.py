@@ -8,6 +8,7 @@ import pytest
 from beanlite.commit.group import FLUSH_S
 from beanlite.errors import JournalFailed
 from beanlite.net.roster import FAREWELL_S, QUIET_S
+from tests.support.policies import policy
 from tests.support.simulated import Client, settle, simulated
 
 HOUR_S = 3600.0
@@ -131,3 +132,19 @@ def test_a_stop_waits_as_long_as_batch_after_batch_is_stored():
     asked: list[Client] = []
     assert simulated(play) is None
     assert [client.said for client in asked] == [b"INSERTED 1\r\n", b"INSERTED 2\r\n"]
+
+
+def test_nothing_is_committed_while_the_journal_closes():
+    stored = []
+
+    async def play(server, journal):
+        async def close():
+            journal.commit = lambda changes: stored.append(changes.jobs)
+            await asyncio.sleep(HOUR_S)
+
+        journal.close = close
+        server.parts.engine.set_policies([policy("*", "ttl", "1m"), policy("*", "expired", "delete")], [], 0)
+        assert await Client(server).ask(b"put 0 0 60 1\r\nx\r\n") == b"INSERTED 1\r\n"
+
+    assert simulated(play) is None
+    assert stored == []
