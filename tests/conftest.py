@@ -54,8 +54,6 @@ LONG = (
     "journal/test_restore_killed.py",
     "journal/postgres/test_old_primary.py",
 )
-# Of these the tests need nothing from each other, so that several processes share them.
-SPREAD = ()
 
 
 def pytest_addoption(parser):
@@ -77,13 +75,10 @@ def pytest_ignore_collect(collection_path, config):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Mark the fast tests; with several processes, keep the tests of a file together, and begin with the long ones."""
-    spread = {str(HERE / place) for place in SPREAD}
+    """Mark the fast tests; with several processes, begin with the files that take long."""
     for item in items:
         if str(item.path).startswith(FAST):
             item.add_marker(pytest.mark.fast)
-        if str(item.path) not in spread:
-            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(HERE))))
     if not config.option.nightly:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
         items[:] = [item for item in items if not item.get_closest_marker("nightly")]
