@@ -6,8 +6,7 @@ import errno
 import pytest
 
 from beanlite.errors import JournalFailed
-from beanlite.journal.sqlite.served import chronicle, leisure
-from tests.support.inside import PUT, connect, serving, until
+from tests.support.inside import PUT, beat_often, connect, serving, until
 
 
 async def test_failed_sync_ends_the_server_and_acknowledges_nothing(tmp_path, disk):
@@ -23,8 +22,7 @@ async def test_failed_sync_ends_the_server_and_acknowledges_nothing(tmp_path, di
 
 
 async def test_failed_sync_of_a_slice_and_of_a_batch_is_told_to_both(tmp_path, disk, monkeypatch):
-    for module in (leisure, chronicle):
-        monkeypatch.setattr(module, "IDLE_S", 0.01)
+    beat_often(monkeypatch)
     async with serving(tmp_path / "q.db") as (server, task):
         client = await connect(server)
         disk.free.clear()

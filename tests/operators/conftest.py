@@ -10,6 +10,7 @@ import pytest
 from beanlite.cli import main
 from beanlite.console.file import File
 from beanlite.console.live import Live
+from tests.support.fast_time import start_fast
 from tests.support.servers import RunningServer, free_port, start_beanlite
 from tests.support.wire import Wire, until
 
@@ -145,7 +146,17 @@ class Fleet:
 
 @pytest.fixture
 def fleet(tmp_path, capsys):
-    servers = {name: start_beanlite(tmp_path / name) for name in NAMES}
+    yield from started(start_beanlite, tmp_path, capsys)
+
+
+@pytest.fixture
+def fast_fleet(tmp_path, capsys):
+    """The same, with servers for which time passes fast."""
+    yield from started(start_fast, tmp_path, capsys)
+
+
+def started(start, tmp_path, capsys):
+    servers = {name: start(tmp_path / name) for name in NAMES}
     file = tmp_path / "servers.toml"
     file.write_text(FILE.format(nobody=free_port(), **{name: server.port for name, server in servers.items()}))
     yield Fleet(servers, str(file), capsys)

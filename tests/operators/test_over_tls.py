@@ -251,6 +251,5 @@ def test_token_is_not_sent_in_clear_text(run, monkeypatch):
 
 def test_token_with_a_line_end_begins_no_command(run, tmp_path, monkeypatch):
     monkeypatch.setenv("BEANLITE_TOKEN", "abc\r\nquit")
-    with answering(tmp_path / "s"):
-        exit_code, _, err = run(f"unix:{tmp_path}/s", "tubes")
+    exit_code, _, err = run(f"unix:{tmp_path}/s", "tubes")
     assert (exit_code, "BEANLITE_TOKEN is no token" in err) == (2, True)

@@ -76,21 +76,21 @@ def test_job_is_found_with_its_server_and_without(fleet):
     assert fleet.run("job", "four:1", code=2)[1] == ["beanlite: there is no server four, only one, two, three"]
 
 
-def test_what_is_wrong_is_told_with_the_server_and_its_address(fleet):
-    fleet.put("three", "sms", b"x")
-    until(lambda: any(line.startswith("warning: three: nobody consumes sms") for line in fleet.run("why", "sms")[0]))
-    out, _ = fleet.run("why", "sms")
-    assert any(line.endswith(f"beanlite clients --connect 127.0.0.1:{fleet.servers['three'].port}") for line in out)
+def test_what_is_wrong_is_told_with_the_server_and_its_address(fast_fleet):
+    fast_fleet.put("three", "sms", b"x")
+    until(lambda: any(line.startswith("warning: three: nobody consumes sms") for line in fast_fleet.run("why", "sms")[0]))
+    out, _ = fast_fleet.run("why", "sms")
+    assert any(line.endswith(f"beanlite clients --connect 127.0.0.1:{fast_fleet.servers['three'].port}") for line in out)
     assert "server   three" in out
-    assert [row["server"] for row in fleet.rows("why")] == list(NAMES)
+    assert [row["server"] for row in fast_fleet.rows("why")] == list(NAMES)
 
 
-def test_tube_that_was_meant_on_another_server_is_no_place_to_move_to(fleet):
-    fleet.put("one", "smms", b"x")
-    with Wire(fleet.servers["three"].connect()) as worker:
+def test_tube_that_was_meant_on_another_server_is_no_place_to_move_to(fast_fleet):
+    fast_fleet.put("one", "smms", b"x")
+    with Wire(fast_fleet.servers["three"].connect()) as worker:
         worker.ask("watch sms")
-        until(lambda: any("nobody consumes smms" in line for line in fleet.run("why")[0]))
-        told = "\n".join(fleet.run("why")[0])
+        until(lambda: any("nobody consumes smms" in line for line in fast_fleet.run("why")[0]))
+        told = "\n".join(fast_fleet.run("why")[0])
         assert "or is smms misspelt, and sms of three was meant?\n" in told + "\n"
         assert "beanlite move" not in told
 

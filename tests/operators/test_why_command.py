@@ -12,15 +12,15 @@ from beanlite.cli import main
 from beanlite.cli.groups import ServerOption
 from beanlite.console import why as telling
 from tests.support.diagnosed import Diagnosed
+from tests.support.fast_time import start_fast
 from tests.support.operators import Operator
-from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, until
 
 
 @pytest.fixture
 def scene(tmp_path, capsys):
     """A function that returns what the command prints, and a client, of a server where nobody consumes emial."""
-    with start_beanlite(tmp_path, "--no-journal") as server, Wire(server.connect()) as wire:
+    with start_fast(tmp_path, "--no-journal") as server, Wire(server.connect()) as wire:
 
         def why(*words, stream="out"):
             capsys.readouterr()

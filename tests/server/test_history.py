@@ -7,7 +7,7 @@ from contextlib import closing
 
 from beanlite.commit import group
 from beanlite.journal.sqlite.served import leisure
-from tests.support.inside import PUT, ask as ask_wire, connect, serving, until as until_inside
+from tests.support.inside import PUT, ask as ask_wire, beat_often, connect, serving, until as until_inside
 from tests.support.servers import start_beanlite
 from tests.support.wire import Wire, until
 
@@ -87,8 +87,7 @@ async def test_what_is_too_old_goes_while_nothing_else_happens(tmp_path, monkeyp
 
 
 async def test_an_idle_server_gives_a_sign_of_life(tmp_path, monkeypatch, disk):
-    monkeypatch.setattr(leisure, "IDLE_S", 0.01)
-    monkeypatch.setattr("beanlite.journal.sqlite.served.chronicle.IDLE_S", 0.01)
+    beat_often(monkeypatch)
     path = tmp_path / "q.db"
     async with serving(path):
         ((before,),) = ask(path, "SELECT seen_at FROM server")

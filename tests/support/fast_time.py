@@ -26,6 +26,6 @@ time.clock_gettime_ns = fast
 def start_fast(folder, *flags):
     """Start a server for which time passes TIMES times as fast as for others."""
     place = folder / "fast"
-    place.mkdir()
+    place.mkdir(parents=True)
     (place / "sitecustomize.py").write_text(FAST)
     return start_beanlite(folder, *flags, environment={"PYTHONPATH": f"{place}:{ROOT}"})

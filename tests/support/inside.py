@@ -6,6 +6,8 @@ import os
 
 from beanlite.errors import JournalFailed
 from beanlite.host.clock import Clock
+from beanlite.journal.sqlite.served import leisure
+from beanlite.journal.sqlite.served.chronicle import Chronicle
 from beanlite.net.certificates import load_certificates
 from beanlite.net.listener import open_listener
 from beanlite.server.server import Server
@@ -69,6 +71,12 @@ async def serving(path, fsync="always", failure=JournalFailed, **others):
                 await task
         finally:
             await _tidy_up(server)
+
+
+def beat_often(monkeypatch, idle_s=0.01):
+    """Shorten the interval of an idle server's heartbeats."""
+    monkeypatch.setattr(leisure, "IDLE_S", idle_s)
+    monkeypatch.setattr(Chronicle.beat, "__defaults__", (idle_s,))  # a default is evaluated when the module is imported
 
 
 class FullDisk:
