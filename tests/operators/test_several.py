@@ -78,9 +78,11 @@ def test_job_is_found_with_its_server_and_without(fleet):
 
 def test_what_is_wrong_is_told_with_the_server_and_its_address(fast_fleet):
     fast_fleet.put("three", "sms", b"x")
-    until(lambda: any(line.startswith("warning: three: nobody consumes sms") for line in fast_fleet.run("why", "sms")[0]))
+    warning = "warning: three: nobody consumes sms"
+    until(lambda: any(line.startswith(warning) for line in fast_fleet.run("why", "sms")[0]))
     out, _ = fast_fleet.run("why", "sms")
-    assert any(line.endswith(f"beanlite clients --connect 127.0.0.1:{fast_fleet.servers['three'].port}") for line in out)
+    command = f"beanlite clients --connect 127.0.0.1:{fast_fleet.servers['three'].port}"
+    assert any(line.endswith(command) for line in out)
     assert "server   three" in out
     assert [row["server"] for row in fast_fleet.rows("why")] == list(NAMES)
 
