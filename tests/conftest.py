@@ -61,9 +61,14 @@ def pytest_addoption(parser):
 
 
 def pytest_xdist_auto_num_workers(config):
-    """Run some chosen tests here, but all tests in two processes a core: one works while the other waits."""
-    chosen = config.args_source is pytest.Config.ArgsSource.ARGS or config.option.markexpr or config.option.keyword
-    return 0 if chosen else 2 * len(os.sched_getaffinity(0))
+    """Run some chosen tests here, but all tests in two processes a core, as one works while the other waits.
+
+    The fast ones do not wait.
+    """
+    marked, chosen = config.option.markexpr, config.args_source is pytest.Config.ArgsSource.ARGS
+    if chosen or config.option.keyword or marked not in {"", "fast"}:
+        return 0
+    return (1 if marked else 2) * len(os.sched_getaffinity(0))
 
 
 def pytest_ignore_collect(collection_path, config):
