@@ -50,9 +50,13 @@ FAST = tuple(
 )
 # The files that take longest, from the longest on: with several processes they are begun first.
 LONG = (
-    "conformance/test_transcripts.py",
+    "web/browser/test_accessible.py",
+    "simulator/test_simulator.py",
+    "faults/test_commands.py",
     "journal/test_restore_killed.py",
-    "journal/postgres/test_old_primary.py",
+    "journal/test_salvage.py",
+    "faults/test_kill.py",
+    "faults/test_calls.py",
 )
 
 
