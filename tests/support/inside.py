@@ -73,10 +73,10 @@ async def serving(path, fsync="always", failure=JournalFailed, **others):
             await _tidy_up(server)
 
 
-def beat_often(monkeypatch, idle_s=0.01):
-    """Shorten the interval of an idle server's heartbeats."""
-    monkeypatch.setattr(leisure, "IDLE_S", idle_s)
-    monkeypatch.setattr(Chronicle.beat, "__defaults__", (idle_s,))  # a default is evaluated when the module is imported
+def beat_often(monkeypatch):
+    """Have an idle server write a heartbeat every 10 ms."""
+    monkeypatch.setattr(leisure, "IDLE_S", 0.01)
+    monkeypatch.setattr(Chronicle.beat, "__defaults__", (0.01,))  # a default is evaluated when the module is imported
 
 
 class FullDisk:
